@@ -1,4 +1,4 @@
-"""Several servers behind an address that looks like one: a death that only a log tells of is the death of one of them."""
+"""Judge: several servers behind one address; a death that only a log shows is one of theirs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def external(history: Any) -> Any:
     return history.work(10)
 
 
-def test_an_engine_whose_log_says_it_is_gone_died_though_its_address_goes_on_answering(history: Any) -> None:
+def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: Any) -> None:
     """A balancer that looks like one server: another replica answers."""
     verdict = external(history).log(history.MISS).work(20).end().verdict()
     counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
@@ -28,9 +28,7 @@ def test_an_engine_whose_log_says_it_is_gone_died_though_its_address_goes_on_ans
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_what_might_have_been_survived_is_a_death_where_several_servers_share_the_address(
-    history: Any, several: bool
-) -> None:
+def test_judge_counts_a_death_where_several_servers_share_the_address(history: Any, several: bool) -> None:
     external(history).log(CAUSE_ALONE).work(10)
     for i in range(8):
         history.start_time += 1000 * (1 if i % 2 else -1) * several
@@ -40,7 +38,7 @@ def test_what_might_have_been_survived_is_a_death_where_several_servers_share_th
     assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail" if several else "pass")
 
 
-def test_the_death_of_one_of_several_says_so_among_its_signs(history: Any) -> None:
+def test_judge_death_of_one_of_several_says_so_in_its_signs(history: Any) -> None:
     external(history)
     for i in range(8):
         history.start_time += 1000 * (1 if i % 2 else -1)

@@ -1,4 +1,4 @@
-"""Deaths, hangs and endings of a server, as hand-made runs, each with the verdict it deserves."""
+"""Judge: deaths, hangs and shutdowns in hand-made runs, each with its verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadchaos.analysis.judge import Judge
 S = 1_000_000_000
 
 
-def test_a_healthy_run_passes_and_says_what_that_is_worth(history: Any) -> None:
+def test_judge_passes_a_healthy_run_with_its_strength(history: Any) -> None:
     verdict = history.begin().work(30).end().verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("pass", 0), history.unknowns(verdict)
     assert verdict["worth"] == "Crash rate < 1 % (95 % confidence, 0 in 300 requests)"
@@ -22,7 +22,7 @@ def test_a_healthy_run_passes_and_says_what_that_is_worth(history: Any) -> None:
     assert verdict["started"].startswith("2026-09-21T")
 
 
-def test_a_death_with_its_cause_in_the_log_is_one_failure_by_the_name_of_the_cause(history: Any) -> None:
+def test_judge_names_a_death_by_its_cause_in_the_log(history: Any) -> None:
     history.begin(kv_blocks=10).work(10)
     ids = history.send(20, "images")
     history.serve(0.2, in_flight=20)
@@ -47,19 +47,19 @@ def test_a_death_with_its_cause_in_the_log_is_one_failure_by_the_name_of_the_cau
     assert [s["state"] for s in verdict["states"]] == ["healthy", "dying", "dead"]
 
 
-def test_who_was_told_before_the_sign_was_seen_was_in_flight_too(history: Any) -> None:
+def test_judge_counts_early_clients_as_in_flight_at_death(history: Any) -> None:
     ids = history.begin().work(5).send(9)
     history.serve(0.3, in_flight=9)
     history.answer(ids, "stream_error", error=history.TEXT_OF_DEATH)
     history.rows = [r for r in history.rows if r["row"] != "state" or r["to"] == "healthy"]
     history.now += S // 10
-    told = {"replica": "server", "engine": None, "from": "healthy", "to": "dead", "signs": ["gone"]}
-    history.add("state", since_ns=history.now, noticed_after_s=0.0, **told)
+    given = {"replica": "server", "engine": None, "from": "healthy", "to": "dead", "signs": ["gone"]}
+    history.add("state", since_ns=history.now, noticed_after_s=0.0, **given)
     history.close().idle(1).end()
     assert history.verdict()["failures"][0]["in_flight_at_death"] == 9
 
 
-def test_a_death_without_any_log_is_still_an_engine_death_and_says_what_to_give(history: Any) -> None:
+def test_judge_reports_an_engine_death_without_a_log(history: Any) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).die(ids).idle(2).end()
     [failure] = history.verdict()["failures"]
@@ -68,7 +68,7 @@ def test_a_death_without_any_log_is_still_an_engine_death_and_says_what_to_give(
     assert "refused" in failure["evidence"]["text"] or "engine is dead" in failure["evidence"]["text"]
 
 
-def test_a_refused_listener_alone_gives_a_death_that_nobody_can_explain(history: Any) -> None:
+def test_judge_reports_an_unexplained_death_by_a_refused_listener(history: Any) -> None:
     history.begin().work(5)
     history.close().idle(3)
     history.end()
@@ -77,7 +77,7 @@ def test_a_refused_listener_alone_gives_a_death_that_nobody_can_explain(history:
     assert "--server-log" in failure["remedy"]
 
 
-def test_the_exit_of_a_launched_server_counts_though_no_state_told_of_it(history: Any) -> None:
+def test_judge_counts_the_exit_of_a_launched_server(history: Any) -> None:
     history.begin().work(5)
     history.rows = [r for r in history.rows if r["row"] != "state"]
     history.rows.append(
@@ -98,7 +98,7 @@ def test_the_exit_of_a_launched_server_counts_though_no_state_told_of_it(history
     assert "exited with code 0" in failure["title"]
 
 
-def test_a_server_that_ends_before_it_was_healthy_failed_to_start_and_did_not_die_under_load(history: Any) -> None:
+def test_judge_reports_a_startup_failure_before_healthy(history: Any) -> None:
     history.add("run", what="begin", profile="test", target={"kind": "embedded"})
     history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
     history.log("sim: no such defect")
@@ -113,7 +113,7 @@ def test_a_server_that_ends_before_it_was_healthy_failed_to_start_and_did_not_di
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
-def test_an_engine_core_that_is_gone_with_only_echoes_in_the_log_was_killed(history: Any) -> None:
+def test_judge_names_a_killed_engine_core_with_only_echoes(history: Any) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
@@ -123,7 +123,7 @@ def test_an_engine_core_that_is_gone_with_only_echoes_in_the_log_was_killed(hist
     assert "OOM killer" in failure["remedy"]
 
 
-def test_stopping_a_dead_server_at_the_end_takes_its_death_not_back(history: Any) -> None:
+def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: Any) -> None:
     history.begin().work(5)
     history.health = 503  # the engine is gone, the API server lives on
     history.stall(5)
@@ -133,7 +133,7 @@ def test_stopping_a_dead_server_at_the_end_takes_its_death_not_back(history: Any
     assert verdict["failures"][0]["severity"] == "engine_death"
 
 
-def test_a_server_that_refuses_while_we_end_it_has_not_died(history: Any) -> None:
+def test_judge_ignores_refusals_while_we_stop_the_server(history: Any) -> None:
     history.begin().work(30)
     history.add("load", what="end", why="done", file="requests-0")
     history.add("locust", what="exit", pid=10, code=0)
@@ -147,7 +147,7 @@ def test_a_server_that_refuses_while_we_end_it_has_not_died(history: Any) -> Non
     assert verdict["incidents"] == []
 
 
-def test_a_server_that_dies_after_the_load_by_itself_has_died(history: Any) -> None:
+def test_judge_counts_a_death_after_the_load(history: Any) -> None:
     history.begin().work(30)
     history.add("load", what="end", why="done", file="requests-0")
     history.add("locust", what="exit", pid=10, code=0)
@@ -158,7 +158,7 @@ def test_a_server_that_dies_after_the_load_by_itself_has_died(history: Any) -> N
     assert history.verdict()["verdict"] == "fail"
 
 
-def test_five_deaths_of_one_cause_are_one_failure_and_five_incidents(history: Any) -> None:
+def test_judge_merges_five_deaths_of_one_cause(history: Any) -> None:
     history.begin()
     for _ in range(5):
         ids = history.work(10).send(4, "images")
@@ -176,7 +176,7 @@ def test_five_deaths_of_one_cause_are_one_failure_and_five_incidents(history: An
     assert {i["id"] for i in verdict["incidents"]} == {"encoder_cache_miss"}
 
 
-def test_recovery_is_measured_against_its_limit(history: Any) -> None:
+def test_judge_measures_recovery_against_its_limit(history: Any) -> None:
     history.begin().work(5)
     history.close().run(10)
     history.open().work(10)
@@ -187,17 +187,17 @@ def test_recovery_is_measured_against_its_limit(history: Any) -> None:
     assert by_name["recovers_within"]["verdict"] == "pass"
 
 
-def test_a_server_that_had_no_time_to_come_back_proved_nothing(history: Any) -> None:
+def test_judge_leaves_recovery_unknown_without_time_to_recover(history: Any) -> None:
     history.begin().work(5)
     history.close().run(10)
     history.end()
     for limit, decision in (("5s", "fail"), ("1m", "unknown")):
-        (told,) = history.verdict(expect=[f"recovers_within <= {limit}"])["expectations"]
-        assert told["verdict"] == decision
-        assert told["actual"] == "not recovered 9s750ms later, at the end of the run"
+        (given,) = history.verdict(expect=[f"recovers_within <= {limit}"])["expectations"]
+        assert given["verdict"] == decision
+        assert given["actual"] == "not recovered 9s750ms later, at the end of the run"
 
 
-def test_a_hang_is_a_failure_though_health_says_ok(history: Any) -> None:
+def test_judge_fails_a_hang_with_health_ok(history: Any) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     history.pids[11] = ("engine_core", "T")
@@ -211,7 +211,7 @@ def test_a_hang_is_a_failure_though_health_says_ok(history: Any) -> None:
     assert next(e for e in verdict["expectations"] if e["name"] == "hangs")["verdict"] == "fail"
 
 
-def test_an_echo_that_comes_late_is_no_second_death(history: Any) -> None:
+def test_judge_counts_a_late_echo_as_no_second_death(history: Any) -> None:
     ids = history.begin().work(5).send(4)
     history.serve(0.2).log(history.MISS).die(ids).idle(15)
     history.log(
@@ -223,7 +223,7 @@ def test_an_echo_that_comes_late_is_no_second_death(history: Any) -> None:
     assert len(verdict["incidents"]) == 1
 
 
-def test_a_cause_that_was_said_long_before_its_timeout_names_the_death(history: Any) -> None:
+def test_judge_names_a_death_by_a_cause_long_before_its_timeout(history: Any) -> None:
     ids = history.begin().work(5).send(4)
     cause = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"
     history.log(f"(Worker_TP1 pid=9) ERROR 11-20 15:53:40 [multiproc_executor.py:1] {cause}").serve(40, in_flight=4)
@@ -235,7 +235,7 @@ def test_a_cause_that_was_said_long_before_its_timeout_names_the_death(history: 
     assert [f["id"] for f in deaths] == ["nccl_error"]
 
 
-def test_a_traceback_at_the_very_end_of_a_dead_servers_log_is_what_it_died_of(history: Any) -> None:
+def test_judge_names_a_death_by_the_last_traceback_of_its_log(history: Any) -> None:
     ids = history.begin().work(5).send(4)
     history.log(
         'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
@@ -245,7 +245,7 @@ def test_a_traceback_at_the_very_end_of_a_dead_servers_log_is_what_it_died_of(hi
     assert (failure["id"], failure["severity"]) == ("unknown_exception", "engine_death")
 
 
-def test_a_traceback_at_the_end_of_a_living_servers_log_is_none(history: Any) -> None:
+def test_judge_ignores_the_last_traceback_of_a_living_server(history: Any) -> None:
     history.begin().work(30)
     history.log(
         'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
@@ -253,7 +253,7 @@ def test_a_traceback_at_the_end_of_a_living_servers_log_is_none(history: Any) ->
     assert history.end().verdict()["failures"] == []
 
 
-def test_a_server_we_ended_before_any_load_has_not_died(history: Any) -> None:
+def test_judge_ignores_a_server_stopped_before_the_load(history: Any) -> None:
     history.add("run", what="begin", profile="test", target={"kind": "launched"})
     history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
     history.idle(2).add("run", what="interrupted", signal="SIGINT")
@@ -264,7 +264,7 @@ def test_a_server_we_ended_before_any_load_has_not_died(history: Any) -> None:
     assert (verdict["failures"], verdict["incidents"]) == ([], [])
 
 
-def test_a_server_that_exits_before_the_load_failed_to_start_whatever_its_log_calls_it(history: Any) -> None:
+def test_judge_reports_an_exit_before_the_load_as_startup_failure(history: Any) -> None:
     history.add("run", what="begin", profile="test", target={"kind": "launched"})
     history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
     history.close().run(1)
@@ -282,7 +282,7 @@ INFO:     Application shutdown complete.
 INFO:     Finished server process [9]"""
 
 
-def test_a_server_whose_log_tells_of_an_end_in_order_and_of_no_failure_was_told_to_end(history: Any) -> None:
+def test_judge_reports_an_orderly_shutdown_as_terminated(history: Any) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     history.log(STOP)
@@ -294,13 +294,13 @@ def test_a_server_whose_log_tells_of_an_end_in_order_and_of_no_failure_was_told_
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
-def test_a_dead_server_that_ends_in_order_has_died(history: Any) -> None:
+def test_judge_counts_a_death_that_ends_with_a_shutdown(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log(history.MISS + "\n" + STOP).die(ids).idle(5).end()
     assert [f["id"] for f in history.verdict()["failures"]] == ["encoder_cache_miss"]
 
 
-def test_an_end_in_order_after_nothing_but_echoes_is_still_a_death(history: Any) -> None:
+def test_judge_counts_a_shutdown_after_echoes_as_a_death(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log(history.MISS.splitlines()[-1] + "\n" + STOP).die(ids).idle(5).end()
     assert [f["severity"] for f in history.verdict()["failures"]] == ["engine_death"]
@@ -313,7 +313,7 @@ def supervised(history: Any, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("asked_s", [0.2, 3.0], ids=["before the probes saw it", "after they did"])
-def test_a_death_that_docker_explains_by_oom_is_named_so(history: Any, asked_s: float) -> None:
+def test_judge_names_a_death_that_docker_explains_by_oom(history: Any, asked_s: float) -> None:
     ids = history.begin().work(5).send(3)
     history.answer(ids, "reset", error="Connection reset by peer").close().run(asked_s)
     supervised(history)
@@ -327,7 +327,7 @@ def test_a_death_that_docker_explains_by_oom_is_named_so(history: Any, asked_s: 
     assert len(verdict["incidents"]) == 1
 
 
-def test_a_container_that_its_supervisor_restarted_between_two_looks_was_restarted_and_says_why(history: Any) -> None:
+def test_judge_reports_a_restart_between_two_looks_with_its_reason(history: Any) -> None:
     history.begin().work(5)
     supervised(history, running=True, restarts=1)
     verdict = history.work(15).end().verdict()
@@ -338,7 +338,7 @@ def test_a_container_that_its_supervisor_restarted_between_two_looks_was_restart
     assert "dead" not in states
 
 
-def test_an_end_that_a_supervisor_tells_of_a_death_seen_before_is_no_second_one(history: Any) -> None:
+def test_judge_counts_an_orchestrator_report_of_a_known_death_once(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.answer(ids, "reset", error="Connection reset by peer").close().run(2)
     history.open().work(3)
@@ -349,7 +349,7 @@ def test_an_end_that_a_supervisor_tells_of_a_death_seen_before_is_no_second_one(
     assert "exited with code 0 (docker:vllm)" in deaths[0]["title"]
 
 
-def test_a_death_with_exit_code_0_says_so_beside_its_cause_and_a_routine_end_does_not(history: Any) -> None:
+def test_judge_notes_exit_code_0_of_a_death(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log(history.MISS).die(ids, code=0).run(5)
     judge = Judge()
@@ -361,7 +361,7 @@ def test_a_death_with_exit_code_0_says_so_beside_its_cause_and_a_routine_end_doe
     assert incident.id == "encoder_cache_miss"
 
 
-def test_a_deadly_line_of_a_server_that_goes_on_answering_is_a_failure_and_no_death(history: Any) -> None:
+def test_judge_counts_a_deadly_line_of_a_living_server_as_no_death(history: Any) -> None:
     """LMDeploy fails one request with a CUDA error in its log, and serves the next."""
     verdict = history.begin().work(10).log(history.MISS).work(20).end().verdict()
     counts = {c["name"]: c for c in verdict["expectations"]}
@@ -378,7 +378,7 @@ def test_a_deadly_line_of_a_server_that_goes_on_answering_is_a_failure_and_no_de
         (("api_server", "engine_core"), "engine_death_unexplained"),
     ],
 )
-def test_a_kill_is_named_after_the_process_that_went_first(history: Any, order: tuple[str, ...], name: str) -> None:
+def test_judge_names_a_kill_by_the_first_process_gone(history: Any, order: tuple[str, ...], name: str) -> None:
     history.begin().work(3).log("INFO it serves")
     history.add("heard", replica="server", what="listening", text="")
     for pid, role in enumerate(order, 10):

@@ -1,4 +1,4 @@
-"""Failures that kill nobody, whose doing they were, and which of them a profile accepts."""
+"""Judge: failures without a death, their attribution, and accepted ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 
 
-def test_errors_that_nobody_can_explain_are_named_by_outcome_and_text(history: Any) -> None:
+def test_judge_names_unexplained_errors_by_outcome_and_text(history: Any) -> None:
     history.begin().work(20)
     for n in range(4):
         history.answer(history.send(1), "http_error", status=500, error=f"worker {n} said something new")
@@ -22,7 +22,7 @@ def test_errors_that_nobody_can_explain_are_named_by_outcome_and_text(history: A
     assert failure["evidence"]["source"] == "client"
 
 
-def test_a_refusal_of_what_was_right_is_a_failure_and_a_wanted_one_is_not(history: Any) -> None:
+def test_judge_fails_on_a_refused_valid_request(history: Any) -> None:
     history.begin().work(20)
     history.answer(history.send(1), "rejected", status=400, error="no", expect=["rejected"])
     assert history.end().verdict()["verdict"] == "pass"
@@ -38,7 +38,7 @@ def test_a_refusal_of_what_was_right_is_a_failure_and_a_wanted_one_is_not(histor
     assert failure["title"].endswith("…")
 
 
-def test_a_refusal_of_what_we_should_not_have_sent_is_our_own_error(history: Any) -> None:
+def test_judge_reports_our_own_misfit_as_unknown(history: Any) -> None:
     history.begin(max_model_len=90).work(20)
     history.answer(history.send(1), "rejected", status=400, error="too long", planned_tokens=100)
     history.end()
@@ -47,14 +47,14 @@ def test_a_refusal_of_what_we_should_not_have_sent_is_our_own_error(history: Any
     assert history.unknowns(verdict) == {"fit"}
 
 
-def test_a_prompt_over_the_limit_that_is_answered_is_a_failure(history: Any) -> None:
+def test_judge_fails_on_an_answered_prompt_over_the_limit(history: Any) -> None:
     history.begin().work(20)
     history.answer(history.send(1), "ok", edge=1, expect=["rejected"])
     history.end()
     assert history.verdict()["failures"][0]["id"] == "overlength_not_refused"
 
 
-def test_lmdeploys_500_is_explained_by_what_the_kv_cache_holds(history: Any) -> None:
+def test_judge_explains_lmdeploys_500_by_the_kv_cache(history: Any) -> None:
     history.begin(dialect="lmdeploy").work(5)
     history.log(
         "2024-12-01 10:00:00,000 - lmdeploy - INFO - build CacheEngine with config:CacheConfig(max_batches=128, "
@@ -72,7 +72,7 @@ def test_lmdeploys_500_is_explained_by_what_the_kv_cache_holds(history: Any) -> 
     assert failure["remedy"] == "--cache-max-entry-count of at least 0.26 (0.1 now), or a shorter input"
 
 
-def test_where_no_log_tells_the_blocks_the_lengths_themselves_show_the_capacity(history: Any) -> None:
+def test_judge_derives_the_kv_capacity_from_lengths(history: Any) -> None:
     history.begin(dialect="lmdeploy").work(5)
     for n in range(1300, 1400, 10):
         bad = n > 1344
@@ -89,7 +89,7 @@ def test_where_no_log_tells_the_blocks_the_lengths_themselves_show_the_capacity(
     assert failure["title"].startswith("Prompts of 1350 tokens or more fail, up to 1340 pass")
 
 
-def test_a_server_without_metrics_is_not_one_we_lost_sight_of(history: Any) -> None:
+def test_judge_accepts_a_server_without_metrics(history: Any) -> None:
     history.metrics = False
     history.begin().work(20)
     history.add("gap", replica="server", source="scrape", seconds=20.0, why="404")
@@ -99,7 +99,7 @@ def test_a_server_without_metrics_is_not_one_we_lost_sight_of(history: Any) -> N
 # --- whose doing it was -------------------------------------------------------------------------------------------------
 
 
-def test_a_miss_after_our_own_encoder_cache_reset_is_self_inflicted_and_still_a_failure(history: Any) -> None:
+def test_judge_attributes_a_miss_after_our_encoder_reset_to_us(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("reset_encoder_cache", ["encoder_cache_miss"])
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
@@ -108,14 +108,14 @@ def test_a_miss_after_our_own_encoder_cache_reset_is_self_inflicted_and_still_a_
     assert verdict["verdict"] == "fail"
 
 
-def test_a_miss_after_a_processor_cache_reset_is_the_servers(history: Any) -> None:
+def test_judge_attributes_a_miss_after_a_processor_reset_to_the_server(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
-def test_what_a_reset_leaves_behind_is_ours_as_long_as_that_server_lives(history: Any) -> None:
+def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: Any) -> None:
     history.begin().work(2)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     history.work(30)
@@ -127,7 +127,7 @@ def test_what_a_reset_leaves_behind_is_ours_as_long_as_that_server_lives(history
     assert (failure["id"], failure["attribution"]) == ("mm_cache_desync_request", "self-inflicted")
 
 
-def test_what_a_reset_left_behind_dies_with_its_server(history: Any) -> None:
+def test_judge_ends_lasting_effects_with_the_life_of_the_server(history: Any) -> None:
     history.begin().work(2)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     history.work(30)
@@ -137,9 +137,7 @@ def test_what_a_reset_left_behind_dies_with_its_server(history: Any) -> None:
 
 
 @pytest.mark.parametrize(("starting", "names"), [(True, []), (False, ["shm_broadcast_stall"])])
-def test_what_a_server_complains_of_while_it_starts_is_no_failure(
-    history: Any, starting: bool, names: list[str]
-) -> None:
+def test_judge_ignores_warnings_while_the_server_starts(history: Any, starting: bool, names: list[str]) -> None:
     stall = "INFO [shm_broadcast.py:548] No available shared memory broadcast block found in 60 seconds."
     history.close().begin()
     if starting:
@@ -150,14 +148,14 @@ def test_what_a_server_complains_of_while_it_starts_is_no_failure(
     assert [f["id"] for f in history.work(12).end().verdict()["failures"]] == names
 
 
-def test_a_miss_under_sabotage_is_injected(history: Any) -> None:
+def test_judge_attributes_a_miss_under_sabotage_as_injected(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("drop_encoder_entries", ["encoder_cache_miss"], kind="engine")
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
     assert history.verdict()["failures"][0]["attribution"] == "injected"
 
 
-def test_the_death_of_a_process_that_we_killed_is_expected_and_does_not_fail_the_run(history: Any) -> None:
+def test_judge_expects_the_death_of_a_process_we_killed(history: Any) -> None:
     ids = history.begin().work(60).send(3)
     history.attacked("kill_engine_core", ["engine_death"], kind="process")
     history.die(ids)
@@ -169,7 +167,7 @@ def test_the_death_of_a_process_that_we_killed_is_expected_and_does_not_fail_the
     assert verdict["verdict"] == "pass", history.unknowns(verdict)
 
 
-def test_another_cause_while_we_killed_a_process_is_the_servers(history: Any) -> None:
+def test_judge_attributes_another_cause_during_a_kill_to_the_server(history: Any) -> None:
     ids = history.begin().work(60).send(3)
     history.attacked("kill_engine_core", ["engine_death"], kind="process")
     history.log(history.MISS).die(ids).idle(2).end()
@@ -185,7 +183,7 @@ def test_another_cause_while_we_killed_a_process_is_the_servers(history: Any) ->
         (50, 11, True, "server"),  # the API server crashed by itself in the same moment
     ],
 )
-def test_a_kill_explains_only_the_end_of_that_very_process(
+def test_judge_attributes_only_the_killed_process_to_a_kill(
     history: Any, pid: int, exit_signal: int | None, ok: bool, whose: str
 ) -> None:
     process = {
@@ -222,7 +220,7 @@ def miss_in_the_drafter(history: Any) -> None:
     )
 
 
-def test_a_death_after_an_act_of_sabotage_is_injected_and_blamed_on_nobody_upstream(history: Any) -> None:
+def test_judge_attributes_a_death_after_sabotage_as_injected(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log(ACT)
     miss_in_the_drafter(history)
@@ -234,7 +232,7 @@ def test_a_death_after_an_act_of_sabotage_is_injected_and_blamed_on_nobody_upstr
     assert verdict["verdict"] == "fail", "found, though injected"
 
 
-def test_a_sabotage_that_is_quoted_by_a_request_excuses_nothing(history: Any) -> None:
+def test_judge_ignores_sabotage_quoted_by_a_request(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log(f"INFO Received request x: prompt: '{ACT}'")
     miss_in_the_drafter(history)
@@ -244,14 +242,14 @@ def test_a_sabotage_that_is_quoted_by_a_request_excuses_nothing(history: Any) ->
     assert failure["known"]
 
 
-def test_a_death_of_another_cause_beside_a_popped_entry_is_the_servers(history: Any) -> None:
+def test_judge_attributes_another_cause_beside_sabotage_to_the_server(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log(ACT).log("RuntimeError: CUDA error: an illegal memory access was encountered")
     history.die(ids).idle(2).end()
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
-def test_whatever_a_process_says_that_sabotage_ended_is_injected(history: Any) -> None:
+def test_judge_attributes_everything_after_a_fatal_sabotage_as_injected(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.log("(EngineCore pid=9) loadchaos-sabotage: act step_exit step=1 pid=9 code=3")
     history.die(ids).idle(2).end()
@@ -271,9 +269,7 @@ def test_whatever_a_process_says_that_sabotage_ended_is_injected(history: Any) -
         ({"because": ""}, "fail"),
     ],
 )
-def test_a_failure_is_accepted_by_id_with_a_reason_until_a_day_and_so_often(
-    history: Any, entry: dict[str, Any], decision: str
-) -> None:
+def test_judge_accepts_failures_by_id_reason_date_and_count(history: Any, entry: dict[str, Any], decision: str) -> None:
     history.begin().work(60)
     history.answer(history.send(2), "http_error", status=500, error="something new")
     history.end()
@@ -283,7 +279,7 @@ def test_a_failure_is_accepted_by_id_with_a_reason_until_a_day_and_so_often(
 # --- every way to unknown -----------------------------------------------------------------------------------------------
 
 
-def test_the_requests_that_met_a_failure_are_in_its_incident(history: Any) -> None:
+def test_judge_puts_failed_requests_into_the_incident(history: Any) -> None:
     history.begin().work(5)
     ids = history.send(3)
     history.answer(ids, "http_error", status=500, error="Internal Server Error: odd")

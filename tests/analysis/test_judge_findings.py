@@ -1,4 +1,4 @@
-"""What the judge tells while a run goes, and how much it remembers."""
+"""Judge: findings during a run, and bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadchaos.core.model import Terms
 S = 1_000_000_000
 
 
-def test_findings_tell_of_a_death_when_it_opens_and_of_its_name_when_it_closes(history: Any) -> None:
+def test_judge_findings_report_a_death_at_open_and_close(history: Any) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
     judge = Judge(Terms("test"))
@@ -28,7 +28,7 @@ def test_findings_tell_of_a_death_when_it_opens_and_of_its_name_when_it_closes(h
     assert found[1]["at_ns"] - found[0]["at_ns"] < 4 * S
 
 
-def test_an_incident_holds_what_a_report_upstream_needs(history: Any) -> None:
+def test_judge_incident_has_what_upstream_needs(history: Any) -> None:
     history.begin(kv_blocks=3).work(5)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     ids = history.send(5, "images")
@@ -38,21 +38,21 @@ def test_an_incident_holds_what_a_report_upstream_needs(history: Any) -> None:
         judge.feed(row)
     judge.verdict()
     [incident] = judge.incidents
-    told = incident.to_json()
-    json.dumps(told)
-    assert len(told["in_flight"]) == told["in_flight_at_death"] == 5
-    assert len(told["admitted"]) == 55
-    assert told["attacks"][0]["attack"] == "reset_mm_cache"
-    assert told["log_lines"] == {"server.log": {"first": 7, "last": 7}}
-    assert told["environment"]["facts"]["version"] == "0.18.0"
-    assert told["environment"]["command"] == ["vllm", "serve"]
-    texts = [t["text"] for t in told["timeline"]]
+    shown = incident.to_json()
+    json.dumps(shown)
+    assert len(shown["in_flight"]) == shown["in_flight_at_death"] == 5
+    assert len(shown["admitted"]) == 55
+    assert shown["attacks"][0]["attack"] == "reset_mm_cache"
+    assert shown["log_lines"] == {"server.log": {"first": 7, "last": 7}}
+    assert shown["environment"]["facts"]["version"] == "0.18.0"
+    assert shown["environment"]["command"] == ["vllm", "serve"]
+    texts = [t["text"] for t in shown["timeline"]]
     assert any(t.startswith("dead") for t in texts)
-    assert [t["at_s"] for t in told["timeline"]] == sorted(t["at_s"] for t in told["timeline"])
-    assert told["exit"]["code"] == 0
+    assert [t["at_s"] for t in shown["timeline"]] == sorted(t["at_s"] for t in shown["timeline"])
+    assert shown["exit"]["code"] == 0
 
 
-def test_memory_does_not_grow_with_the_run(history: Any) -> None:
+def test_judge_memory_does_not_grow_with_the_run(history: Any) -> None:
     judge = Judge(Terms("test"))
     for row in history.begin().rows:
         judge.feed(row)
@@ -72,7 +72,7 @@ def test_memory_does_not_grow_with_the_run(history: Any) -> None:
     assert len(judge._registry.failures) < 10
 
 
-def test_failures_can_be_asked_for_at_any_time_and_asking_changes_nothing(history: Any) -> None:
+def test_judge_failures_may_be_read_at_any_time(history: Any) -> None:
     history.begin().work(5)
     for _ in range(3):
         history.answer(history.send(2), "http_error", status=500, error="Internal Server Error: odd")

@@ -1,4 +1,4 @@
-"""Ways in which a run proved nothing: its verdict is unknown, never pass."""
+"""Judge: runs that prove nothing have verdict unknown, never pass."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def case_preflight(h: Any) -> Any:
         (case_ledger, "ledger"), (case_preflight, "preflight x"),
     ],
 )  # fmt: skip
-def test_a_run_that_proved_nothing_is_unknown(history: Any, case: Callable[[Any], Any], check: str) -> None:
+def test_judge_leaves_a_run_without_proof_unknown(history: Any, case: Callable[[Any], Any], check: str) -> None:
     verdict = case(history).verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", 3), verdict["failures"]
     assert check in history.unknowns(verdict)
@@ -144,13 +144,15 @@ def test_a_run_that_proved_nothing_is_unknown(history: Any, case: Callable[[Any]
         ({"expect": ["what is this"]}, "what is this"), ({"expect": ["nonsense == 0"]}, "nonsense"),
     ],
 )  # fmt: skip
-def test_what_the_profile_asks_for_is_proved_or_unknown(history: Any, terms: dict[str, Any], check: str | None) -> None:
+def test_judge_proves_what_the_profile_requires_or_leaves_it_unknown(
+    history: Any, terms: dict[str, Any], check: str | None
+) -> None:
     verdict = healthy(history).verdict(**terms)
     assert history.unknowns(verdict) == ({check} if check else set())
     assert verdict["verdict"] == ("unknown" if check else "pass")
 
 
-def test_no_drafts_make_speculative_decoding_and_its_exposure_unknown(history: Any) -> None:
+def test_judge_leaves_speculative_decoding_unknown_without_drafts(history: Any) -> None:
     history = healthy(history)
     for row in history.rows:
         if row["row"] == "metrics":
@@ -162,7 +164,7 @@ def test_no_drafts_make_speculative_decoding_and_its_exposure_unknown(history: A
     assert history.unknowns(history.verdict(**terms)) == {"requires speculative_decoding", "exposure"}
 
 
-def test_attacks_that_all_failed_prove_nothing(history: Any) -> None:
+def test_judge_leaves_failed_attacks_unknown(history: Any) -> None:
     history.begin()
     base = {"attack": "reset_mm_cache", "n": 1, "replica": "server", "effects": []}
     history.add("attack", what="begin", ok=None, **base)
@@ -173,7 +175,7 @@ def test_attacks_that_all_failed_prove_nothing(history: Any) -> None:
     assert sum(check["name"] == "attack reset_mm_cache" for check in verdict["checks"]) == 1
 
 
-def test_connections_that_had_gone_stale_are_counted_and_blamed_on_nobody(history: Any) -> None:
+def test_judge_counts_stale_connections(history: Any) -> None:
     history.begin().work(5)
     for _ in range(3):
         history.answer(history.send(1), "ok", detail={"stale_retry": 1})
@@ -182,7 +184,7 @@ def test_connections_that_had_gone_stale_are_counted_and_blamed_on_nobody(histor
     assert "3 idle connections that the server had closed were replaced" in generator_text(verdict)
 
 
-def test_a_slow_generator_voids_latency_and_nothing_else(history: Any) -> None:
+def test_judge_voids_latency_of_a_slow_generator_only(history: Any) -> None:
     history.begin().work(30)
     for row in history.rows:
         if row["row"] == "begin":
@@ -192,7 +194,7 @@ def test_a_slow_generator_voids_latency_and_nothing_else(history: Any) -> None:
     assert history.unknowns(verdict) == {"ttft_p99"}
 
 
-def test_a_failure_found_in_an_interrupted_run_is_a_fail_with_the_signals_code(history: Any) -> None:
+def test_judge_fails_an_interrupted_run_with_the_signals_code(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.serve(0.2).log(history.MISS).die(ids).idle(2)
     history.add("run", what="interrupted", signal="SIGINT")
@@ -201,7 +203,7 @@ def test_a_failure_found_in_an_interrupted_run_is_a_fail_with_the_signals_code(h
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 130)
 
 
-def test_the_targets_trouble_is_exit_4_only_while_nothing_was_sent(history: Any) -> None:
+def test_judge_exits_4_only_while_nothing_was_sent(history: Any) -> None:
     history.begin().end(exit_code=4, why="401")
     assert history.verdict()["exit_code"] == 4
     history.rows = [r for r in history.rows if r["row"] != "run" or r["what"] != "end"]
@@ -212,7 +214,7 @@ def test_the_targets_trouble_is_exit_4_only_while_nothing_was_sent(history: Any)
 # --- a false pass must be impossible ------------------------------------------------------------------------------------
 
 
-def test_no_prefix_of_a_run_passes(history: Any) -> None:
+def test_judge_passes_no_prefix_of_a_run(history: Any) -> None:
     rows = healthy(history).rows
     for cut in range(0, len(rows), 37):
         judge = Judge(Terms("test"))
@@ -221,7 +223,7 @@ def test_no_prefix_of_a_run_passes(history: Any) -> None:
         assert judge.verdict()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
 
 
-def test_a_failing_run_never_passes_whatever_kind_of_row_is_lost(make_history: Callable[[], Any]) -> None:
+def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], Any]) -> None:
     history = make_history()
     ids = history.begin().work(10).send(5)
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
@@ -233,7 +235,7 @@ def test_a_failing_run_never_passes_whatever_kind_of_row_is_lost(make_history: C
         assert judge.verdict()["verdict"] != "pass", f"without {kind}"
 
 
-def test_the_same_rows_give_the_same_verdict_again_and_again(history: Any) -> None:
+def test_judge_is_deterministic(history: Any) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
     assert history.verdict() == history.verdict()

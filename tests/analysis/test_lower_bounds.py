@@ -1,4 +1,4 @@
-"""A request that got no answer in time enters latency as what it took at least, and every figure says so."""
+"""Timeouts: a request without an answer enters latency as a lower bound, and every figure says so."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])
-def test_what_never_came_counts_as_what_was_waited_for_it(outcome: str, history: Any) -> None:
+def test_latency_counts_a_timeout_as_its_wait(outcome: str, history: Any) -> None:
     history.begin().answer(history.send(90), took_s=0.5)
     history.answer(history.send(10), outcome, took_s=30)
     verdict = history.work(5).end().verdict(expect=["ttft_p99 <= 1s", "ttft_p50 <= 1s"])
@@ -22,9 +22,7 @@ def test_what_never_came_counts_as_what_was_waited_for_it(outcome: str, history:
 
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])
-def test_a_stream_that_stalled_after_its_first_token_has_its_real_ttft_and_a_bound_for_the_rest(
-    outcome: str, history: Any
-) -> None:
+def test_latency_of_a_stalled_stream_has_its_real_ttft_and_a_bound(outcome: str, history: Any) -> None:
     history.begin().answer(history.send(10), took_s=0.5)
     ids = history.send(10)
     sent_ns = history.now - 30 * 1_000_000_000
@@ -36,7 +34,7 @@ def test_a_stream_that_stalled_after_its_first_token_has_its_real_ttft_and_a_bou
 
 
 @pytest.mark.parametrize("outcome", ["reset", "http_error", "aborted", "rejected"])
-def test_what_failed_enters_no_latency(outcome: str, history: Any) -> None:
+def test_latency_leaves_out_failed_requests(outcome: str, history: Any) -> None:
     history.begin().answer(history.send(10), took_s=0.5)
     history.answer(history.send(10), outcome, took_s=30)
     latency = history.end().verdict()["latency"]["text"]

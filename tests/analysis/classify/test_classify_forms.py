@@ -1,4 +1,4 @@
-"""A log reads the same however it reached us: containers, journals, colours, JSON, other writers between its lines."""
+"""Classifier: a log gives the same failures in any form (containers, journals, colours, JSON, mixed writers)."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def gist(failures: list[Failure]) -> list[tuple[str, str, str, tuple[str, ...]]]
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("log", [DRAFTER, LMDEPLOY, PIPELINE], ids=["drafter", "lmdeploy", "pipeline"])
-def test_the_form_of_a_log_does_not_change_what_it_says(form: str, log: str) -> None:
+def test_classifier_is_independent_of_the_form_of_a_log(form: str, log: str) -> None:
     assert gist(classify_text(FORMS[form](log))) == gist(classify_text(log)) != []
 
 
-def test_a_json_log_whose_record_holds_the_whole_traceback_is_read() -> None:
+def test_classifier_reads_a_traceback_inside_a_json_record() -> None:
     trace = "\n".join(line.split("] ", 1)[1] for line in DRAFTER.splitlines()[4:22] if "] " in line)
     records = [{"level": "ERROR", "message": "EngineCore encountered a fatal error.", "exc_info": trace}]
     failures = classify_text("\n".join([*map(json.dumps, records), '{"message": "done"}']))
@@ -84,7 +84,7 @@ def test_a_json_log_whose_record_holds_the_whole_traceback_is_read() -> None:
     ]
 
 
-def test_processes_that_write_between_one_anothers_lines_are_told_apart() -> None:
+def test_classifier_separates_interleaved_processes() -> None:
     other = [
         line.replace("Worker_PP1 pid=412", "Worker_PP2 pid=413") for line in PIPELINE.splitlines() if "PP1" in line
     ]
@@ -97,18 +97,18 @@ def test_processes_that_write_between_one_anothers_lines_are_told_apart() -> Non
     assert failures[0].frames[-1] == "__init__.py:1040 synchronize"
 
 
-def test_several_deaths_in_one_file_are_several_failures() -> None:
+def test_classifier_separates_several_deaths_in_one_file() -> None:
     start = "\nINFO:     Started server process [1]\n"
     failures = classify_text(DRAFTER + start + PIPELINE + start + DRAFTER)
     assert [f.id for f in failures] == ["encoder_cache_miss", "cuda_illegal_memory_access", "encoder_cache_miss"]
 
 
-def test_deaths_an_hour_apart_are_two_without_a_start_between_them() -> None:
+def test_classifier_separates_deaths_an_hour_apart() -> None:
     later = DRAFTER.replace("04-02 11:", "04-02 13:")
     assert [f.id for f in classify_text(DRAFTER + later)] == ["encoder_cache_miss", "encoder_cache_miss"]
 
 
-def test_two_logs_are_followed_apart_and_the_time_of_arrival_is_told() -> None:
+def test_classifier_separates_two_logs_and_keeps_arrival_times() -> None:
     classifier, matches = Classifier(), []
     for n, (a, b) in enumerate(zip(DRAFTER.splitlines(), PIPELINE.splitlines(), strict=False), 1):
         matches += classifier.feed(a, line_no=n, at_ns=n * 1000, source="a")
@@ -121,7 +121,7 @@ def test_two_logs_are_followed_apart_and_the_time_of_arrival_is_told() -> None:
     assert failures[0].at_ns == failures[0].evidence["line"] * 1000
 
 
-def test_a_failure_is_found_again_from_its_own_line() -> None:
+def test_classifier_finds_a_failure_in_its_own_evidence_line() -> None:
     for path in sorted(CRASHES.rglob("*.log")):
         for failure in classify_text(body(str(path.relative_to(CRASHES)))):
             signature = load().get(failure.id)
@@ -134,7 +134,7 @@ def test_a_failure_is_found_again_from_its_own_line() -> None:
 @pytest.mark.parametrize(
     "path", sorted(p for p in CRASHES.rglob("*.log") if p.parent.name != "benign"), ids=lambda p: p.stem
 )
-def test_who_wrote_a_line_and_when_does_not_change_what_it_says(path: Path) -> None:
+def test_classifier_ignores_writer_and_time_of_a_line(path: Path) -> None:
     log = path.read_text("utf-8").partition("\n\n")[2]
     chance = random.Random(path.name)
     pids = {pid: str(chance.randrange(2, 4_000_000)) for pid in re.findall(r"pid=(\d+)", log)}
@@ -145,7 +145,7 @@ def test_who_wrote_a_line_and_when_does_not_change_what_it_says(path: Path) -> N
     assert [f[:3] for f in gist(classify_text(later))] == [f[:3] for f in gist(classify_text(log))]
 
 
-def test_what_a_prompt_quotes_is_not_believed() -> None:
+def test_classifier_ignores_quoted_prompts() -> None:
     crash = "EngineDeadError: EngineCore encountered an issue. CUDA error: an illegal memory access was encountered"
     assert (
         classify_text(
@@ -162,7 +162,7 @@ def test_what_a_prompt_quotes_is_not_believed() -> None:
     assert classify_text(f'INFO:     127.0.0.1:1 - "GET /?q={crash} HTTP/1.1" 404 Not Found\nINFO: ok\n') == []
 
 
-def test_an_unknown_exception_counts_only_where_something_says_that_it_mattered() -> None:
+def test_classifier_counts_an_unknown_exception_only_after_an_echo() -> None:
     trace = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\nFooError: bar 17\n'
     assert classify_text("WARNING: could not warm up\n" + trace) == []
     (failure,) = classify_text("ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.\n" + trace)
@@ -173,7 +173,7 @@ def test_an_unknown_exception_counts_only_where_something_says_that_it_mattered(
     )
 
 
-def test_the_same_line_a_million_times_is_a_handful_of_matches_and_a_count() -> None:
+def test_classifier_counts_repeats_of_one_line() -> None:
     classifier = Classifier()
     line = "ERROR 11-20 15:53:40 [backend_xgrammar.py:167] Failed to advance FSM for request a for tokens 1."
     matches = [m for n in range(20_000) for m in classifier.feed(line, line_no=n, at_ns=n * 1000)]
@@ -182,7 +182,7 @@ def test_the_same_line_a_million_times_is_a_handful_of_matches_and_a_count() -> 
     assert failure.repeats <= 20_000
 
 
-def test_the_guilty_frame_is_the_innermost_that_nobody_excuses() -> None:
+def test_guilty_frame_is_the_innermost_not_skipped() -> None:
     frames = [Frame("/vllm/a.py", 1, "a", 1), Frame("/usr/lib/python3.11/threading.py", 2, "run", 2)]
     assert guilty_frame(frames, load().skip) is frames[0]
     assert guilty_frame(frames[1:], load().skip) is frames[1]
@@ -202,11 +202,11 @@ def test_the_guilty_frame_is_the_innermost_that_nobody_excuses() -> None:
         ("connect 10.0.0.1:8000", "connect HOST"),
     ],
 )
-def test_what_changes_from_death_to_death_is_taken_out(noisy: str, normal: str) -> None:
+def test_normalise_removes_what_varies(noisy: str, normal: str) -> None:
     assert normalise(noisy) == normal
 
 
-def test_normalising_twice_changes_nothing_more() -> None:
+def test_normalise_is_idempotent() -> None:
     pieces = [
         "12",
         "0x1f",
@@ -235,7 +235,7 @@ def test_normalising_twice_changes_nothing_more() -> None:
         assert normalise(once) == once, repr(text)
 
 
-def test_no_text_makes_it_raise() -> None:
+def test_classifier_never_raises() -> None:
     chance = random.Random(11)
     words = [
         *DRAFTER.split(" "),
@@ -272,12 +272,12 @@ def test_no_text_makes_it_raise() -> None:
         ("[ 1234.567890] NVRM: Xid", "", "", "NVRM: Xid"),
     ],
 )
-def test_a_line_is_cleaned_of_what_stands_before_it(raw: str, writer: str, level: str, text: str) -> None:
+def test_strip_prefixes_keeps_the_text_of_a_line(raw: str, writer: str, level: str, text: str) -> None:
     line = strip_prefixes(raw)
     assert (line.writer, line.level, line.text) == (writer, level, text)
 
 
-def test_a_cause_told_in_an_earlier_burst_explains_and_its_echoes_are_not_told_again() -> None:
+def test_group_explains_a_later_burst_by_an_earlier_cause() -> None:
     classifier = Classifier()
     lines = DRAFTER.splitlines()
     bursts = [
@@ -289,7 +289,7 @@ def test_a_cause_told_in_an_earlier_burst_explains_and_its_echoes_are_not_told_a
     assert group(bursts[1], context=bursts[0]) == []
 
 
-def test_a_sleep_in_an_earlier_burst_explains_the_fault() -> None:
+def test_group_explains_a_fault_by_an_earlier_sleep() -> None:
     classifier = Classifier()
     sleep = classifier.feed("CuMemAllocator: sleep freed 34.06 GiB memory", line_no=1, at_ns=1)
     fault = classifier.feed(
@@ -299,7 +299,7 @@ def test_a_sleep_in_an_earlier_burst_explains_the_fault() -> None:
     assert [f.id for f in group(fault, context=sleep)] == ["sleep_inflight_fault"]
 
 
-def test_a_page_of_several_lines_is_one_text() -> None:
+def test_classifier_reads_a_page_as_one_text() -> None:
     page = (
         "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n<center><h1>502 Bad Gateway</h1></center>"
         "\r\n<hr><center>nginx/1.27.0</center>\r\n</body>\r\n</html>"
@@ -311,7 +311,7 @@ def test_a_page_of_several_lines_is_one_text() -> None:
     assert [f.id for f in classify_text(alb)] == ["gateway_aws_alb"]
 
 
-def test_a_log_that_ends_with_an_uncaught_exception_died_of_it() -> None:
+def test_classifier_names_an_uncaught_exception_at_the_end() -> None:
     trace = 'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    import vllm_foo\n'
     missing = trace + "ModuleNotFoundError: No module named 'vllm_foo'\n"
     assert [f.id for f in classify_text("INFO: starting\n" + missing)] == ["module_missing"]
@@ -322,7 +322,7 @@ def test_a_log_that_ends_with_an_uncaught_exception_died_of_it() -> None:
     assert classify_text(trace + "KeyboardInterrupt\n") == []
 
 
-def test_a_failure_is_json_with_the_keys_of_the_verdict() -> None:
+def test_failure_to_json_has_the_keys_of_the_verdict() -> None:
     (failure,) = classify_text(LMDEPLOY)
     told = json.loads(json.dumps(failure.to_json()))
     assert {"id", "severity", "title", "evidence", "process", "frames", "known", "remedy", "alt"} <= told.keys()
@@ -332,7 +332,7 @@ def test_a_failure_is_json_with_the_keys_of_the_verdict() -> None:
     assert told["remedy"].startswith("Set --cache-max-entry-count to at least 0.26 (0.1 now).")
 
 
-def test_a_miss_in_the_drafter_is_38551_and_one_in_the_target_model_is_not() -> None:
+def test_classifier_distinguishes_drafter_and_target_misses() -> None:
     (drafter,) = classify_text(DRAFTER)
     assert [(k["issue"], k["fixed"]) for k in drafter.known] == [("vllm-project/vllm#38551", "0.27.1")]
     (target,) = classify_text(body("vllm/encoder-cache-miss-in-the-target-model.log"))

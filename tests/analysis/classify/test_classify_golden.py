@@ -1,4 +1,4 @@
-"""Every log in tests/crashes is classified as its header says; `pytest --update` rewrites headers, the diff is the review.
+"""Golden logs: each log in tests/crashes is classified as its header says; `pytest --update` rewrites headers.
 
 A header is `SOURCE: where it is from`, then one `FAILURE: id | severity | process | line | title` each, then a blank line.
 """
@@ -29,7 +29,7 @@ def expectation(failure: Failure) -> str:
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda p: str(p.relative_to(CRASHES)))
-def test_a_log_is_classified_as_its_header_says(path: Path, request: pytest.FixtureRequest) -> None:
+def test_classifier_matches_the_header_of_each_log(path: Path, request: pytest.FixtureRequest) -> None:
     source, expected, body = read(path)
     found = [expectation(f) for f in classify_text(body)]
     if request.config.getoption("--update"):
@@ -40,9 +40,9 @@ def test_a_log_is_classified_as_its_header_says(path: Path, request: pytest.Fixt
 
 
 @pytest.mark.parametrize("path", sorted((CRASHES / "benign").glob("*.log")), ids=lambda p: p.stem)
-def test_a_benign_log_holds_no_failure(path: Path) -> None:
+def test_classifier_finds_no_failure_in_benign_logs(path: Path) -> None:
     assert [expectation(f) for f in classify_text(read(path)[2])] == []
 
 
-def test_no_log_is_large() -> None:
+def test_golden_logs_are_small() -> None:
     assert [p for p in LOGS if p.stat().st_size > 60_000] == []

@@ -1,4 +1,4 @@
-"""A whole log read line by line gives what it gives at once, and costs no more memory when it is longer."""
+"""Diagnosis: line by line equals the whole log, in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def diagnose(lines: Iterable[str]) -> tuple[Diagnosis, list[Failure]]:
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_read_line_by_line_it_says_what_it_says_as_a_whole(path: Path) -> None:
+def test_diagnosis_by_line_equals_the_whole_log(path: Path) -> None:
     text = path.read_text("utf-8").partition("\n\n")[2]
     if len(text.splitlines()) < 2:
         return  # one line is read as an HTTP body
@@ -35,7 +35,7 @@ def test_read_line_by_line_it_says_what_it_says_as_a_whole(path: Path) -> None:
     assert {(f.id, f.title, f.severity, f.evidence["line"]) for f in found} == whole
 
 
-def test_every_death_of_a_crash_loop_is_told_with_its_own_line() -> None:
+def test_diagnosis_reports_every_death_of_a_crash_loop() -> None:
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(5) for line in [start, *DEATH])
     assert [f.id for f in found] == ["encoder_cache_miss"] * 5
@@ -44,7 +44,7 @@ def test_every_death_of_a_crash_loop_is_told_with_its_own_line() -> None:
     assert lines == sorted(lines)
 
 
-def test_what_it_holds_does_not_grow_with_the_log() -> None:
+def test_diagnosis_memory_does_not_grow_with_the_log() -> None:
     error = (
         "(EngineCore pid=8) ERROR 11-20 15:53:40 [core.py:1] AssertionError: Expected a cached item for mm_hash='ab12'"
     )
@@ -60,7 +60,7 @@ def test_what_it_holds_does_not_grow_with_the_log() -> None:
     assert failure.repeats > 8_000
 
 
-def test_it_remembers_where_version_flags_and_the_dying_batch_stand() -> None:
+def test_diagnosis_finds_version_flags_and_dying_batch() -> None:
     lines = [
         "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0",
         "(APIServer pid=1) INFO 11-20 15:53:40 [utils.py:1] non-default args: {'model': 'm'}",
@@ -85,19 +85,19 @@ def test_it_remembers_where_version_flags_and_the_dying_batch_stand() -> None:
         ("GET /v1 HTTP/1.1", None),
     ],
 )
-def test_versions_are_found_in_start_up_lines(line: str, version: tuple[str, str] | None) -> None:
+def test_diagnosis_finds_versions_in_start_up_lines(line: str, version: tuple[str, str] | None) -> None:
     diagnosis, _ = diagnose([line, ""])
     assert (diagnosis.landmarks.version or (None, None))[:2] == (version or (None, None))
 
 
-def test_a_second_life_that_dies_of_the_same_is_named_by_the_same() -> None:
+def test_diagnosis_names_the_same_death_of_a_second_life() -> None:
     text = (CRASHES / "cuda" / "index-out-of-bounds-near-max-length.log").read_text("utf-8").partition("\n\n")[2]
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(6) for line in [start, *text.splitlines()])
     assert [f.id for f in found if f.severity == "engine_death"] == ["index_oob_indexkernel"] * 6
 
 
-def test_what_a_process_says_as_it_ends_long_after_all_others_is_no_second_death() -> None:
+def test_diagnosis_counts_late_shutdown_lines_as_no_second_death() -> None:
     log = (CRASHES / "vllm/top-k-under-speculation-0.32.log").read_text("utf-8").partition("\n\n")[2].splitlines()
     last = [line.partition("] ")[2] for line in log if line.startswith("(EngineCore") and "fatal error" not in line]
     _, found = diagnose([*log, *("INFO:     127.0.0.1:1 - stream closed" for _ in range(24_000)), *last])

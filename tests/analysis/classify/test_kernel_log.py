@@ -1,4 +1,4 @@
-"""What the kernel's log comes to: the cause of a death, a trouble of the node, or nothing of ours."""
+"""KernelLog: a kernel line is the cause of a death, a failure of the node, or not about the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def says(history: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "name"), [(OURS, "oom_killer"), (XID, "xid_79")])
-def test_the_kernel_names_a_death_that_no_log_of_the_server_explains(history: Any, text: str, name: str) -> None:
+def test_kernel_log_names_a_death_without_a_server_log(history: Any, text: str, name: str) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     says(history, text)
@@ -29,21 +29,21 @@ def test_the_kernel_names_a_death_that_no_log_of_the_server_explains(history: An
     assert (failure["id"], failure["evidence"]["source"], failure["count"]) == (name, KERNEL_LOG, 1)
 
 
-def test_another_containers_process_that_ran_out_of_memory_is_none_of_ours(history: Any) -> None:
+def test_kernel_log_ignores_oom_kills_of_other_containers(history: Any) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     history.begin().work(5)
     says(history, OTHERS)
     assert history.work(20).end().verdict()["failures"] == []
 
 
-def test_an_xid_that_kills_nobody_is_a_trouble_of_the_node(history: Any) -> None:
+def test_kernel_log_xid_without_a_death_is_a_failure_of_the_node(history: Any) -> None:
     history.begin().work(5)
     says(history, XID)
     [failure] = history.work(20).end().verdict()["failures"]
     assert (failure["id"], failure["severity"]) == ("xid_79", "node")
 
 
-def test_a_kernel_that_speaks_is_no_log_of_the_server(history: Any) -> None:
+def test_kernel_log_is_no_log_of_the_server(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     says(history, OTHERS)
     history.die(ids).run(5)

@@ -1,4 +1,4 @@
-"""Stacks of native code and of threads: whoever printed them, the guilty frame is found, and lists are no stacks."""
+"""NativeStack: the guilty frame is found in every format, and lists are no stacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAULT = "Fatal Python error: Segmentation fault\n"
         (" 7 0x0000000000067b0a ncclGroupEnd()  /usr/lib/libnccl.so.2:0", "libnccl.so.2 ncclGroupEnd"),
     ],
 )  # fmt: skip
-def test_a_frame_is_read_whoever_printed_it(line: str, frame: str) -> None:
+def test_native_stack_reads_every_format(line: str, frame: str) -> None:
     (failure,) = classify_text(START + FAULT + line + "\n")
     assert failure.title == f"Segmentation fault in {frame.replace(':316', '').replace(':123', '')}"
     assert failure.frame == frame
@@ -51,12 +51,12 @@ def test_a_frame_is_read_whoever_printed_it(line: str, frame: str) -> None:
         "#1 fix the readme",
     ],
 )
-def test_what_only_passes_on_is_not_blamed(line: str) -> None:
+def test_native_stack_skips_frames_that_pass_faults_on(line: str) -> None:
     (failure,) = classify_text(START + FAULT + line + "\n")
     assert (failure.title, failure.frame) == ("Segmentation fault", "")
 
 
-def test_the_thread_that_crashed_is_read_and_the_others_are_not() -> None:
+def test_native_stack_reads_the_crashed_thread_only() -> None:
     stack = NativeStack()
     for n, line in enumerate(
         [
@@ -72,7 +72,7 @@ def test_the_thread_that_crashed_is_read_and_the_others_are_not() -> None:
     assert blamed.where == "guilty.py crashes"
 
 
-def test_a_traceback_after_a_crash_is_a_traceback_and_not_its_stack() -> None:
+def test_native_stack_ends_at_a_traceback() -> None:
     trace = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\nFooError: bar\n'
     found = classify_text(
         START + FAULT + "ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.\n" + trace
@@ -80,7 +80,7 @@ def test_a_traceback_after_a_crash_is_a_traceback_and_not_its_stack() -> None:
     assert [(f.id, f.frame) for f in found] == [("segfault", "")]
 
 
-def test_an_asynchronous_fault_keeps_its_frames_and_blames_none() -> None:
+def test_native_stack_of_an_asynchronous_fault_has_no_guilty_frame() -> None:
     line = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     stack = "frame #3: at::native::put() + 0x1f (0x7f in /x/libtorch_cuda.so)\n"
     (failure,) = classify_text(START + line + stack)
@@ -99,5 +99,5 @@ def test_an_asynchronous_fault_keeps_its_frames_and_blames_none() -> None:
         ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync"),
     ],
 )
-def test_a_symbol_is_cut_to_its_name(symbol: str, name: str) -> None:
+def test_symbol_name_is_cut_to_the_function(symbol: str, name: str) -> None:
     assert symbol_name(symbol) == name

@@ -1,4 +1,4 @@
-"""What transports and terminals cut is put together again, and what nobody cut is left alone."""
+"""rejoin: split records and wrapped lines are joined, other logs stay as they are."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def told(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
 
 
 @pytest.mark.parametrize("width", [80, 100, 121, 200])
-def test_a_log_copied_from_a_terminal_reads_as_the_log_itself(tmp_path: Path, width: int) -> None:
+def test_rejoin_unwraps_a_log_copied_from_a_terminal(tmp_path: Path, width: int) -> None:
     wrapped = [[line[i : i + width] for i in range(0, max(len(line), 1), width)] for line in DEATH]
     id_, title, line, frames = told(tmp_path, [piece for pieces in wrapped for piece in pieces])
     assert (id_, title, frames) == (*told(tmp_path, DEATH)[:2], told(tmp_path, DEATH)[3])
     assert line == sum(map(len, wrapped[:CAUSE])) + 1
 
 
-def test_the_parts_of_a_container_runtimes_record_are_one_line(tmp_path: Path) -> None:
+def test_rejoin_joins_partial_container_records(tmp_path: Path) -> None:
     stamp, parts = "2026-04-02T11:15:40.123456789Z", []
     for n, line in enumerate(DEATH):
         parts += [f"{stamp} stderr P {line[:50]}"] if len(line) > 50 else []
@@ -40,21 +40,21 @@ def test_the_parts_of_a_container_runtimes_record_are_one_line(tmp_path: Path) -
     assert told(tmp_path, parts)[:2] == told(tmp_path, DEATH)[:2]
 
 
-def test_a_coloured_message_in_journalds_json_is_read(tmp_path: Path) -> None:
+def test_rejoin_reads_a_coloured_message_in_journald_json(tmp_path: Path) -> None:
     records = [json.dumps({"MESSAGE": list(f"\x1b[0;36m{line}".encode()), "_PID": "1"}) for line in DEATH]
     assert told(tmp_path, records) == told(tmp_path, DEATH)
 
 
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
-def test_a_log_that_nobody_cut_is_left_alone(path: Path) -> None:
+def test_rejoin_leaves_an_ordinary_log_alone(path: Path) -> None:
     lines = path.read_text("utf-8").partition("\n\n")[2].splitlines()
     assert list(rejoin(lines)) == [(1, line) for line in lines]
 
 
-def test_lines_that_happen_to_be_equally_long_are_no_wrapped_ones() -> None:
+def test_rejoin_leaves_lines_of_equal_length_alone() -> None:
     lines = [f"INFO 11-20 15:53:{n:02d} [loggers.py:123] Engine 000: Running: {n:02d} reqs" for n in range(60)]
     assert list(rejoin(lines)) == [(1, line) for line in lines]
 
 
-def test_a_part_whose_end_never_came_is_told_all_the_same() -> None:
+def test_rejoin_gives_a_part_without_an_end() -> None:
     assert list(rejoin(["2026-01-01T00:00:00Z stderr P half"])) == [(1, "2026-01-01T00:00:00Z stderr P half")]

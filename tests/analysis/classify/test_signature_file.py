@@ -1,4 +1,4 @@
-"""The signatures themselves: every example is named by its own id, and what is wrong in a file is said at load."""
+"""Signature files: each example matches its own signature, and mistakes are reported at load."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ GOOD = '[[signature]]\nid="a"\ntitle="t"\nseverity="request"\nfind="some words"\
 
 
 @pytest.mark.parametrize(("signature", "example"), EXAMPLES, ids=[f"{s.id}-{n}" for n, (s, _) in enumerate(EXAMPLES)])
-def test_an_example_is_matched_by_its_own_signature(signature: Signature, example: str) -> None:
+def test_signature_example_matches_its_own_signature(signature: Signature, example: str) -> None:
     found = SIGNATURES.scan(example, where=signature.where)
     assert signature.id in [s.id for s, _ in found]
 
 
-def test_every_signature_has_an_example_and_a_title() -> None:
+def test_signatures_have_an_example_and_a_title() -> None:
     assert [s.id for s in SIGNATURES.all if not s.symptom and not s.examples] == []
 
 
-def test_every_death_that_is_a_cause_has_a_remedy_or_a_why() -> None:
+def test_signatures_of_deaths_have_a_remedy_or_a_why() -> None:
     mute = [
         s.id for s in SIGNATURES.all if s.role == "cause" and s.severity == "engine_death" and not (s.remedy or s.why)
     ]
     assert mute == []
 
 
-def test_the_classes_without_a_line_are_the_known_ones() -> None:
+def test_signatures_without_a_line_are_the_known_ones() -> None:
     assert {s.id for s in SIGNATURES.all if s.symptom} == WITHOUT_A_LINE
 
 
-def test_there_are_at_least_130_signatures_that_a_line_tells() -> None:
+def test_signatures_with_a_line_are_at_least_130() -> None:
     assert len([s for s in SIGNATURES.all if s.patterns and s.role in ("cause", "echo", "hint", "noise")]) >= 130
 
 
@@ -65,14 +65,14 @@ def test_there_are_at_least_130_signatures_that_a_line_tells() -> None:
         ("id = ", "x.toml:"),
     ],
 )
-def test_a_mistake_names_file_entry_and_reason(text: str, said: str) -> None:
+def test_signature_file_mistake_names_file_entry_and_reason(text: str, said: str) -> None:
     with pytest.raises(SignatureError) as caught:
         build({"x.toml": text})
     assert "x.toml" in str(caught.value)
     assert said in str(caught.value)
 
 
-def test_figures_are_computed_from_what_the_log_told() -> None:
+def test_signature_derives_figures_from_facts() -> None:
     figures = {"blocks": 21.0, "block_size": 64.0, "tokens": 3446.0, "share": 0.1}
     assert evaluate("blocks * block_size", figures) == 1344
     assert evaluate("ceil(tokens / block_size)", figures) == 54
@@ -81,7 +81,7 @@ def test_figures_are_computed_from_what_the_log_told() -> None:
         evaluate("over(block_size, tokens)", figures)
 
 
-def test_an_http_body_is_named() -> None:
+def test_signature_names_an_http_body() -> None:
     busy = '{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}'
     assert [f.id for f in classify_text(busy)] == ["http_queue_full"]
     dead = '{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","code":500}}'

@@ -1,4 +1,4 @@
-"""What a known issue means for who runs this version: it lacks the fix, has it, or is not affected."""
+"""Versions: order, ranges, and the standing of an issue for the running version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import order, standing, with_standing, within
 
 
-def test_versions_are_in_the_order_in_which_they_came_out() -> None:
+def test_versions_are_ordered_by_release() -> None:
     texts = ["0.8.5.dev3", "0.8.5rc1", "0.8.5", "0.8.5.post1", "0.9", "0.10.2", "v0.18.0+cpu", "0.18.1", "1.0"]
     found = [order(t) for t in texts]
     assert None not in found
@@ -29,7 +29,7 @@ def test_versions_are_in_the_order_in_which_they_came_out() -> None:
         ("<=0.13.0", "main", None),
     ],
 )
-def test_a_range_of_versions_is_read(spec: str, version: str, inside: bool | None) -> None:
+def test_version_ranges_are_parsed(spec: str, version: str, inside: bool | None) -> None:
     assert within(spec, version) is inside
 
 
@@ -45,25 +45,25 @@ def test_a_range_of_versions_is_read(spec: str, version: str, inside: bool | Non
         ({"fixed": "vllm-project/vllm#34220"}, "0.18.0", "you run 0.18.0"),
     ],
 )
-def test_what_an_issue_means_for_a_version_is_said(issue: dict[str, str], version: str, words: str) -> None:
+def test_standing_of_an_issue_for_a_version(issue: dict[str, str], version: str, words: str) -> None:
     assert words in standing(issue, version)
 
 
-def test_issues_of_another_project_and_unknown_versions_say_nothing() -> None:
+def test_standing_leaves_other_projects_and_unknown_versions_alone() -> None:
     known = [{"issue": "vllm-project/vllm#38551", "fixed": "0.27.1"}]
     assert with_standing(known, "lmdeploy", "0.6.0") == known
     assert with_standing(known, "vllm", None) == known
     assert with_standing(["a/b#1"], "vllm", "0.18.0") == ["a/b#1"]
 
 
-def test_every_range_in_known_toml_can_be_read() -> None:
+def test_version_ranges_in_known_toml_are_readable() -> None:
     for issue, facts in load().known.items():
         assert set(facts) <= {"title", "state", "affected", "seen", "fixed"}, issue
         if "affected" in facts:
             assert within(facts["affected"], "0.1.0") is not None, issue
 
 
-def test_the_verdict_says_which_version_runs_and_what_that_means(history: object) -> None:
+def test_verdict_has_the_standing_of_known_issues(history: object) -> None:
     h = history
     h.begin()  # type: ignore[attr-defined]  # the fixture's type lives in conftest
     h.rows[-1:] = []  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The figures around an incident: one reading every five seconds, of its own server and of the machines."""
+"""IncidentContext: readings around an incident, one per five seconds, of its own server and machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def incidents(history: Any) -> list[dict[str, Any]]:
     return [i.to_json() for i in judge.incidents]
 
 
-def test_an_incident_has_the_figures_of_the_minute_before_it_and_the_newest_of_all(history: Any) -> None:
+def test_incident_has_the_readings_of_the_minute_before(history: Any) -> None:
     history.begin().work(90)
     device = {"source": "dcgm", "host": "h:9400", "device": "gpu0"}
     history.add("device", **device, values={"gpu_memory_used_bytes": 1e9, "gpu_sm_clock_hz": 1e9})
@@ -29,7 +29,7 @@ def test_an_incident_has_the_figures_of_the_minute_before_it_and_the_newest_of_a
     assert next(f for f in death["figures"] if f["whose"] == "gpu0 of h:9400")["gpu_memory_used_bytes"] == 1e9
 
 
-def test_what_a_hung_server_says_of_itself_while_it_hangs_is_kept_too(history: Any) -> None:
+def test_incident_has_readings_of_a_hung_server(history: Any) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     history.begin().work(5).send(3)
     history.pids[11] = ("engine_core", "T")
@@ -41,7 +41,7 @@ def test_what_a_hung_server_says_of_itself_while_it_hangs_is_kept_too(history: A
     assert len({f["generation_tokens_total"] for f in after}) == 1
 
 
-def test_another_replicas_figures_are_left_out(history: Any) -> None:
+def test_incident_leaves_out_readings_of_other_replicas(history: Any) -> None:
     history.begin().work(5)
     values = {"requests_running": 77.0}
     history.add("metrics", replica="b", engine="0", took_ns=1, values=values)

@@ -1,4 +1,4 @@
-"""One engine of several behind a server: it may hang while the others work, and is told by its own name."""
+"""EngineStates: one of several engines may hang while the others work."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def scrape(engines: EngineStates, seconds: range, **running: float) -> list[Any]
     return rows
 
 
-def test_an_engine_that_stands_still_beside_one_that_works_is_degraded_then_hung() -> None:
+def test_engine_that_is_stuck_is_degraded_then_hung() -> None:
     rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     assert [(r["engine"], r["to"]) for r in rows] == [("1", "degraded"), ("1", "hung")]
     assert rows[0]["noticed_after_s"] <= 16
     assert "3 running requests" in rows[1]["signs"][0]
 
 
-def test_an_engine_that_works_again_is_healthy_again() -> None:
+def test_engine_that_works_again_is_healthy() -> None:
     engines = EngineStates("server")
     scrape(engines, range(1, 90), works=5, is_stuck=3)
     rows = scrape(engines, range(90, 95), works=5, moves=3)
     assert [(r["engine"], r["to"]) for r in rows] == [("1", "healthy")]
 
 
-def test_idle_engines_and_a_server_of_one_engine_say_nothing() -> None:
+def test_engine_states_ignore_idle_and_single_engines() -> None:
     assert scrape(EngineStates("server"), range(1, 200), works=5, idle_stuck=0) == []
     assert scrape(EngineStates("server"), range(1, 200), is_stuck=5) == []
 
 
-def test_a_hung_engine_is_an_incident_of_its_own_and_the_server_stays_healthy(history: Any) -> None:
+def test_engine_hang_is_an_incident_of_its_own(history: Any) -> None:
     history.begin().work(5)
     rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Which state a server is in, told from hand-made histories of its signs."""
+"""StateMachine: states of hand-made histories."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
     return next(r for r in rows if r["to"] == state and r["from"] != state)
 
 
-def test_a_server_that_answers_health_is_healthy(world: Any) -> None:
+def test_state_is_healthy_when_health_answers(world: Any) -> None:
     assert path(watch(world.idle(1))) == ["healthy"]
 
 
-def test_a_server_that_refuses_while_it_starts_is_starting_and_not_dead(world: Any) -> None:
+def test_state_is_starting_while_a_new_server_refuses(world: Any) -> None:
     world.close().run(20)
     world.open().run(1)
     assert path(watch(world)) == ["healthy"]
 
 
-def test_a_listener_that_closes_under_load_is_a_death_within_a_second(world: Any) -> None:
+def test_state_is_dead_within_a_second_of_a_closed_listener(world: Any) -> None:
     world.serve(5)
     died = world.now
     world.close().run(2)
@@ -51,7 +51,7 @@ def test_a_listener_that_closes_under_load_is_a_death_within_a_second(world: Any
     assert 0 <= dead["noticed_after_s"] <= 1
 
 
-def test_one_refused_probe_alone_is_no_death(world: Any) -> None:
+def test_state_is_not_dead_after_one_refused_probe(world: Any) -> None:
     world.serve(5)
     world.add(
         "probe", replica="server", what="tcp", ok=False, status=None, error="[Errno 111] Connection refused", body=None
@@ -60,14 +60,14 @@ def test_one_refused_probe_alone_is_no_death(world: Any) -> None:
     assert "dead" not in path(watch(world))
 
 
-def test_refused_probes_while_our_tokens_arrive_are_no_death(world: Any) -> None:
+def test_state_is_not_dead_while_tokens_arrive(world: Any) -> None:
     world.serve(5)
     world.tcp = world.health = "refused"  # it drains: no new connection, the old ones are served
     world.serve(5)
     assert "dead" not in path(watch(world))
 
 
-def test_an_empty_503_of_health_is_the_death_of_the_engine_where_the_dialect_says_so(world: Any) -> None:
+def test_state_is_dead_on_an_empty_503_where_the_dialect_means_it(world: Any) -> None:
     world.serve(3)
     world.health = 503
     world.stall(1)
@@ -75,7 +75,7 @@ def test_an_empty_503_of_health_is_the_death_of_the_engine_where_the_dialect_say
     assert "dead" not in path(watch(world, knows=False))
 
 
-def test_an_engine_core_that_is_gone_is_dead_at_once_though_health_still_says_200(world: Any) -> None:
+def test_state_is_dead_at_once_without_an_engine_core(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(3)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
@@ -84,7 +84,7 @@ def test_an_engine_core_that_is_gone_is_dead_at_once_though_health_still_says_20
     assert "VLLM::EngineCore" in rows[-1]["signs"][0]
 
 
-def test_health_200_of_a_server_without_its_engine_brings_it_not_back(world: Any) -> None:
+def test_state_stays_dead_on_health_200_without_an_engine(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(3)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="MPEngine")
@@ -93,7 +93,7 @@ def test_health_200_of_a_server_without_its_engine_brings_it_not_back(world: Any
     assert path(watch(world))[-1] == "dead"
 
 
-def test_the_exit_of_a_process_we_launched_is_proof_alone(world: Any) -> None:
+def test_state_is_dead_on_the_exit_of_a_launched_process(world: Any) -> None:
     world.add("launch", what="start", replica="server", pid=5, command=["vllm"])
     world.serve(3)
     world.add(
@@ -105,20 +105,20 @@ def test_the_exit_of_a_process_we_launched_is_proof_alone(world: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [{"asked": True, "signal": 9}, {"asked": False, "signal": 15}])
-def test_an_exit_that_was_asked_for_is_terminated(world: Any, how: dict[str, Any]) -> None:
+def test_state_is_terminated_on_a_requested_exit(world: Any, how: dict[str, Any]) -> None:
     world.serve(3)
     world.add("launch", what="exit", replica="server", pid=5, code=None, reason="killed by signal", **how)
     assert path(watch(world, launched=True))[-1] == "terminated"
 
 
-def test_a_server_that_refuses_after_our_own_sigterm_is_terminated(world: Any) -> None:
+def test_state_is_terminated_after_our_own_sigterm(world: Any) -> None:
     world.serve(3)
     world.add("attack", attack="terminate_server", n=1, what="begin", replica="server", effects=["terminated"])
     world.close().run(1)
     assert path(watch(world))[-1] == "terminated"
 
 
-def test_a_dead_server_that_comes_back_is_restarting_then_healthy_and_its_start_time_is_told(world: Any) -> None:
+def test_state_after_a_death_is_restarting_then_healthy(world: Any) -> None:
     world.serve(3)
     world.close().run(10)
     world.open().serve(5)
@@ -127,14 +127,14 @@ def test_a_dead_server_that_comes_back_is_restarting_then_healthy_and_its_start_
     assert "restarted: process start time moved by 100.0 s" in rows[-1]["signs"]
 
 
-def test_a_server_that_refuses_and_returns_as_the_same_process_is_said_to_be_the_same(world: Any) -> None:
+def test_state_of_a_returning_process_says_it_is_the_same(world: Any) -> None:
     world.serve(3)
     world.close().run(3)
     world.open(restarted=False).serve(5)
     assert "the same process as before" in watch(world)[-1]["signs"]
 
 
-def test_a_relaunched_server_is_restarting_and_its_refusals_are_not_a_second_death(world: Any) -> None:
+def test_state_of_a_relaunched_server_counts_no_second_death(world: Any) -> None:
     world.serve(3)
     world.close().add("launch", what="exit", replica="server", pid=5, code=1, signal=None, reason="exited with code 1")
     world.run(2)
@@ -144,7 +144,7 @@ def test_a_relaunched_server_is_restarting_and_its_refusals_are_not_a_second_dea
     assert path(watch(world, launched=True)) == ["healthy", "dead", "restarting", "healthy"]
 
 
-def test_no_progress_is_degraded_within_five_seconds(world: Any) -> None:
+def test_state_is_degraded_after_five_seconds_without_progress(world: Any) -> None:
     world.serve(5)
     stopped = world.now
     world.stall(6)
@@ -152,7 +152,7 @@ def test_no_progress_is_degraded_within_five_seconds(world: Any) -> None:
     assert degraded["at_ns"] - stopped <= 5 * S
 
 
-def test_a_stopped_engine_is_hung_within_ten_seconds(world: Any) -> None:
+def test_state_is_hung_within_ten_seconds_of_a_stopped_engine(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(5)
     stopped = world.now
@@ -163,7 +163,7 @@ def test_a_stopped_engine_is_hung_within_ten_seconds(world: Any) -> None:
     assert "stopped (T)" in hung["signs"][0]
 
 
-def test_a_stopped_api_server_is_hung_though_nothing_answers(world: Any) -> None:
+def test_state_is_hung_with_a_stopped_api_server(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(5)
     world.pids[10] = ("api_server", "T")
@@ -172,7 +172,7 @@ def test_a_stopped_api_server_is_hung_though_nothing_answers(world: Any) -> None
     assert path(watch(world))[-1] == "hung"
 
 
-def test_an_engine_that_uses_no_cpu_with_work_to_do_is_hung_within_ten_seconds(world: Any) -> None:
+def test_state_is_hung_within_ten_seconds_without_cpu_use(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     stopped = world.now
@@ -182,7 +182,7 @@ def test_an_engine_that_uses_no_cpu_with_work_to_do_is_hung_within_ten_seconds(w
     assert hung["at_ns"] - stopped <= 10 * S
 
 
-def test_requests_that_the_engine_never_heard_of_are_a_hang_once_the_api_server_rests(world: Any) -> None:
+def test_state_is_hung_once_the_api_server_is_idle_too(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     stopped = world.now
@@ -193,7 +193,7 @@ def test_requests_that_the_engine_never_heard_of_are_a_hang_once_the_api_server_
     assert hung["signs"][1] == "engine and API server use no CPU"
 
 
-def test_an_api_server_that_prepares_a_long_prompt_does_not_hang(world: Any) -> None:
+def test_state_is_not_hung_while_the_api_server_prepares_a_prompt(world: Any) -> None:
     world.pids = {10: ("api_server", "R"), 11: ("engine_core", "S")}
     world.serve(10)
     world.gauges_stale, world.running = True, 0.0
@@ -203,7 +203,7 @@ def test_an_api_server_that_prepares_a_long_prompt_does_not_hang(world: Any) -> 
     assert path(watch(world))[-1] == "degraded"
 
 
-def test_an_engine_that_computes_without_a_token_is_not_hung_before_a_minute(world: Any) -> None:
+def test_state_is_not_hung_for_a_minute_while_the_engine_computes(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(10)
     world.tokens, world.metrics = 0, False
@@ -211,14 +211,14 @@ def test_an_engine_that_computes_without_a_token_is_not_hung_before_a_minute(wor
     assert path(watch(world))[-1] == "degraded"
 
 
-def test_without_pids_it_is_hung_after_a_minute_and_healthy_again_with_the_next_token(world: Any) -> None:
+def test_state_without_pids_is_hung_after_a_minute(world: Any) -> None:
     world.serve(5)
     world.stall(63)
     world.serve(2)
     assert path(watch(world)) == ["healthy", "degraded", "hung", "healthy"]
 
 
-def test_the_longest_healthy_gap_of_the_run_stretches_the_limit(world: Any) -> None:
+def test_state_hang_limit_grows_with_the_longest_healthy_gap(world: Any) -> None:
     world.serve(5)
     world.stall(40)
     world.serve(5)
@@ -228,7 +228,7 @@ def test_the_longest_healthy_gap_of_the_run_stretches_the_limit(world: Any) -> N
     assert "hung" in path(watch(world))
 
 
-def test_a_server_paused_by_our_own_attack_is_not_called_hung(world: Any) -> None:
+def test_state_is_not_hung_while_paused_by_our_attack(world: Any) -> None:
     world.serve(5)
     world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["alive_but_hung", "stalled"])
     world.stall(100)
@@ -237,7 +237,7 @@ def test_a_server_paused_by_our_own_attack_is_not_called_hung(world: Any) -> Non
     assert "paused by our attack pause" in rows[-1]["signs"]
 
 
-def test_a_pause_that_came_upon_a_silence_does_not_hide_a_hang(world: Any) -> None:
+def test_state_is_hung_when_the_silence_began_before_a_pause(world: Any) -> None:
     """As vLLM 0.22.1 did: reset_mm_cache left its engine spinning, and the pause behind it was never answered."""
     world.serve(5)
     world.stall(20)
@@ -248,7 +248,7 @@ def test_a_pause_that_came_upon_a_silence_does_not_hide_a_hang(world: Any) -> No
     assert path(watch(world))[-1] == "hung"
 
 
-def test_a_lost_network_is_unreachable_and_settled_on_return_as_a_partition(world: Any) -> None:
+def test_state_is_unreachable_behind_a_partition(world: Any) -> None:
     world.serve(5)
     world.tcp = world.health = "timeout"
     world.stall(20)
@@ -260,7 +260,7 @@ def test_a_lost_network_is_unreachable_and_settled_on_return_as_a_partition(worl
     assert "the same process as before" in rows[-1]["signs"]
 
 
-def test_a_restart_behind_a_partition_is_said_to_be_one(world: Any) -> None:
+def test_state_shows_a_restart_behind_a_partition(world: Any) -> None:
     world.serve(5)
     world.tcp = world.health = "timeout"
     world.stall(20)
@@ -268,14 +268,14 @@ def test_a_restart_behind_a_partition_is_said_to_be_one(world: Any) -> None:
     assert any("restarted: process start time moved" in r["signs"][0] for r in watch(world))
 
 
-def test_a_busy_server_whose_health_is_late_is_not_unreachable(world: Any) -> None:
+def test_state_is_not_unreachable_when_health_is_late(world: Any) -> None:
     world.serve(5)
     world.health = "timeout"
     world.serve(20)
     assert set(path(watch(world))) <= {"healthy", "degraded"}
 
 
-def test_start_times_that_alternate_are_several_servers_and_no_restart(world: Any) -> None:
+def test_state_of_alternating_start_times_is_several_servers(world: Any) -> None:
     for i in range(10):
         world.start_time = 1_700_000_000.0 + (i % 2) * 1000
         world.serve(2)
@@ -284,7 +284,7 @@ def test_start_times_that_alternate_are_several_servers_and_no_restart(world: An
     assert "several servers" in rows[-1]["signs"][0]
 
 
-def test_a_death_of_one_of_several_servers_is_followed_by_another_and_by_no_restart(world: Any) -> None:
+def test_state_of_one_death_among_several_servers_is_no_restart(world: Any) -> None:
     for i in range(6):
         world.start_time = 1_700_000_000.0 + (i % 2) * 1000
         world.serve(2)
@@ -298,7 +298,7 @@ def test_a_death_of_one_of_several_servers_is_followed_by_another_and_by_no_rest
     assert not any("restarted" in s for r in rows for s in r["signs"])
 
 
-def test_a_restart_between_two_probes_is_noticed_by_the_start_time(world: Any) -> None:
+def test_state_shows_a_restart_between_two_probes(world: Any) -> None:
     world.serve(5)
     world.start_time += 500
     world.generated = 0
@@ -306,28 +306,28 @@ def test_a_restart_between_two_probes_is_noticed_by_the_start_time(world: Any) -
     assert path(watch(world)) == ["healthy", "restarting", "healthy"]
 
 
-def test_requests_that_are_told_the_engine_is_dead_make_it_dying_at_once(world: Any) -> None:
+def test_state_is_dying_when_answers_say_the_engine_is_dead(world: Any) -> None:
     world.serve(3)
     text = "EngineCore encountered an issue. See stack trace (above) for the root cause."
     world.add("end", outcome="stream_error", error=text)
     assert path(watch(world)) == ["healthy", "dying"]
 
 
-def test_a_zombie_that_says_its_engine_is_dead_and_health_200_is_dead_in_the_end(world: Any) -> None:
+def test_state_of_a_dead_engine_with_health_200_becomes_dead(world: Any) -> None:
     world.serve(3)
     world.add("end", outcome="http_error", error="EngineCore encountered an issue.")
     world.stall(12)
     assert path(watch(world)) == ["healthy", "dying", "dead"]
 
 
-def test_a_death_in_the_log_alone_is_taken_back_when_tokens_keep_coming(world: Any) -> None:
+def test_state_recovers_from_a_death_in_the_log_when_tokens_arrive(world: Any) -> None:
     world.serve(3)
     world.add("failure", severity="engine_death", id="x", title="RuntimeError: something")
     world.serve(5)
     assert path(watch(world)) == ["healthy", "dying", "healthy"]
 
 
-def test_a_page_of_counters_makes_no_silence_younger(world: Any) -> None:
+def test_state_stall_is_not_shortened_by_a_metrics_page(world: Any) -> None:
     """They had moved before the silence began; the page is read up to a second later."""
     world.serve(5.05)
     stopped = world.now
@@ -337,7 +337,7 @@ def test_a_page_of_counters_makes_no_silence_younger(world: Any) -> None:
     assert degraded["at_ns"] - stopped <= 4.5 * S
 
 
-def test_when_we_were_asleep_ourselves_nothing_is_held_against_the_server(world: Any) -> None:
+def test_state_is_not_hung_after_we_were_asleep(world: Any) -> None:
     world.serve(5)
     world.now += 300 * S  # SIGSTOP of our own, a suspended laptop
     world.stall(3)
@@ -345,19 +345,19 @@ def test_when_we_were_asleep_ourselves_nothing_is_held_against_the_server(world:
     assert path(watch(world)) == ["healthy"]
 
 
-def test_an_empty_machine_stays_healthy_for_hours(world: Any) -> None:
+def test_state_of_an_idle_server_stays_healthy(world: Any) -> None:
     world.idle(120)
     assert path(watch(world)) == ["healthy"]
 
 
-def test_health_that_itself_says_that_the_scheduler_stands_is_believed_after_ten_seconds(world: Any) -> None:
+def test_state_is_hung_when_health_reports_a_stuck_scheduler(world: Any) -> None:
     world.serve(5)
     world.health, world.body = 503, '{"message":"Backend scheduler_tick has not advanced for 13.1s."}'
     world.stall(15)
     assert path(watch(world))[-1] == "hung"
 
 
-def test_rows_of_another_replica_say_nothing_of_this_one(world: Any) -> None:
+def test_state_ignores_rows_of_other_replicas(world: Any) -> None:
     world.serve(2)
     world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
     world.now += 100 * MS
@@ -365,7 +365,7 @@ def test_rows_of_another_replica_say_nothing_of_this_one(world: Any) -> None:
     assert path(watch(world)) == ["healthy"]
 
 
-def test_counters_that_went_back_once_tell_of_a_restart_nobody_saw(world: Any) -> None:
+def test_state_shows_a_restart_when_counters_were_reset_once(world: Any) -> None:
     world.start_time = None
     world.serve(20)
     world.generated = 5.0
@@ -373,7 +373,7 @@ def test_counters_that_went_back_once_tell_of_a_restart_nobody_saw(world: Any) -
     assert path(watch(world)) == ["healthy", "restarting", "healthy"]
 
 
-def test_counters_that_go_back_and_forth_tell_of_several_servers(world: Any) -> None:
+def test_state_shows_several_servers_when_counters_alternate(world: Any) -> None:
     world.start_time = None
     for _ in range(12):
         world.serve(1.0)

@@ -1,4 +1,4 @@
-"""Starved, ended by ourselves, dead right after a restart: what is not so, the states do not say."""
+"""StateMachine: starved servers, servers we stopped, and deaths right after a restart."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def states(world: Any) -> list[str]:
     return [r["to"] for r in rows if r["from"] != r["to"]]
 
 
-def test_an_engine_that_waits_for_a_processor_does_not_rest(world: Any) -> None:
+def test_state_of_a_starved_engine_is_not_idle(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}  # R without CPU: others have it
     world.serve(10)
     world.gauges_stale = True
     assert states(world.stall(40)) == ["healthy", "degraded"]
 
 
-def test_a_server_that_we_end_because_it_hangs_does_not_die(world: Any) -> None:
+def test_state_of_a_hung_server_that_we_stop_is_not_dead(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     world.gauges_stale = True
@@ -31,7 +31,7 @@ def test_a_server_that_we_end_because_it_hangs_does_not_die(world: Any) -> None:
     assert states(world.close().run(2)) == ["healthy", "degraded", "hung", "terminated"]
 
 
-def test_what_we_end_of_a_dead_server_takes_its_death_not_back(world: Any) -> None:
+def test_state_stays_dead_when_we_stop_what_is_left(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", name="VLLM::EngineCore")
@@ -41,7 +41,7 @@ def test_what_we_end_of_a_dead_server_takes_its_death_not_back(world: Any) -> No
     assert states(world.run(2)) == ["healthy", "dead"]
 
 
-def test_the_first_figures_of_a_restart_do_not_take_back_the_death_that_followed_it_at_once(world: Any) -> None:
+def test_state_of_a_death_right_after_a_restart_stands(world: Any) -> None:
     """A page that was on its way when the engine died: its start time is that of the server which is dead now."""
     world.pids = {1: ("api_server", "S"), 2: ("engine_core", "S")}
     world.serve(3)

@@ -1,4 +1,4 @@
-"""Property: a healthy server is never called dead or hung, whatever it is busy with and however badly it is seen."""
+"""Property: a healthy server is never called dead or hung."""
 
 from __future__ import annotations
 
@@ -220,23 +220,23 @@ def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
     if rng.random() < 0.6:
         world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "S")}
     world.serve(3)
-    told = []
+    events = []
     for _ in range(rng.randint(2, 5)):
         event = rng.choice(EVENTS)
-        told.append(event.__name__)
+        events.append(event.__name__)
         event(world, rng)
     machine = StateMachine("server", launched=rng.random() < 0.5)
     for row in world.rows:
         for state in machine.feed(row):
             if state["to"] in NEVER and state["from"] != state["to"]:
-                return f"seed {seed}: {told}: {state}"
+                return f"seed {seed}: {events}: {state}"
     if machine.state not in ("healthy", "degraded"):
-        return f"seed {seed}: {told}: ends {machine.state}"
+        return f"seed {seed}: {events}: ends {machine.state}"
     return None
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.__name__)
-def test_a_healthy_server_is_never_called_dead_or_hung(event: Any, make_world: Callable[[], Any]) -> None:
+def test_state_of_a_healthy_server_is_never_dead_or_hung(event: Any, make_world: Callable[[], Any]) -> None:
     for seed in range(6):
         world = make_world()
         if seed % 2:
@@ -248,11 +248,11 @@ def test_a_healthy_server_is_never_called_dead_or_hung(event: Any, make_world: C
         assert not NEVER & {s["to"] for s in states}, f"seed {seed}: {states}"
 
 
-def test_two_hundred_healthy_histories_are_called_healthy(make_world: Callable[[], Any]) -> None:
+def test_state_of_two_hundred_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
     assert [bad for seed in range(200) if (bad := called_ill(make_world, seed))] == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_ten_thousand_healthy_histories_are_called_healthy(make_world: Callable[[], Any]) -> None:
+def test_state_of_ten_thousand_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
     assert [bad for seed in range(1000, 11_000) if (bad := called_ill(make_world, seed))] == []

@@ -1,4 +1,4 @@
-"""What a log says of an end while it is written: told to end, failed, its engine gone; and what it merely quotes."""
+"""StateMachine: log markers of shutdown, failure and engine death, and quoted ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MS = 1_000_000
 def watch(world: Any, **options: Any) -> list[dict[str, Any]]:
     """All state rows a history gives."""
     machine = StateMachine("server", **options)
-    return [dict(told) for row in world.rows for told in machine.feed(row)]
+    return [dict(state) for row in world.rows for state in machine.feed(row)]
 
 
 def path(rows: list[dict[str, Any]]) -> list[str]:
@@ -37,7 +37,7 @@ def told_to_end(world: Any, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
     return world.close().run(1)
 
 
-def test_a_server_whose_log_says_that_it_ends_in_order_is_terminated_and_was_never_dead(world: Any) -> None:
+def test_state_is_terminated_after_an_orderly_shutdown_in_the_log(world: Any) -> None:
     told_to_end(world, ("ending", "INFO: Shutting down"))
     world.add("launch", what="exit", replica="server", code=0, signal=None, reason="exited with code 0", asked=False)
     rows = watch(world, launched=True)
@@ -45,7 +45,7 @@ def test_a_server_whose_log_says_that_it_ends_in_order_is_terminated_and_was_nev
     assert "the log says: INFO: Shutting down" in row_to(rows, "terminated")["signs"]
 
 
-def test_the_word_of_an_end_may_come_a_moment_after_the_engine_core_is_gone(world: Any) -> None:
+def test_state_waits_for_a_late_shutdown_marker(world: Any) -> None:
     told_to_end(world)
     late = next(r for r in world.rows if r["row"] == "process" and r["what"] == "gone")
     word = {"row": "heard", "at_ns": late["at_ns"] + 50 * MS, "replica": "server", "what": "ending", "text": "bye"}
@@ -53,19 +53,19 @@ def test_the_word_of_an_end_may_come_a_moment_after_the_engine_core_is_gone(worl
     assert path(watch(world, launched=True)) == ["healthy", "dying", "terminated"]
 
 
-def test_a_server_that_fails_and_then_shuts_down_is_dead(world: Any) -> None:
+def test_state_is_dead_when_a_failure_precedes_the_shutdown(world: Any) -> None:
     told_to_end(world, ("failing", "ERROR EngineDeadError"), ("ending", "INFO: Shutting down"))
     assert path(watch(world, launched=True)) == ["healthy", "dead"]
 
 
-def test_a_log_that_says_nothing_of_an_end_makes_it_a_death_within_half_a_second(world: Any) -> None:
+def test_state_is_dead_within_half_a_second_without_a_marker(world: Any) -> None:
     told_to_end(world)
     rows = watch(world, launched=True)
     assert path(rows) == ["healthy", "dying", "dead"]
     assert row_to(rows, "dead")["noticed_after_s"] <= 0.5
 
 
-def test_a_word_of_an_end_that_was_a_prompt_an_hour_ago_explains_no_death(world: Any) -> None:
+def test_state_ignores_an_old_shutdown_marker(world: Any) -> None:
     told_to_end(world, ("ending", "prompt: 'INFO: Shutting down'"), gap_s=60)
     assert "terminated" not in path(watch(world, launched=True))
 
@@ -80,18 +80,18 @@ def without_its_engine(world: Any) -> Any:
     return world
 
 
-def test_an_engine_whose_log_says_it_is_gone_while_requests_break_off_is_dead_within_a_second(world: Any) -> None:
+def test_state_is_dead_within_a_second_of_an_engine_death_in_the_log(world: Any) -> None:
     dead = row_to(watch(without_its_engine(world)), "dead")
     assert dead["noticed_after_s"] <= 1
     assert "the log says: PyTorch ZMQ engine process is not alive." in dead["signs"][0]
 
 
-def test_health_that_has_not_looked_yet_brings_no_dead_engine_back(world: Any) -> None:
+def test_state_stays_dead_while_health_has_not_noticed(world: Any) -> None:
     without_its_engine(world).stall(12)
     assert path(watch(world)) == ["healthy", "dead"]
 
 
-def test_words_of_a_dead_engine_in_the_log_alone_are_no_sign(world: Any) -> None:
+def test_state_ignores_a_death_marker_alone(world: Any) -> None:
     world.serve(5)
     world.add("heard", replica="server", what="dead", text="prompt: 'what is an EngineDeadError?'")
     world.idle(20)

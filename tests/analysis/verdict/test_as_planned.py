@@ -1,4 +1,4 @@
-"""Lengths as planned, and images as new or known to the server as the plan says."""
+"""ExactLengths and ImageCacheHits: lengths and image reuse as planned."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def folded(rows: list[dict[str, Any]]) -> ExactLengths:
     return exactness
 
 
-def test_every_prompt_and_output_as_planned_passes() -> None:
+def test_exact_lengths_pass_when_all_match() -> None:
     rows = [end(planned_tokens=100, prompt_tokens=100, exact_tokens=8, completion_tokens=8)] * 3
-    told = [(c.name, c.actual, c.verdict) for c in folded(rows).checks(())]
-    assert told == [("exact_lengths", "3 of 3 prompts", "pass"), ("exact_outputs", "3 of 3 outputs", "pass")]
+    checks = [(c.name, c.actual, c.verdict) for c in folded(rows).checks(())]
+    assert checks == [("exact_lengths", "3 of 3 prompts", "pass"), ("exact_outputs", "3 of 3 outputs", "pass")]
 
 
-def test_one_that_is_unlike_fails_and_says_where_and_by_how_much() -> None:
+def test_exact_lengths_fail_with_traffic_and_difference() -> None:
     rows = [end(planned_tokens=100, prompt_tokens=100), end(planned_tokens=100, prompt_tokens=103, traffic="images")]
     exactness = folded(rows)
     (check,) = exactness.checks(())
@@ -36,14 +36,14 @@ def test_one_that_is_unlike_fails_and_says_where_and_by_how_much() -> None:
     assert dict(exactness.mismatches) == {"length_mismatch": 1}
 
 
-def test_a_bound_of_the_profiles_own_stands_in_its_place() -> None:
+def test_exact_lengths_leave_bounds_of_the_profile_alone() -> None:
     (check,) = folded([end(exact_tokens=8, completion_tokens=5)]).checks(("output_mismatch <= 2",))
     assert (check.actual, check.verdict) == ("0 of 1 outputs (text: -3 in 1)", "pass")
 
 
 @pytest.mark.parametrize("row", [end(planned_tokens=None, prompt_tokens=5), end(planned_tokens=5, prompt_tokens=None),
                                  end(outcome="aborted", planned_tokens=5, prompt_tokens=6)])  # fmt: skip
-def test_what_was_not_planned_or_not_told_or_not_answered_is_not_compared(row: Row) -> None:
+def test_exact_lengths_compare_only_planned_and_reported_answers(row: Row) -> None:
     assert folded([dict(row)]).checks(()) == []
 
 
@@ -74,7 +74,7 @@ class Story:
         values = {"mm_cache_queries_total": 7.0 + queries, "mm_cache_hits_total": 2.0 + hits}
         self.dial.feed({"row": "metrics", "replica": "server", "engine": engine, "values": values})
 
-    def told(self, *, required: bool = False) -> tuple[str, str]:
+    def result(self, *, required: bool = False) -> tuple[str, str]:
         check = self.dial.check(required=required)
         return (check.verdict, check.actual) if check else ("", "")
 
@@ -88,60 +88,60 @@ def repeated(times: int) -> Story:
     return story
 
 
-def test_hits_that_are_the_repeats_pass() -> None:
+def test_image_cache_hits_pass_when_they_equal_the_repeats() -> None:
     story = repeated(1)
     story.counted(200, 99)
-    assert story.told() == ("pass", "99 hits in 200 queries, 100 repeats sent")
+    assert story.result() == ("pass", "99 hits in 200 queries, 100 repeats sent")
 
 
-def test_videos_are_looked_up_as_images_are() -> None:
+def test_image_cache_hits_count_videos() -> None:
     story = repeated(1)
     story.dial.feed({"row": "begin", "id": 900, "images": 0, "videos": 2, "image_names": [1], "traffic": "videos"})
     story.ends(900)
     story.counted(202, 101)
-    assert story.told() == ("pass", "101 hits in 202 queries, 101 repeats sent")
+    assert story.result() == ("pass", "101 hits in 202 queries, 101 repeats sent")
 
 
-def test_a_hit_on_an_image_never_sent_before_fails() -> None:
+def test_image_cache_hits_fail_on_a_hit_of_a_new_image() -> None:
     story = repeated(1)
     story.counted(200, 106)
-    verdict, actual = story.told()
+    verdict, actual = story.result()
     assert verdict == "fail"
     assert "images never sent before were cache hits" in actual
 
 
-def test_fewer_hits_are_told_and_unknown_where_the_cache_is_required() -> None:
+def test_image_cache_hits_below_the_repeats_are_unknown_where_required() -> None:
     story = repeated(1)
     story.counted(200, 40)
-    assert story.told()[0] == "pass"
-    assert "the cache evicts earlier" in story.told()[1]
-    assert story.told(required=True)[0] == "unknown"
+    assert story.result()[0] == "pass"
+    assert "the cache evicts earlier" in story.result()[1]
+    assert story.result(required=True)[0] == "unknown"
 
 
-def test_a_use_while_the_first_is_still_under_way_may_hit_or_miss() -> None:
+def test_image_cache_hits_of_concurrent_uses_are_open() -> None:
     story = Story()
     for name in range(100):
         first, second = story.begin(name), story.begin(name)
         story.ends(first)
         story.ends(second)
     story.counted(200, 50)
-    assert story.told() == ("pass", "50 hits in 200 queries, 0 to 100 repeats sent")
+    assert story.result() == ("pass", "50 hits in 200 queries, 0 to 100 repeats sent")
 
 
-def test_what_failed_or_is_still_out_may_have_been_looked_up_or_not() -> None:
+def test_image_cache_hits_of_failed_requests_are_open() -> None:
     story = repeated(1)
     story.ends(story.begin(0), "http_error")
     story.begin(1)
     story.counted(201, 101)
-    assert story.told() == ("pass", "101 hits in 201 queries, 100 to 102 repeats sent")
+    assert story.result() == ("pass", "101 hits in 201 queries, 100 to 102 repeats sent")
 
 
-def test_new_images_have_no_name() -> None:
+def test_image_cache_names_leave_out_new_images() -> None:
     story = Story()
     for name in range(100):
         story.sent(name, new=1)
     story.counted(200, 0)
-    assert story.told() == ("pass", "0 hits in 200 queries, 0 repeats sent")
+    assert story.result() == ("pass", "0 hits in 200 queries, 0 repeats sent")
 
 
 @pytest.mark.parametrize(
@@ -156,20 +156,20 @@ def test_new_images_have_no_name() -> None:
           "values": {"mm_cache_queries_total": 500.0, "mm_cache_hits_total": 0.0}}, "200 to 200 of them ours"),
     ],
 )  # fmt: skip
-def test_where_hits_say_nothing_they_are_not_compared(row: dict[str, Any], why: str) -> None:
+def test_image_cache_hits_are_not_compared_without_meaning(row: dict[str, Any], why: str) -> None:
     story = repeated(1)
     story.counted(200, 0)
     story.dial.feed(row)
-    verdict, actual = story.told()
+    verdict, actual = story.result()
     assert verdict == "pass"
     assert actual.startswith("not compared: ")
     assert why in actual
 
 
-def test_nothing_is_told_where_no_image_comes_again_or_nothing_is_counted() -> None:
+def test_image_cache_check_is_left_out_without_repeats_or_counters() -> None:
     story = Story()
     for _ in range(100):
         story.sent(new=1)
     story.counted(100, 0)
-    assert story.told() == ("", "")
+    assert story.result() == ("", "")
     assert ImageCacheHits().check(required=True) is None

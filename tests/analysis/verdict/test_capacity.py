@@ -1,4 +1,4 @@
-"""Which flag of a server moves its longest prompt."""
+"""capacity: the server flag that sets the longest prompt."""
 
 import pytest
 
@@ -24,5 +24,5 @@ def facts(dialect: str, **more: int) -> Facts:
         (None, 4096, ""),
     ],
 )  # fmt: skip
-def test_the_flag_that_moves_the_longest_prompt_is_told(known: Facts | None, limit: int | None, says: str) -> None:
+def test_capacity_names_the_flag_of_the_longest_prompt(known: Facts | None, limit: int | None, says: str) -> None:
     assert moved_by(known, limit) == says

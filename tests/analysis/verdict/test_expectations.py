@@ -1,4 +1,4 @@
-"""Expectations held against figures, acceptance, exit codes, and what a pass is worth."""
+"""Expectations, acceptance, exit codes and statistical strength."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ def figures(**more: Any) -> ExpectationInputs:
         ("failures == many", "unknown"),
     ],
 )  # fmt: skip
-def test_an_expectation_has_a_verdict_of_its_own(text: str, decision: str) -> None:
+def test_expectation_has_a_verdict_of_its_own(text: str, decision: str) -> None:
     assert judge(text, figures()).verdict == decision
 
 
-def test_failures_are_counted_by_their_standing() -> None:
+def test_failure_counts_are_by_standing() -> None:
     rows = [
         ("encoder_cache_miss", "server", 1), ("unexplained_http_error", "server", 4),
         ("engine_death_unexplained", "server", 1), ("engine_core_proc_died", "expected", 2),
         ("encoder_cache_miss", "self-inflicted", 3),
         ("unknown_exception", "injected", 1), ("alive_but_hung", "server", 1),
     ]  # fmt: skip
-    told = rules.failure_counts([{"id": i, "attribution": a, "count": n} for i, a, n in rows])
-    assert told == {"expected": 2, "ours": 4, "known": 1, "unexplained": 6}
+    counts = rules.failure_counts([{"id": i, "attribution": a, "count": n} for i, a, n in rows])
+    assert counts == {"expected": 2, "ours": 4, "known": 1, "unexplained": 6}
 
 
-def test_timed_out_requests_are_told_as_lower_bounds() -> None:
+def test_expectation_marks_timeouts_as_lower_bounds() -> None:
     assert judge("ttft_p99 <= 1s", figures()).actual.endswith("(lower bound: 1 timed out)")
 
 
-def test_a_limited_generator_voids_latency_only() -> None:
+def test_expectation_of_latency_is_void_with_a_limited_generator() -> None:
     limited = figures(void="we were too slow ourselves")
     assert judge("ttft_p99 <= 1s", limited).verdict == "unknown"
     assert judge("ok_share >= 95%", limited).verdict == "pass"
@@ -85,9 +85,7 @@ def test_a_limited_generator_voids_latency_only() -> None:
         ([10.0, None], 0.3, "unknown"),  # somebody ended the run as it died: nobody knows
     ],
 )  # fmt: skip
-def test_recovery_is_the_longest_and_proved_only_by_who_watched_for_long_enough(
-    recoveries: Any, away_s: float | None, decision: str
-) -> None:
+def test_expectation_of_recovery_is_the_longest(recoveries: Any, away_s: float | None, decision: str) -> None:
     for name in ("recovers_within", "images.recovers_within"):
         judged = judge(f"{name} <= 5m", figures(recoveries_s=recoveries, away_s=away_s))
         assert judged.verdict == decision
@@ -96,7 +94,7 @@ def test_recovery_is_the_longest_and_proved_only_by_who_watched_for_long_enough(
 
 
 @given(st.text(max_size=60))
-def test_no_text_makes_the_judge_raise_and_nonsense_never_passes(text: str) -> None:
+def test_expectation_never_raises_and_nonsense_never_passes(text: str) -> None:
     judged = judge(text, figures())
     assert judged.verdict in ("pass", "fail", "unknown")
     if judged.verdict == "pass":
@@ -108,7 +106,7 @@ def test_no_text_makes_the_judge_raise_and_nonsense_never_passes(text: str) -> N
     st.lists(st.sampled_from(["pass", "fail", "unknown"])),
     st.booleans(),
 )
-def test_fail_is_over_unknown_over_pass(expected: list[Any], checked: list[Any], failed: bool) -> None:
+def test_decide_puts_fail_over_unknown_over_pass(expected: list[Any], checked: list[Any], failed: bool) -> None:
     failures = [{"accepted": False, "attribution": "server"}] if failed else []
     judged = [CheckResult("x", "", "", v) for v in expected]
     checks = [Check("x", "", "", v) for v in checked]
@@ -128,20 +126,18 @@ def test_fail_is_over_unknown_over_pass(expected: list[Any], checked: list[Any],
         ("expected", False, False),
     ],
 )  # fmt: skip
-def test_every_failure_counts_unless_accepted_or_just_what_the_attack_is_for(
-    attribution: str, accepted: bool, against: bool
-) -> None:
+def test_decide_counts_failures_unless_accepted_or_expected(attribution: str, accepted: bool, against: bool) -> None:
     assert rules.counts({"attribution": attribution, "accepted": accepted}) is against
 
 
-def test_acceptance_counts_all_entries_of_an_id_together() -> None:
+def test_acceptance_counts_all_failures_of_an_id() -> None:
     failures = [{"id": "x", "count": 3, "attribution": a} for a in ("server", "self-inflicted")]
     rules.accept(failures, Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}]), date(2026, 1, 1))
     assert [f["accepted"] for f in failures] == [False, False]
     assert failures[0]["acceptance"] == "accepted at most 5 times"
 
 
-def test_an_acceptance_until_a_day_holds_on_that_day_and_not_without_a_date() -> None:
+def test_acceptance_holds_until_its_day() -> None:
     entry = {"id": "x", "because": "known", "until": "2026-03-01"}
     for today, accepted in ((date(2026, 3, 1), True), (date(2026, 3, 2), False), (None, False)):
         failures = [{"id": "x", "count": 1, "attribution": "server"}]

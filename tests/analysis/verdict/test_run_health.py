@@ -1,4 +1,4 @@
-"""What the run itself is told to have been: a log that never spoke, requests that were fitted to the server."""
+"""RunHealth: server logs without lines, requests adjusted to the server."""
 
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.request_stats import RequestStats
@@ -17,21 +17,21 @@ def verdict_of_the_log(*, lines: int) -> str:
     return found.verdict
 
 
-def test_a_log_that_speaks_is_heard() -> None:
+def test_server_log_check_passes_with_lines() -> None:
     assert verdict_of_the_log(lines=3) == "pass"
 
 
-def test_a_log_without_a_line_leaves_the_run_unknown() -> None:
+def test_server_log_check_without_lines_is_unknown() -> None:
     assert verdict_of_the_log(lines=0) == "unknown"
 
 
-def test_without_a_log_nothing_is_said_of_it() -> None:
+def test_server_log_check_is_left_out_without_a_log() -> None:
     log = RunHealth()
     log.feed({"row": "run", "what": "begin", "at_ns": 1, "server_logs": []})
     assert not [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
 
 
-def test_what_was_fitted_to_the_server_is_told_with_its_count() -> None:
+def test_fitted_check_has_its_count() -> None:
     log = RunHealth()
     for n in range(3):
         fitted = f"{n + 1} images in place of {n + 4}: the server takes no more in one prompt" if n else ""
@@ -41,7 +41,7 @@ def test_what_was_fitted_to_the_server_is_told_with_its_count() -> None:
     assert check.actual == "2 of 3: N images in place of N: the server takes no more in one prompt"
 
 
-def test_what_was_fitted_alike_each_time_is_told_with_its_numbers() -> None:
+def test_fitted_check_has_the_numbers_when_they_are_equal() -> None:
     log = RunHealth()
     for n in range(3):
         fitted = "9 prompt tokens in place of 5: the chat template costs that"
