@@ -1,11 +1,13 @@
-"""The locustfile of `loadchaos run`.
+"""The locustfile of `loadchaos run`, with the plan in LOADCHAOS_PLAN.
 
-`LOADCHAOS_PLAN=<run folder>/plan.json locust -f ...`.
+    LOADCHAOS_PLAN=<run folder>/plan.json python -m locust -f loadchaos/load/locustfile.py --headless
+
 Locust provides processes, workers on other machines, the web UI and its statistics. The requests are made by
-`load.worker`, one `Dispatcher` per worker. The single Locust user of a worker only represents it, because slots follow the
-plan's phases.
-With LOADCHAOS_SESSION=<folder> instead, and Locust's web UI, the process outlives runs: session.jsonl there announces each
-load and its plan. Locust's users are the slots as soon as their number is edited.
+`load.worker`, one `Dispatcher` per worker. The single Locust user of a worker only represents it, because slots follow
+the plan's phases.
+
+With LOADCHAOS_SESSION=<folder> instead, and Locust's web UI, the process outlives runs: session.jsonl there announces
+each load and its plan. Locust's users are the slots as soon as their number is edited.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A client that aborts.
+"""A client that aborts at a chosen moment: a token, a time, before a byte.
 
-Before the body, before a byte, at a token or a time.
 Its outcome is `aborted`, which is no failure. An outcome that the server decided before we hang up stands: an error
 event that came first is a `stream_error`, and an answer that ended before the chosen moment keeps its outcome.
 """

@@ -1,6 +1,5 @@
-"""A client that stops halfway.
+"""A client that sends part of a request, or never reads, and then leaves.
 
-Sends part of a request, or never reads, then leaves.
 Its outcome is `aborted`, which is no failure, unless the server closed first. A server has to bear hundreds of these
 and must free their resources when they are gone.
 """

@@ -1,6 +1,5 @@
-"""A client that pipelines.
+"""A client that pipelines several requests on one connection (HTTP/1.1).
 
-Several requests at once on one connection (HTTP/1.1).
 The step is the first request. The others ask the same again, each a request of its own in the ledger. A server may
 answer one by one or close after any answer, but must not mix answers up: an id of another request is `wrong_output`
 (RFC 9112, 9.3.2).

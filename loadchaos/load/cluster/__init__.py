@@ -1,6 +1,5 @@
-"""Workers on other machines.
+"""Workers on other machines: joining, rows, commands and clocks.
 
-Joining, rows to the master, clocks, lost workers.
-`Coordinator` (master.py) is the master's side, `WorkerLink` (worker_link.py) the worker's. `messages.py` lists what they
-send each other inside Locust's messages; a new message is a constant there and a listener on each side.
+`Coordinator` (master.py) is the master's side, `WorkerLink` (worker_link.py) the worker's. `messages.py` lists what
+they send each other inside Locust's messages; a new message is a constant there and a listener on each side.
 """

@@ -32,15 +32,17 @@ _STANDBY_S = 2.0
 def join(
     host: str, port: int, spool: Path, wait_s: float, report: Callable[[str], None]
 ) -> tuple[list[str], dict[str, str]]:
-    """Ask until the master gives a slot.
+    """Ask until the master gives a slot; returns the worker's command line.
 
-    Returns the worker's command and variables.
     Args:
         host: The master's host.
         port: The master's port.
         spool: Folder under which this worker's own folder is created.
         wait_s: Seconds to wait for a slot.
         report: Prints a line.
+
+    Returns:
+        The command line of the Locust worker to become, and its environment variables.
 
     Raises:
         OptionError: Versions differ, or a variable is missing.

@@ -14,9 +14,8 @@ from loadchaos.core.rng import Rng
 
 @dataclass(slots=True)
 class Draft:
-    """A request while its payloads add to it, one after the other.
+    """A request while its payloads add to it, before it is built.
 
-    Then it is built.
     Attributes:
         parts: Content parts before the text, each as JSON bytes with a trailing comma.
         text_tokens: Tokens of template and text; None where the server's count is unknown.

@@ -1,6 +1,5 @@
-"""Hostile images, one per request in turn.
+"""Hostile images from the shipped corpus or your folder, one per request.
 
-The shipped corpus or your folder.
 A 4xx or a correct answer is right, as the corpus says for each image; a 5xx or a death never is.
 """
 

@@ -76,10 +76,9 @@ def llava(width: int, height: int) -> int:  # noqa: ARG001 - every image is resi
 
 
 def gemma3(width: int, height: int) -> int:  # noqa: ARG001 - every image is pooled to 256
-    """Tokens for Gemma 3.
+    """Tokens for Gemma 3: 256 soft tokens, begin and end marks, blank lines.
 
-    256 soft tokens, begin and end marks, two blank lines.
-    This is without pan and scan.
+    Without pan and scan.
     """
     return 256 + 4
 
@@ -87,10 +86,9 @@ def gemma3(width: int, height: int) -> int:  # noqa: ARG001 - every image is poo
 def llama4(width: int, height: int, *, tile: int = 336, most: int = 16) -> int:
     """Tokens for Llama 4.
 
-    144 for each tile of 336 pixels, separators, three marks.
-    The whole image comes once more after the tiles. transformers `image_processing_llama4_fast.get_best_fit`: of all grids
-    of at most 16 tiles the least enlargement, else the least reduction; of equals the smallest. Text of a grid:
-    `processing_llama4._prompt_split_image`.
+    144 for each tile of 336 pixels, separators, three marks. The whole image comes once more after the tiles.
+    transformers `image_processing_llama4_fast.get_best_fit`: of all grids of at most 16 tiles the least enlargement,
+    else the least reduction; of equals the smallest. Text of a grid: `processing_llama4._prompt_split_image`.
     """
     grids = [(r, c) for r in range(1, most + 1) for c in range(1, most + 1) if r * c <= most]
     scales = {g: min(g[1] * tile / width, g[0] * tile / height) for g in grids}

@@ -206,8 +206,7 @@ def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: t
 def _ledger_name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
     """Number of an image in the ledger.
 
-    Equal for images that the server sees as equal.
-    It has 53 bits, as JSON numbers do.
+    Equal for images that the server sees as equal. It has 53 bits, as JSON numbers do.
     """
     return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
@@ -246,9 +245,8 @@ def image_count(options: ReuseOptions, base: int, ordinal: int) -> int:
 def resolve_repeat(options: ReuseOptions, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
     """Find the image at a place of a request.
 
-    A new one, or the one it repeats.
-    Returns (ordinal, slot, variation). Each step back is drawn from (base, ordinal, slot) alone, so any worker finds the
-    same image. A variation other than 0 is a near duplicate.
+    A new one, or the one it repeats. Returns (ordinal, slot, variation). Each step back is drawn from (base, ordinal,
+    slot) alone, so any worker finds the same image. A variation other than 0 is a near duplicate.
     """
     variation = 0
     while options.new < 1 and ordinal >= options.reuse_distance:

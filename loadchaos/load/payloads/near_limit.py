@@ -158,10 +158,9 @@ def _sequence_limit(facts: Facts, limit: int) -> int:
 
 
 def expected_outcomes(rung: Rung, facts: Facts) -> Sequence[Outcome]:
-    """Correct outcomes of a rung.
+    """Correct outcomes of a rung: ok below the limit, a refusal from 0 on.
 
-    Ok below the limit, the dialect's refusal from 0 on.
-    Too much output may be cut or refused.
+    The refusal is the dialect's. Too much output may be cut or refused.
     """
     dialect = DIALECTS.get(facts.dialect)
     refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)

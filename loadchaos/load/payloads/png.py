@@ -1,6 +1,5 @@
-"""Make a unique PNG in 2 us.
+"""Make a unique PNG in 2 us: most of its pixels are compressed only once.
 
-All but 50 bytes of its pixels are compressed once.
 The pixels' stream is split over three IDAT chunks. The first holds one stored (uncompressed) deflate block with the
 pixels that change. The second holds the rest, compressed and with its CRC. The third holds the Adler-32 of all,
 combined from the two parts' (zlib's adler32_combine). Base64 of the second is computed once: it begins and ends on a
@@ -94,10 +93,9 @@ class PngTemplate:
 def _pixels(width: int, height: int) -> bytes:
     """Make a gradient whose filtered bytes are long runs.
 
-    A megapixel takes 3 kB.
-    Up (filter type 2) with every difference 2 is a row that is two brighter than the one above. Sub (1) with every
-    difference 1 is one that brightens to the right: filter byte and data are the same byte. The first row is unfiltered, as
-    it changes; the second depends on nothing, so that only that one row changes.
+    A megapixel takes 3 kB. Up (filter type 2) with every difference 2 is a row that is two brighter than the one
+    above. Sub (1) with every difference 1 is one that brightens to the right: filter byte and data are the same byte.
+    The first row is unfiltered, as it changes; the second depends on nothing, so that only that one row changes.
     """
     length = 1 + 3 * width
     drift, ramp = b"\x02" * length, b"\x01" * length

@@ -1,7 +1,6 @@
-"""Structured output.
+"""Structured output: answers that must follow a JSON schema.
 
-Answers must follow a JSON schema (`response_format`).
-It exercises grammar compilation and guided decoding under load.
+It sets `response_format`, and exercises grammar compilation and guided decoding under load.
 """
 
 from __future__ import annotations

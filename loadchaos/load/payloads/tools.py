@@ -20,9 +20,8 @@ ORDER = 32
 class Options(BaseModel):
     """`count` tools.
 
-    `choice` as in OpenAI's API, `named` requires the first one.
-    All but `none` need a server with a tool parser (vLLM: --enable-auto-tool-choice, --tool-call-parser); one without it is
-    right to refuse.
+    `choice` as in OpenAI's API, `named` requires the first one. All but `none` need a server with a tool parser
+    (vLLM: --enable-auto-tool-choice, --tool-call-parser); one without it is right to refuse.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,6 +1,5 @@
-"""Access control of the web UI.
+"""Access control of the web UI: Host and origin checks, page token, login.
 
-Host check, same-origin check, page token, login.
 A page from elsewhere that is open in the same browser can send requests to 127.0.0.1. So each request must name us as
 its Host (a name that was made to resolve to us does not), a request that changes something must come from our own pages
 (Origin), and our own buttons carry a token that only our page knows.

@@ -11,9 +11,8 @@ from loadchaos.load.worker.greenlets import flag
 class Control:
     """State of the load as the newest commands set it.
 
-    `stopping` ends the load.
-    `compact_rows`: disk space is low, so successful requests get no rows of their own. `manual_users`: the users are edited
-    in the web UI, so their number is no longer the plan's.
+    `stopping` ends the load. `compact_rows`: disk space is low, so successful requests get no rows of their own.
+    `manual_users`: the users are edited in the web UI, so their number is no longer the plan's.
     """
 
     def __init__(self, tail: Tail) -> None:

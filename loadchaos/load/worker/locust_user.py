@@ -76,8 +76,7 @@ def _endless(plan: WorkerPlan) -> Iterator[Step]:
 class ServerState:
     """Discovery of one server in one process.
 
-    `shared` is None where it failed.
-    `known` is set when discovery has ended.
+    `shared` is None where it failed. `known` is set when discovery has ended.
     """
 
     def __init__(self) -> None:

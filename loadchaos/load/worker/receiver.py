@@ -41,10 +41,9 @@ _TIMER_LEAD_NS = 1_000_000
 class Receiver:
     """Reader of all connections in one hub.
 
-    `collect` is for the worker's slots.
-    It waits for more arrivals, for `batch_ns` at most, and until shortly before the `timer` is due. It does not wait
-    while greenlets are ready or somebody is blocked in connecting or sending to the `target`. `on_slice` is called with
-    True before each slice of deliveries and with False after it.
+    The worker's slots call `collect`. It waits for more arrivals, for `batch_ns` at most, and until shortly before
+    the `timer` is due. It does not wait while greenlets are ready or a connection to the `target` is blocked in
+    connecting or sending. `on_slice` is called with True before each slice of deliveries and with False after it.
     """
 
     def __init__(
@@ -196,8 +195,8 @@ class _Watcher:
     def closed_while_idle(self) -> bool | None:
         """True if the peer closed or sent data while idle.
 
-        Returns None if not watched.
-        Inside TLS data may come that is no answer (session tickets), so it is not watched.
+        Returns None if not watched. Inside TLS data may come that is no answer (session tickets), so it is not
+        watched.
         """
         if self._tls or not (self._started or self._unexpected):
             return None

@@ -10,8 +10,8 @@ from loadchaos.core.model import Step
 class Rounds:
     """Steps of a closed phase.
 
-    `on_change(round, "begin" or "end")` is called at each change.
-    With `drain`, a new round begins only by `begin_round`: until then `next_step` returns None.
+    `on_change(round, "begin" or "end")` is called at each change. With `drain`, a new round begins only by
+    `begin_round`: until then `next_step` returns None.
     """
 
     def __init__(self, steps: Iterator[Step], on_change: Callable[[int, str], None], *, drain: bool) -> None:
