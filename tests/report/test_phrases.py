@@ -13,7 +13,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.profile.profile import Mechanism
 from loadchaos.report import phrases
 from loadchaos.report.export import github, junit
-from loadchaos.report.formatting import duration, number, percent, plural, unify_units
+from loadchaos.report.formatting import duration, number, percent, plural, tick_duration, unify_units
 from loadchaos.report.html import page
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.phrases import RuleText, rule_text
@@ -180,6 +180,10 @@ def test_numbers_counts_and_percentages_have_one_format() -> None:
     assert (plural(1, "request"), plural(2000, "request")) == ("1 request", "2,000 requests")
     assert (percent(0.298, 1), percent(1)) == ("29.8 %", "100 %")
     assert unify_units("29.8% of 5 %") == "29.8 % of 5 %"
+
+
+def test_tick_duration_has_no_trailing_zero() -> None:
+    assert [tick_duration(s) for s in (0, 0.0005, 0.05, 1.5, 100.0)] == ["0 s", "500 µs", "50 ms", "1.5 s", "100 s"]
 
 
 def test_unify_units_rewrites_durations_only() -> None:

@@ -1,6 +1,6 @@
 """Define the charts of a run as numbers, without any drawing.
 
-There are two renderers for these numbers. charts.py draws static SVG on the server side: the page must be complete
+There are two renderers for these numbers. charts.py draws static SVG when the page is written: it must be complete
 where scripts are blocked (mail, CI artifact viewers), in print, and in web_panels.py. uplot_data.py and report.js draw
 the same numbers with uPlot (cursor, zoom), which needs a canvas and therefore a script. uPlot cannot run without a
 browser, and hover and zoom cannot be done without a script, so neither renderer replaces the other.
