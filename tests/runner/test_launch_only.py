@@ -73,7 +73,7 @@ def embedded(port: int) -> list[str]:
 def test_launch_classifies_the_log_of_a_server_that_does_not_start(tmp_path: Path) -> None:
     code, output = finished(launch(tmp_path, sys.executable, "-c", f"print({NO_MEMORY!r}); raise SystemExit(1)"))
     assert code == 4
-    assert "never became healthy: it exited with code 1" in output
+    assert "did not become healthy: it exited with code 1" in output
     assert "gpu_budget_startup" in output
 
 
