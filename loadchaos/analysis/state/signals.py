@@ -16,9 +16,9 @@ from loadchaos.server.dialects import any_server
 S = 1_000_000_000
 MS = 1_000_000
 
-_ENGINE_DEAD = any_server("engine_dead")
-_HEALTH_DEAD = any_server("health_dead")
-_HEALTH_HUNG = any_server("health_hung")
+_ENGINE_DEAD = any_server(lambda d: d.engine_dead)
+_HEALTH_DEAD = any_server(lambda d: d.health_dead)
+_HEALTH_HUNG = any_server(lambda d: d.health_hung)
 _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
 """Outcomes of a request whose engine is gone, whatever its error text."""
 _HEARTBEAT_FRESH_NS = 2 * S

@@ -10,8 +10,7 @@ version speaks it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
 
 from loadchaos.server.dialects.base import (
     AdminOperation,
@@ -53,15 +52,13 @@ UNKNOWN = OPENAI
 SLOWEST_GAUGES_S = max(dialect.metrics_refresh_s for dialect in DIALECTS.values())
 """Age in seconds that a gauge of any healthy server may have; for code that runs before the dialect is known."""
 
-_Texts = Literal["engine_dead", "health_dead", "health_hung", "log_dead", "log_shutdown", "log_flags"]
 
-
-def any_server(*fields: _Texts) -> tuple[re.Pattern[str], ...]:
+def any_server(texts: Callable[[Dialect], Sequence[re.Pattern[str]]]) -> tuple[re.Pattern[str], ...]:
     """Patterns of all dialects, without repeats.
 
     A gateway may hide which server is behind it.
     """
-    return tuple(dict.fromkeys(p for name in fields for d in DIALECTS.values() for p in getattr(d, name)))
+    return tuple(dict.fromkeys(p for dialect in DIALECTS.values() for p in texts(dialect)))
 
 
 def command_words() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from loadchaos.server.discovery.client import DiscoveryClient
 
 _SETTINGS_S = 30.0  # vLLM collects its environment on the first call, which runs a dozen programs
 
-_FLAGS = any_server("log_flags")
+_FLAGS = any_server(lambda d: d.log_flags)
 _MOST_FLAGS = 4_000
 
 Configured = Mapping[str, tuple[Any, str]]

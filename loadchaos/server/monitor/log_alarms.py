@@ -18,8 +18,8 @@ _MOST_BYTES = 1 << 18
 _REPEAT_S = 5.0
 _LINE_CHARS = 160
 _FAILING = r" ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died unexpectedly"
-_DEAD = "|".join(p.pattern for p in any_server("engine_dead", "log_dead"))
-_SHUTDOWN = "|".join(p.pattern for p in any_server("log_shutdown"))
+_DEAD = "|".join(p.pattern for p in any_server(lambda d: (*d.engine_dead, *d.log_dead)))
+_SHUTDOWN = "|".join(p.pattern for p in any_server(lambda d: d.log_shutdown))
 _TEXTS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHUTDOWN})".encode())
 
 
