@@ -38,7 +38,7 @@ class Failure:
         frames: the stack, outermost first.
         frame: the guilty one of `frames`; "" where the stack names the wrong place, as with CUDA faults.
         facts: figures that the log contains.
-        repeats: further lines that act the same.
+        repeats: further equal lines.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
         outcome: the request outcome it shows as; an attack may list it among its effects.

@@ -12,7 +12,6 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any, cast
 
-from loadchaos.analysis import mechanisms
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
@@ -235,7 +234,7 @@ class Judge:
                 self._tracker.add_deadly(failure, replica)
                 return
         if failure.severity == "degraded" and self._while_starting(failure.at_ns):
-            return  # nobody is served yet: warnings of loading, profiling and compiling are normal
+            return  # no client is served yet: warnings of loading, profiling and compiling are normal
         known = self._record(failure)
         known.in_log += 1 + failure.repeats
         self._explainer.add_logged(failure.at_ns, known)
@@ -266,7 +265,7 @@ class Judge:
 
         They are new failures, and incidents opened and closed.
 
-        A death becomes a failure when a log names it and, with its final counts, when its incident closes.
+        A death is reported as a failure when a log names it, and with final counts when its incident closes.
         """
         tracker = self._tracker
         rows = [*self._findings, *tracker.findings]
@@ -425,7 +424,3 @@ class Judge:
         if self._facts is not None:
             target |= {"dialect": self._facts.dialect, "version": self._facts.version, "model": self._facts.model}
         return {"kind": "external", "dialect": None, "version": None, **target}
-
-
-EXPOSURES = mechanisms.EXPOSURES
-"""Names that an `exposure:` of a profile may count."""

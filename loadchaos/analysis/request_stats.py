@@ -179,8 +179,8 @@ class RequestStats:
     def in_flight_at(self, ns: int) -> list[Sent]:
         """Requests in flight at `ns`, oldest first.
 
-        Clients may hear of a death before its sign is seen: then the first of those that ended badly in the second
-        before is the moment that counts. What a user sent after being told was never in flight.
+        Clients may get errors before the first sign of a death: then the first failed request in the second before `ns`
+        is the moment that counts. Requests sent after that were never in flight.
         """
         ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - S <= at_ns < ns), default=ns)
         ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)

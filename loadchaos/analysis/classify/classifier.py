@@ -1,6 +1,6 @@
 """Match log lines against the signatures.
 
-Group() turns the matches into failures.
+`group()` turns the matches into failures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception 
 _WARNS = "WARNING"
 PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
 """Begin of an HTML or XML page. A syslog's `<30>` and Python's `<frozen runpy>:128:` are no pages."""
-_ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # somebody ended it
+_ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # ended on purpose
 
 
 @dataclass(slots=True)
@@ -310,7 +310,7 @@ class Classifier:
                 state.facts.update({k: v for k, v in hit.groupdict().items() if v is not None})
                 continue
             if signature.role == "start":
-                state.repeats.clear()  # a new life may die of the same, and says so anew
+                state.repeats.clear()  # a new life may die of the same cause
             found.append(self._match(signature, hit, line, position, trace))
         return found
 

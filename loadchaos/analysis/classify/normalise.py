@@ -29,7 +29,7 @@ _ROUNDS = 8
 def normalise(text: str) -> str:
     """Replace noise by names, to a fixed point.
 
-    It never cuts: cutting is for display, and a title cut before it is compared is another title.
+    It never cuts the text: a title that is cut before it is compared is another title.
     """
     for _ in range(_ROUNDS):
         before = text

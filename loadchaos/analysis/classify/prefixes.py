@@ -57,8 +57,8 @@ class LogLine:
 
     The text keeps its indentation; writer and level are "" where unknown.
 
-    `clock_s` counts seconds from the begin of some year as the log's own stamp has it, None where it has none: good for
-    differences inside one log, and for nothing else.
+    `clock_s` counts seconds from the begin of some year by the log's own timestamp, None without one. It is only good for
+    differences inside one log.
     """
 
     text: str

@@ -164,7 +164,7 @@ UNKNOWN = Signature(
     remedy="report it upstream with the log around it; no signature knows this exception yet",
 )
 
-# A log that ends in a traceback which nobody logged: the process died of it.
+# A log that ends in an unlogged traceback: the process died of it.
 UNCAUGHT = Signature(
     id="uncaught_exception",
     title="the log ends with an uncaught exception",

@@ -153,7 +153,7 @@ class DriftDetector(Detector):
             del left[:-_MOST_PROCESSES]
 
     def _on_state(self, row: StateRow) -> None:
-        if row.get("to") in ("dead", "restarting", "terminated"):  # a new process begins anew
+        if row.get("to") in ("dead", "restarting", "terminated"):  # the figures of a new process start again
             # The old process's figures are still judged, at the end of the run for example: the new one's first drop them.
             for key in self._idle:
                 self._note_idle(key, row["at_ns"])

@@ -45,10 +45,6 @@ class Samples:
         """(second, median) of each bucket, oldest first."""
         return [((n + 0.5) * self.width_s, median(values)) for n, values in sorted(self._buckets.items())]
 
-    def clear(self) -> None:
-        """Start anew."""
-        self._buckets.clear()
-
     def _halve(self) -> None:
         old, self._buckets = self._buckets, {}
         self.width_s *= 2

@@ -162,7 +162,7 @@ class AttackLog:
 
         It is ours only where an effect of an attack lists it.
 
-        `ended` is what is known of the processes of a death: a signal of ours explains that very process and signal only.
+        `ended`: the known process ends of a death. Our signal explains only the process that got it.
         """
         names = set(ids)
         for attack in reversed(self._recent):

@@ -1,8 +1,6 @@
 """Readings of server and devices around an incident.
 
-One every five seconds.
-
-They begin a minute before it.
+One every five seconds, from a minute before it on.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _engine_dead(bad: BadAnswer) -> Failure:
 def _add_example(failure: Failure, bad: BadAnswer) -> None:
     """Add the request to the incident of its failure as an example.
 
-    The incident's own moment may have been another's.
+    The requests in flight at its begin may have been others.
     """
     incident, sample = failure.incident, bad.sample
     if incident is None or incident.kind != "failure" or sample.get("id") is None:

@@ -192,8 +192,8 @@ class IncidentTracker:
     def _judge_survival(self, incident: Incident) -> None:
         """Judge a death that only a log showed while the address still answers.
 
-        A server may survive what its log calls deadly (LMDeploy fails one request). None writes that its engine is gone
-        and goes on, though one that we started would have ended; and of several behind an address one may well be gone.
+        A server may survive a deadly log line (LMDeploy fails one request). It does not survive a line that the engine is
+        gone: then another server answers, or one of several behind the address died.
         """
         if not self.sole or incident.exit is not None:
             return
@@ -243,7 +243,7 @@ class IncidentTracker:
 
         A routine SIGTERM gives clients the same answers and the same exit code.
 
-        Only the log tells them apart: it has the end in order, and none of the words that every failure leaves.
+        Only the log distinguishes them: it shows an orderly shutdown, and no line of a failure.
         """
         if incident.kind != "death" or not self.has_log or incident.causes:
             return False
@@ -277,7 +277,7 @@ class IncidentTracker:
     def _stop_by_us(self, replica: str, at_ns: int) -> None:
         """Dismiss incidents of a server that we stopped after the load.
 
-        It was alive when we told it to end, or its exit would not be one we asked for; a cause in the log still counts.
+        It was alive when we stopped it, as its exit was requested. A cause in the log still counts.
         """
         self._stopped_by_us[replica] = at_ns
         for incident in self._recent.newest_first():

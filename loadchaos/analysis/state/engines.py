@@ -2,8 +2,8 @@
 
 One may hang while others work.
 
-The server's own counters are all there is to see an engine by: /health speaks for all of them, and our tokens do not
-say whose they are. So the limits are wide, and a server of one engine is left to states.py.
+Only the server's counters show a single engine: /health is for all of them, and tokens do not name their engine. So the
+limits are wide, and a server of one engine is left to machine.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """State machine of one replica: ledger rows in, `state` rows out.
 
-The exit of a process we launched is proof alone; so is an engine core that we saw running and that is gone. Over the
-network one sign is none: refused counts from the second probe on and only while no token of ours arrives. A hung
-server answers /health 200, so progress is measured by our own tokens first and by the server's counters second.
+The exit of a launched process proves a death, and so does an engine core that disappeared. Over the network one sign
+proves nothing: a refused connection counts from the second probe on and only while no token arrives. A hung server may
+return /health 200, so progress is measured by our own tokens first and by the server's counters second.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign,
 class StateMachine:
     """State of one replica: `feed` every row about it, `tick` in between.
 
-    `launched`: we started it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
+    `launched`: we launched it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
     that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica
-    alone, so that our tokens speak for it.
+    alone, so that our tokens prove that it works.
     """
 
     def __init__(

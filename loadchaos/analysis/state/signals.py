@@ -263,7 +263,7 @@ class ProcessSignals:
         return max(idle, self._api_busy_ns)
 
     def forget_gone(self) -> None:
-        """Start anew once the server is back."""
+        """Forget processes that are gone once the server is back."""
         self.gone.clear()
 
     def _worked(self, process: _Process, at_ns: int, cpu_s: float) -> None:

@@ -19,7 +19,7 @@ def name_by_length(
 ) -> None:
     """Set title and remedy of failures (in place) by prompt lengths.
 
-    `kv` are the figures `blocks`, `block_size` and `ratio` as the log told them; facts stand in where it did not.
+    `kv` are the figures `blocks`, `block_size` and `ratio` of the log, else those of the facts.
     """
     blocks = kv.get("blocks") or (facts.kv_blocks if facts else None)
     size = kv.get("block_size") or (facts.kv_block_size if facts else None)

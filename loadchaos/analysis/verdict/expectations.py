@@ -30,9 +30,9 @@ class ExpectationInputs:
 
     `outcomes` and `latency` are by traffic; "" is all of it.
 
-    `recoveries_s` has one entry a death: None where the server did not come back; `away_s` is for how long such a one was
-    watched, at most. `ok_share` is None where no request had to succeed. `void` says why latency means nothing (the
-    generator was limited), None where it means much.
+    `recoveries_s` has one entry per death, None without recovery; `away_s` is the longest time that such a death was
+    observed. `ok_share` is None where no request had to succeed. `void` is the reason why latency means nothing (the
+    generator was limited), else None.
     """
 
     counts: Mapping[str, int]

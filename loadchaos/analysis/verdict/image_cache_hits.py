@@ -1,8 +1,8 @@
 """Compare image cache hits of the server with repeats in the ledger.
 
-vLLM's `mm_cache` counts each image and video of a request as one query, and as a hit where it has it. What the ledger
-names one it names by its bytes, so the hits can be told beforehand: sure once the first use has been answered, open
-while that is still under way, none before.
+vLLM's `mm_cache` counts each image and video of a request as one query, and as a hit where it has it. The ledger
+names images by their bytes, so the hits are known beforehand: certain once the first use was answered, open while it is
+in flight, none before.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class ImageCacheHits:
     def check(self, *, required: bool) -> Check | None:
         """The check; None without repeats or without counters.
 
-        More hits than repeats fail: the server took an image for another. Fewer are told: its cache may be smaller than
-        what came between, or off; where the profile requires the cache, the verdict is then unknown.
+        More hits than repeats fail: the server took an image for another. Fewer hits pass:
+        the cache may be off or small; where the profile requires the cache, they are unknown.
         """
         if not self._repeats or self._base is None or self._newest is None:
             return None

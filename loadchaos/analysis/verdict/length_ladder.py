@@ -91,8 +91,8 @@ class LengthLadder:
     def check(self, against: bool, moves: str = "") -> Check | None:
         """The check `near_limit`; None without such requests.
 
-        `against`: some failure counts against the run (where all are accepted, trouble on the ladder is told, not held).
-        `moves` says which flag of the server moves the limit.
+        `against`: some failure counts against the run; with all accepted, failures near the limit do not fail the check.
+        `moves`: text about the server flag that sets the limit.
         """
         ways = {False: _Rungs(), True: _Rungs()}
         for phase, rungs in self._phases.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -336,8 +335,3 @@ def _unreadable(rows: int) -> str:
 
 def _seconds(ns: float | None) -> float | None:
     return None if ns is None else float(f"{ns / S:.4g}")
-
-
-def worst(checks: Iterable[Check]) -> list[Check]:
-    """Checks that did not pass."""
-    return [c for c in checks if c.verdict != "pass"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from loadchaos.core.ledger.rows import EndRow
 
 _MOST_LENGTHS = 1_000
-_FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  # how an era tells it differs
+_FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  # it depends on the server version
 
 
 @dataclass
@@ -40,7 +40,7 @@ def kv_capacity(blocks: int, block_size: int, tokens: int, ratio: float | None) 
     """(title, remedy) of a prompt longer than the KV cache (LMDeploy).
 
     The number of blocks grows in proportion to cache_max_entry_count (five-bugs 2: 21 at 0.1, 107 at 0.5), so the least
-    value is what the needed blocks come to, rounded up to 0.01.
+    value is that of the needed blocks, rounded up to 0.01.
     """
     cap, needed = blocks * block_size, math.ceil(tokens / block_size)
     title = f"the KV cache holds {blocks} x {block_size} = {cap} tokens, this prompt had {tokens}, "
