@@ -70,20 +70,27 @@ class Plot:
 
 def plots(points: Points, width_s: int) -> list[Plot]:
     """Build all charts of a run, in the order of the page."""
+    # A chart that only some servers and machines have data for is left out without data.
+    return [*_load_plots(points, width_s), *(p for p in _server_plots(points) if p.curves)]
 
-    def each(read: Callable[[Bucket], Value]) -> list[Value]:
-        return [None if b is None else read(b) for _, b in points]
 
-    def quantile(kind: str, q: float) -> list[Value]:
-        return each(lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / _NS)
+def _each(points: Points, read: Callable[[Bucket], Value]) -> list[Value]:
+    return [None if b is None else read(b) for _, b in points]
 
-    always = [
+
+def _quantile(points: Points, kind: str, q: float) -> list[Value]:
+    return _each(points, lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / _NS)
+
+
+def _load_plots(points: Points, width_s: int) -> list[Plot]:
+    """Build the charts of requests, latency and tokens, which every run has."""
+    return [
         _outcomes(points, width_s),
         _plot(
             "Time to first token",
             [
-                Curve("p99", "second", quantile("ttft", 0.99)),
-                Curve("p50", "first", quantile("ttft", 0.5)),
+                Curve("p99", "second", _quantile(points, "ttft", 0.99)),
+                Curve("p50", "first", _quantile(points, "ttft", 0.5)),
             ],
             "s",
             may_log=True,
@@ -92,8 +99,8 @@ def plots(points: Points, width_s: int) -> list[Plot]:
         _plot(
             "Gaps between tokens",
             [
-                Curve("p99", "second", quantile("itl", 0.99)),
-                Curve("p50", "first", quantile("itl", 0.5)),
+                Curve("p99", "second", _quantile(points, "itl", 0.99)),
+                Curve("p50", "first", _quantile(points, "itl", 0.5)),
             ],
             "s",
             may_log=True,
@@ -102,26 +109,33 @@ def plots(points: Points, width_s: int) -> list[Plot]:
         _plot(
             "Tokens received per second",
             [
-                Curve("tokens/s", "first", each(lambda b: b.tokens / width_s if b.in_flight else None)),
+                Curve("tokens/s", "first", _each(points, lambda b: b.tokens / width_s if b.in_flight else None)),
             ],
             empty="no token was received",
         ),
         _plot(
             "Requests in flight and in the server's queue",
             [
-                Curve("in flight (client)", "ours", each(lambda b: sum(b.in_flight.values()) if b.in_flight else None)),
-                Curve("running (server)", "first", each(lambda b: b.gauge("requests_running"))),
-                Curve("waiting (server)", "second", each(lambda b: b.gauge("requests_waiting"))),
+                Curve(
+                    "in flight (client)",
+                    "ours",
+                    _each(points, lambda b: sum(b.in_flight.values()) if b.in_flight else None),
+                ),
+                Curve("running (server)", "first", _each(points, lambda b: b.gauge("requests_running"))),
+                Curve("waiting (server)", "second", _each(points, lambda b: b.gauge("requests_waiting"))),
             ],
             empty="no request was in flight",
         ),
     ]
-    # A chart that only some servers and machines have data for is left out without data.
+
+
+def _server_plots(points: Points) -> list[Plot]:
+    """Build the charts of KV cache, hosts and GPUs."""
     optional = [
         _plot(
             "KV cache in use",
             [
-                Curve("fullest replica", "first", each(lambda b: b.gauge("kv_usage_ratio", "max"))),
+                Curve("fullest replica", "first", _each(points, lambda b: b.gauge("kv_usage_ratio", "max"))),
             ],
             "%",
             top=1.0,
@@ -132,12 +146,20 @@ def plots(points: Points, width_s: int) -> list[Plot]:
                 Curve(
                     "GPU memory (fullest)",
                     "first",
-                    each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes")),
+                    _each(points, lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes")),
                 ),
-                Curve("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
-                Curve("host memory (fullest)", "ours", each(Bucket.host_memory)),
-                Curve("disk (fullest)", "warn", each(lambda b: b.used_share("disk_free_bytes", "disk_size_bytes"))),
-                Curve("open files (host)", "attack", each(lambda b: b.share("host_files_open", "host_files_limit"))),
+                Curve("GPU busy (busiest)", "second", _each(points, lambda b: b.busiest("gpu_utilisation_ratio"))),
+                Curve("host memory (fullest)", "ours", _each(points, Bucket.host_memory)),
+                Curve(
+                    "disk (fullest)",
+                    "warn",
+                    _each(points, lambda b: b.used_share("disk_free_bytes", "disk_size_bytes")),
+                ),
+                Curve(
+                    "open files (host)",
+                    "attack",
+                    _each(points, lambda b: b.share("host_files_open", "host_files_limit")),
+                ),
             ],
             "%",
             top=1.0,
@@ -145,15 +167,15 @@ def plots(points: Points, width_s: int) -> list[Plot]:
         _plot(
             "GPUs: temperature and power",
             [
-                Curve("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
-                Curve("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
+                Curve("temperature (hottest), C", "second", _each(points, lambda b: b.busiest("gpu_temperature_c"))),
+                Curve("power (highest), W", "first", _each(points, lambda b: b.busiest("gpu_power_w"))),
             ],
         ),
     ]
-    slow = each(lambda b: b.throttled_gpus())
+    slow = _each(points, lambda b: b.throttled_gpus())
     if any(slow):
         optional.append(_plot("GPUs throttled", [Curve("thermal or power limit", "bad", slow)]))
-    return [*always, *(p for p in optional if p.curves)]
+    return optional
 
 
 def _plot(
