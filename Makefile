@@ -50,6 +50,7 @@ dashboards: $(READY)
 docs: $(READY)
 	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md
 	$(BIN)/python -m loadchaos.core.ledger.rows_page > docs/ledger.md
+	$(BIN)/python -m loadchaos.cli.reference > docs/cli.md
 
 # Measure CPU per request and per token and timing accuracy, compared with other clients. Takes half an hour.
 bench: $(READY)

@@ -1,0 +1,10 @@
+"""docs/cli.md is current."""
+
+from pathlib import Path
+
+from loadchaos.cli.reference import page
+
+
+def test_cli_page_is_current() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert written == page().rstrip("\n") + "\n", "run `make docs`"

@@ -1,0 +1,108 @@
+"""The pages of the documentation: links lead somewhere, examples are valid profiles, commands and options exist."""
+
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings of a page, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{name(page)}: {target}"
+        assert not anchor or anchor in anchors(file), f"{name(page)}: {target}"
+
+
+def test_table_of_contents_names_every_page() -> None:
+    contents = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [p.relative_to(ROOT / "docs") for p in PAGES if p.is_relative_to(ROOT / "docs")]
+    assert [str(p) for p in pages if p.name != "README.md" and f"({p})" not in contents] == []
+
+
+def commands(page: Path) -> list[tuple[str, ...]]:
+    """Every `loadchaos ...` line of the indented blocks of a page, as words."""
+    found = []
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"^    (?:\S*/)?(loadchaos [a-z].*)$", text, re.MULTILINE):
+        plain = re.sub(r"\s{2,}.*$|\s#.*$|\s&$|\[|\]", "", line).replace("|", " ")
+        found.append(tuple(shlex.split(plain)[1:]))
+    return found
+
+
+USED = [(name(page), words) for page in PAGES for words in commands(page)]
+
+
+def command_of(words: tuple[str, ...]) -> tuple[click.Command, tuple[str, ...]]:
+    """The command that the words name, and the words after it."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"no command {words[0]}"
+        command, words = found, words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize(("page", "words"), USED, ids=[f"{p}: {' '.join(w)}" for p, w in USED])
+def test_commands_of_the_pages_exist_with_their_options(page: str, words: tuple[str, ...]) -> None:
+    command, rest = command_of(words)
+    known: set[str] = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+    if command.name == "soak":  # options of `run` follow
+        run, _ = command_of(("run",))
+        known |= {o for p in run.params for o in p.opts}
+    for word in rest:
+        if word.startswith("-") and len(word) > 1:
+            assert word.partition("=")[0] in {*known, "--help"}, f"{page}: {' '.join(words)}: {word}"
+
+
+def test_commands_are_found() -> None:
+    assert len(USED) > 20
+
+
+def profiles() -> list[tuple[str, str]]:
+    """(page, text) of every indented block that begins with `name:`."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", page.read_text(encoding="utf-8"), re.MULTILINE):
+            text = textwrap.dedent(block).strip("\n")
+            body = text.partition("\n")[2] if text.startswith("#") else text
+            if body.startswith("name:"):
+                found.append((name(page), text))
+    return found
+
+
+EXAMPLES = profiles()
+
+
+@pytest.mark.parametrize(("page", "text"), EXAMPLES, ids=[p for p, _ in EXAMPLES])
+def test_examples_are_valid_profiles(page: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "example.yaml"
+    file.write_text(text + "\n")
+    done = CliRunner().invoke(main, ["check", str(file)])
+    assert done.exit_code == 0, done.output
+
+
+def test_examples_are_found() -> None:
+    assert len(EXAMPLES) >= 2
