@@ -33,6 +33,8 @@ _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
 _PROBE_GAP_S = 30.0
 _GAP_S = 10.0
+_LOG_LOST = ("could not be written", "dropped", "not recorded")
+"""Texts in the `why` of a log gap after which a part of the server's log is missing for good."""
 _MOST_BY_HAND = 50
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
@@ -270,7 +272,7 @@ class RunHealth:
         lost: Counter[str] = Counter()
         for source, at_ns, seconds, why in self._gaps:
             down = any(i.covers(at_ns - int(seconds * S), at_ns) for i in episodes)
-            if source == "log" and ("could not be written" in why or "dropped" in why):
+            if source == "log" and any(text in why for text in _LOG_LOST):
                 return Check("watching", expected, f"part of the log is lost: {why}", "unknown")
             without = source == "scrape" and not self._scrapes  # a server without /metrics is no gap
             if not down and not without:
