@@ -64,6 +64,23 @@ def duration(_: click.Context, parameter: click.Parameter, value: str | None) ->
         raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
 
 
+def _allow(_: click.Context, __: click.Parameter, folders: tuple[str, ...]) -> None:
+    from loadchaos.load.payloads import image_files
+
+    image_files.allow(folders)
+
+
+allow_path_option = click.option(
+    "--allow-path",
+    multiple=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_allow,
+    metavar="DIR",
+    help="Let a requests file name images in this folder too. Repeatable.",
+)
+
+
 def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the names of shipped profiles, else file names."""
     from loadchaos.core import resources

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import print_json, profile_names
+from loadchaos.cli.common import allow_path_option, print_json, profile_names
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
 
 
 def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("profile", shell_complete=profile_names)(set_option(command))
+    return click.argument("profile", shell_complete=profile_names)(set_option(allow_path_option(command)))
 
 
 @click.command()

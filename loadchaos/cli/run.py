@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, header_values, profile_names, server_options, terminal
+from loadchaos.cli.common import (
+    allow_path_option,
+    duration,
+    echo,
+    header_values,
+    profile_names,
+    server_options,
+    terminal,
+)
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.resume import called_again, remaining_duration, resume_point
 from loadchaos.cli.worker import master
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.pass_context
 @set_option
+@allow_path_option
 @click.argument("profile", required=False, shell_complete=profile_names)
 @click.option(
     "--resume",

@@ -11,6 +11,7 @@ from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Terms
 from loadchaos.core.tls import TlsSettings
+from loadchaos.load.payloads import image_files
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.resume import ResumePoint
 from loadchaos.runner.server_under_test import TargetSpec, free_port
@@ -149,6 +150,11 @@ def _refuse_for_workers(options: Options) -> None:
     if options.processes > 1:
         raise OptionError(
             "--processes and --master exclude each other: with --master, start one `loadchaos worker` for each process"
+        )
+    if image_files.allowed():
+        raise OptionError(
+            "--allow-path and --master exclude each other: workers get files from the folder of a requests file only; "
+            "copy the images there"
         )
     texts = [name for name, value in options.headers.items() if not value.startswith("env:")]
     if texts:

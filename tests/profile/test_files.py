@@ -23,7 +23,8 @@ REQUEST = '{"prompt": "hello", "max_tokens": %d}\n'
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a folder `profiles` in it that has a profile."""
     monkeypatch.chdir(tmp_path)
-    requests_file.read.cache_clear()  # in one process the current folder is one: it keeps files by the names they have there
+    # In one process the current folder is one: it keeps files by the names they have there.
+    requests_file.read_once.cache_clear()
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/own.yaml").write_text(PROFILE)
     return tmp_path

@@ -19,7 +19,7 @@ from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts, Outcome, Step
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads import image_corpus
+from loadchaos.load.payloads import image_corpus, image_files
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
@@ -116,11 +116,15 @@ def _folder(given: str | None) -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _corpus(given: str | None) -> Sequence[image_corpus.CorpusImage]:
+    folder = _folder(given)
     try:
-        return image_corpus.read(_folder(given))
+        found = image_corpus.read(folder)
     except (OSError, KeyError, TypeError) as e:
         why = why_unread(e) if isinstance(e, OSError) else e
-        raise ValueError(f"{_folder(given)} cannot be read as a folder of images: {why}") from e
+        raise ValueError(f"{folder} cannot be read as a folder of images: {why}") from e
+    for image in found:
+        image_files.contained(folder, image.file)
+    return found
 
 
 @functools.lru_cache(maxsize=8)
@@ -130,7 +134,7 @@ def _non_images(given: str | None) -> Sequence[str]:
 
 @functools.lru_cache(maxsize=512)
 def _part(folder: Path, entry: image_corpus.CorpusImage) -> bytes:
-    data = (folder / entry.file).read_bytes()
+    data = image_files.contained(folder, entry.file).read_bytes()
     mime = entry.mime.encode()
     if entry.form == "text":
         url = b"data:" + mime + b"," + quote_from_bytes(data).encode()

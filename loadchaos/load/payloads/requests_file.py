@@ -1,7 +1,8 @@
 """Requests from a file, sent as they are.
 
 OpenAI bodies, OpenAI batch files, ShareGPT conversations, AIPerf inputs. Only the model's name is replaced (the file's
-own may not be served here), and streamed requests ask for usage. Images may be paths beside the file, data URLs or URLs.
+own may not be served here), and streamed requests ask for usage. Images may be files in the file's folder, data URLs or
+URLs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import functools
 import json
 import mimetypes
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng
+from loadchaos.load.payloads import image_files
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
@@ -133,12 +135,17 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     )
 
 
-@functools.lru_cache(maxsize=8)
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
     """Read every request of a file.
 
-    Raises ValueError with file and line of an invalid request or a missing image.
+    Raises ValueError with file and line of an invalid request, or of an image that is missing or may not be sent.
     """
+    return read_once(file, turns, image_files.allowed())
+
+
+@functools.lru_cache(maxsize=8)
+def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequest, ...]:
+    """Read a file once for the same turns and allowed folders."""
     path = Path(file)
     found: list[FileRequest] = []
     try:
@@ -300,7 +307,7 @@ def _embed(part: dict[str, Any], folder: Path) -> None:
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or not url or url.startswith(_URL_PREFIXES):
         return
-    data = (folder / url).read_bytes()
+    data = image_files.read_image(folder, url)
     mime = mimetypes.guess_type(url)[0] or "image/png"
     data_url = f"data:{mime};base64,{base64.b64encode(data).decode()}"
     part["image_url"] = {**image, "url": data_url} if isinstance(image, dict) else {"url": data_url}

@@ -342,7 +342,7 @@ def test_bundle_contains_the_files_of_a_profile(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     here.mkdir()
-    (there / "a.png").write_bytes(b"png")
+    (there / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (there / "asked.jsonl").write_text('{"text": "what?", "image": "a.png"}\n')
     traffic = {**TEXT, "payload": {"requests": {"file": str(there / "asked.jsonl")}}}
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1, traffic)
@@ -352,7 +352,7 @@ def test_bundle_contains_the_files_of_a_profile(tmp_path: Path) -> None:
     plan = json.loads(path.read_text())
     asked = Path(plan["profile"]["traffic"][0]["payload"]["requests"]["file"])
     assert asked.is_relative_to(here)
-    assert (asked.parent / "a.png").read_bytes() == b"png"
+    assert (asked.parent / "a.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
     assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), bundle.run_tag(str(tmp_path)))
 
 

@@ -1,18 +1,23 @@
 """Requests from files are sent unchanged; invalid ones name their line."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pydantic import ValidationError
 
+from loadchaos.cli.main import main
 from loadchaos.core.model import Facts, Output, Step
-from loadchaos.load.payloads import build, requests_file
+from loadchaos.load.payloads import build, hostile_images, image_files, requests_file
 
 Steps = Callable[..., Step]
 CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}
+
+JPEG, PNG = b"\xff\xd8\xffmeow", b"\x89PNG\r\n\x1a\nmeow"
 
 
 def lines(path: Path, *records: Any) -> str:
@@ -63,7 +68,7 @@ def test_requests_file_order_is_in_order_or_sampled(tmp_path: Path, facts: Facts
 
 
 def test_requests_file_images_by_path_become_data_urls(tmp_path: Path, facts: Facts, step: Steps) -> None:
-    (tmp_path / "cat.jpg").write_bytes(b"meow")
+    (tmp_path / "cat.jpg").write_bytes(JPEG)
     urls = ["cat.jpg", "http://10.0.0.1/x.png", "data:image/png;base64,QQ=="]
     parts = [{"type": "image_url", "image_url": {"url": u, "detail": "low"}} for u in urls]
     file = lines(tmp_path / "r.jsonl", {"messages": [{"role": "user", "content": parts}]})
@@ -71,7 +76,7 @@ def test_requests_file_images_by_path_become_data_urls(tmp_path: Path, facts: Fa
     request = build(step(payload), facts)
     assert request.images == 3
     found = [p["image_url"] for p in json.loads(request.body)["messages"][0]["content"]]
-    assert [f["url"] for f in found] == ["data:image/jpeg;base64,bWVvdw==", *urls[1:]]
+    assert [f["url"] for f in found] == ["data:image/jpeg;base64,/9j/bWVvdw==", *urls[1:]]
     assert {f["detail"] for f in found} == {"low"}
 
 
@@ -97,7 +102,7 @@ def test_requests_file_reads_aiperf_inputs_of_every_kind(tmp_path: Path, facts: 
     inputs = tmp_path / "inputs.json"
     inputs.write_text(json.dumps({"data": [{"session_id": "s", "payloads": [CHAT, {**CHAT, "max_tokens": 6}]}]}))
     assert [sent(str(inputs), step, facts, n)[1]["max_tokens"] for n in range(2)] == [5, 6]
-    (tmp_path / "a.png").write_bytes(b"x")
+    (tmp_path / "a.png").write_bytes(PNG)
     single = lines(
         tmp_path / "single.jsonl",
         {"text": "what is this?", "image": "a.png"},
@@ -160,3 +165,77 @@ def test_requests_file_reports_a_missing_file_or_binary_data(tmp_path: Path) -> 
 def test_requests_file_lines_end_only_at_newlines(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", {"prompt": "a\u2028b\u0085c"})
     assert sent(file, step, facts)[1]["prompt"] == "a\u2028b\u0085c"
+
+
+@pytest.fixture
+def asks_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A requests file that names one image, beside a folder of other files."""
+    monkeypatch.delenv(image_files.ALLOW_PATH, raising=False)
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (home / "sub", other):
+        folder.mkdir(parents=True)
+    for image in (home / "in.png", home / "sub/in.png", other / "out.png"):
+        image.write_bytes(PNG)
+    (other / "key").write_text("-----BEGIN KEY-----")
+    (home / "link.png").symlink_to(other / "out.png")
+    (home / "notes.png").write_text("secret notes")
+    os.mkfifo(home / "pipe.png")
+
+    def file_with(name: str) -> str:
+        requests_file.read_once.cache_clear()
+        return lines(home / "r.jsonl", {"text": "what?", "image": name.format(other=other)})
+
+    return file_with
+
+
+@pytest.mark.parametrize("name", ["in.png", "sub/in.png", "./sub/../in.png"])
+def test_requests_file_sends_images_of_its_folder(name: str, asks_outside: Callable[[str], str]) -> None:
+    assert requests_file.Options(file=asks_outside(name)).per_request()["images"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("/etc/passwd", "leads out of"), ("../other/key", "leads out of"), ("{other}/out.png", "leads out of"),
+     ("link.png", "leads out of"), ("notes.png", "is no image"), ("sub", "is no regular file"),
+     ("pipe.png", "is no regular file")],
+)  # fmt: skip
+def test_requests_file_refuses_other_files(name: str, why: str, asks_outside: Callable[[str], str]) -> None:
+    with pytest.raises(ValidationError, match=rf"r\.jsonl:1: .*{why}"):
+        requests_file.Options(file=asks_outside(name))
+
+
+def test_requests_file_sends_images_of_an_allowed_folder(
+    tmp_path: Path, asks_outside: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(image_files.ALLOW_PATH, "")
+    image_files.allow((str(tmp_path / "other"),))
+    for name in ("{other}/out.png", "link.png", "in.png"):
+        assert requests_file.Options(file=asks_outside(name)).per_request()["images"] == 1
+    with pytest.raises(ValidationError, match="is no image"):
+        requests_file.Options(file=asks_outside("../other/key"))
+    with pytest.raises(ValidationError, match="leads out of"):
+        requests_file.Options(file=asks_outside("/etc/passwd"))
+
+
+def test_check_allows_a_folder_by_its_option(
+    tmp_path: Path, asks_outside: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(image_files.ALLOW_PATH, "")
+    profile = tmp_path / "p.yaml"
+    payload = {"requests": {"file": asks_outside("../other/out.png")}}
+    traffic = [{"name": "t", "payload": payload, "output": {"exact": 8}}]
+    profile.write_text(json.dumps({"name": "p", "traffic": traffic, "load": [{"users": 1, "requests": 1}]}))
+    refused = CliRunner().invoke(main, ["check", str(profile)])
+    assert refused.exit_code == 2
+    assert "--allow-path" in str(refused.exception) + refused.output
+    allowed = CliRunner().invoke(main, ["check", str(profile), "--allow-path", str(tmp_path / "other")])
+    assert allowed.exit_code == 0, allowed.output
+
+
+def test_hostile_images_refuse_a_manifest_that_leads_out_of_its_folder(tmp_path: Path) -> None:
+    image = {"file": "../key", "mime": "image/png", "what": "x", "right": "either"}
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "key").write_text("key")
+    (tmp_path / "odd/manifest.json").write_text(json.dumps({"images": [image]}))
+    with pytest.raises(ValidationError, match=r"'\.\./key' leads out of"):
+        hostile_images.Options(folder=str(tmp_path / "odd"))
