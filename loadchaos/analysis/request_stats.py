@@ -122,7 +122,9 @@ class RequestStats:
         phase.ended += 1
         if outcome == "ok":
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
-        self.latency.setdefault(traffic, LatencyHistograms()).feed(row)
+        if (latency := self.latency.get(traffic)) is None:  # setdefault would make new histograms for every row
+            latency = self.latency[traffic] = LatencyHistograms()
+        latency.feed(row)
         expect = row.get("expect") or ("ok",)
         if "ok" in expect and outcome not in _NOT_DUE_TO_SUCCEED:
             self.due_ok[traffic] += 1
@@ -192,4 +194,7 @@ class RequestStats:
             self._phase(row).no_slot += n
 
     def _phase(self, row: BeginRow | EndRow | MissedRow) -> PhaseStats:
-        return self.phases.setdefault(int(row.get("phase") or 0), PhaseStats())
+        n = int(row.get("phase") or 0)
+        if (phase := self.phases.get(n)) is None:
+            phase = self.phases[n] = PhaseStats()
+        return phase

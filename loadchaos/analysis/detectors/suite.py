@@ -57,15 +57,20 @@ class DetectorSuite:
         self.notes: list[str] = []
         self._tracker, self._record = tracker, record
         self._detectors = [make() for make in DETECTORS]
+        self._feeds: dict[str, list[Callable[[Row], None]]] = {}  # by kind of row: most detectors need a few kinds only
         self._hang_causes: list[Failure] = []  # until the states, which are slower, show the hang
         self._death_causes: list[Failure] = []
         self._slow_polled_ns = 0
         self._finished = False
 
     def feed(self, row: Row) -> None:
-        """Fold one row into every detector."""
-        for detector in self._detectors:
-            detector.feed(row)
+        """Fold one row into every detector that handles its kind."""
+        kind = str(row.get("row"))
+        feeds = self._feeds.get(kind)
+        if feeds is None:
+            feeds = self._feeds[kind] = [feed for d in self._detectors if (feed := _feed_of(d, kind)) is not None]
+        for feed in feeds:
+            feed(row)
 
     def poll(self, now_ns: int, begin_ns: int, *, final: bool) -> None:
         """Report new failures.
@@ -142,3 +147,10 @@ class DetectorSuite:
                 self._tracker.add_deadly(failure, incident.replica)
             else:
                 self._record(replace(failure, severity="node")).in_log += 1
+
+
+def _feed_of(detector: Detector, kind: str) -> Callable[[Row], None] | None:
+    """The method that folds rows of a kind: `_on_<kind>`, or `feed` where a detector has its own; None without one."""
+    if type(detector).feed is not Detector.feed:
+        return detector.feed
+    return getattr(detector, f"_on_{kind}", None)
