@@ -1,4 +1,4 @@
-"""Hand-made histories: a server seen by probes, scrapes, processes and our own heartbeats, row by row in time."""
+"""Hand-made histories of one server, row by row in time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ TEXT_OF_DEATH = "EngineCore encountered an issue. See stack trace (above) for th
 
 
 class World:
-    """What instruments would see of one server. Change its attributes between calls of `run`, and time goes on."""
+    """Probes, scrapes, processes and heartbeats of one server.
+
+    Change its attributes between calls of `run`, which lets time pass.
+    """
 
     def __init__(self) -> None:
         self.now = 1_000 * S
@@ -50,7 +53,7 @@ class World:
         self.cpu: dict[int, float] = {}
 
     def run(self, seconds: float) -> World:
-        """Let `seconds` pass: heartbeats and probes at 4 Hz, scrapes and processes at 1 Hz."""
+        """Let time pass: heartbeats and probes at 4 Hz, scrapes at 1 Hz."""
         for _ in range(round(seconds * 20)):
             self.now += 50 * MS
             tick = self.now // (50 * MS)
@@ -117,7 +120,7 @@ class World:
         return self.run(seconds)
 
     def stall(self, seconds: float) -> World:
-        """Requests are out and nothing comes back, though the engine says nothing of it."""
+        """Requests are in flight and no tokens arrive."""
         self.tokens, self.working = 0, False
         return self.run(seconds)
 
@@ -141,7 +144,7 @@ class World:
 
 
 class History(World):
-    """A whole run, row by row: what `run`, the Locust worker and the log write around what the instruments see."""
+    """A whole run: rows of run, worker and log around those of `World`."""
 
     MISS, TEXT_OF_DEATH = MISS, TEXT_OF_DEATH
 
@@ -222,7 +225,7 @@ class History(World):
         return self
 
     def die(self, ids: list[str], *, code: int = 0, signal: int | None = None) -> History:
-        """What vLLM does: streams get the error, the listener closes, the process ends."""
+        """Die as vLLM does: streams fail, the listener closes, the process exits."""
         self.answer(
             ids, "stream_error", error="EngineCore encountered an issue. See stack trace (above) for the root cause."
         )

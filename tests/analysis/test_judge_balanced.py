@@ -1,4 +1,4 @@
-"""Judge: several servers behind one address; a death that only a log shows is one of theirs."""
+"""Judge: several servers behind one address."""
 
 from __future__ import annotations
 

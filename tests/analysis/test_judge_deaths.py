@@ -1,4 +1,4 @@
-"""Judge: deaths, hangs and shutdowns in hand-made runs, each with its verdict."""
+"""Judge: deaths, hangs and shutdowns in hand-made runs."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def test_judge_notes_exit_code_0_of_a_death(history: Any) -> None:
 
 
 def test_judge_counts_a_deadly_line_of_a_living_server_as_no_death(history: Any) -> None:
-    """LMDeploy fails one request with a CUDA error in its log, and serves the next."""
+    """LMDeploy logs a CUDA error, fails one request and serves the next."""
     verdict = history.begin().work(10).log(history.MISS).work(20).end().verdict()
     counts = {c["name"]: c for c in verdict["expectations"]}
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 1)

@@ -1,4 +1,4 @@
-"""Timeouts: a request without an answer enters latency as a lower bound, and every figure says so."""
+"""Timeouts: they enter latency as lower bounds, and figures say so."""
 
 from typing import Any
 

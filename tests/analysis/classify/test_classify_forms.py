@@ -1,4 +1,4 @@
-"""Classifier: a log gives the same failures in any form (containers, journals, colours, JSON, mixed writers)."""
+"""Classifier: a log gives the same failures in any form."""
 
 from __future__ import annotations
 
@@ -324,12 +324,12 @@ def test_classifier_names_an_uncaught_exception_at_the_end() -> None:
 
 def test_failure_to_json_has_the_keys_of_the_verdict() -> None:
     (failure,) = classify_text(LMDEPLOY)
-    told = json.loads(json.dumps(failure.to_json()))
-    assert {"id", "severity", "title", "evidence", "process", "frames", "known", "remedy", "alt"} <= told.keys()
+    shown = json.loads(json.dumps(failure.to_json()))
+    assert {"id", "severity", "title", "evidence", "process", "frames", "known", "remedy", "alt"} <= shown.keys()
     assert (failure.role, failure.at_ns, failure.layer) == ("cause", 0, "engine")
     assert failure.facts["capacity_tokens"] == 1344
     assert "21 x 64 = 1344 tokens; this prompt had 3446, which needs 54 blocks" in failure.why
-    assert told["remedy"].startswith("Set --cache-max-entry-count to at least 0.26 (0.1 now).")
+    assert shown["remedy"].startswith("Set --cache-max-entry-count to at least 0.26 (0.1 now).")
 
 
 def test_classifier_distinguishes_drafter_and_target_misses() -> None:

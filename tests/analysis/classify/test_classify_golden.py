@@ -1,4 +1,6 @@
-"""Golden logs: each log in tests/crashes is classified as its header says; `pytest --update` rewrites headers.
+"""Golden logs: each log in tests/crashes matches its header.
+
+`pytest --update` rewrites headers.
 
 A header is `SOURCE: where it is from`, then one `FAILURE: id | severity | process | line | title` each, then a blank line.
 """

@@ -1,4 +1,4 @@
-"""Corpus of logs: benign logs and crashes are balanced, and each speaker has a log."""
+"""Corpus of logs: benign logs and crashes are balanced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KernelLog: a kernel line is the cause of a death, a failure of the node, or not about the server."""
+"""KernelLog: lines about the server, its node, or other containers."""
 
 from __future__ import annotations
 

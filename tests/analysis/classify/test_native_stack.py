@@ -1,4 +1,4 @@
-"""NativeStack: the guilty frame is found in every format, and lists are no stacks."""
+"""NativeStack: the guilty frame is found in every format."""
 
 from __future__ import annotations
 

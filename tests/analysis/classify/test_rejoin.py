@@ -1,4 +1,4 @@
-"""rejoin: split records and wrapped lines are joined, other logs stay as they are."""
+"""rejoin: split records and wrapped lines are joined."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-
 CAUSE = next(n for n, line in enumerate(DEATH) if "AssertionError: Encoder cache miss" in line)
 
 
-def told(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
-    """Id, title, line and number of frames of the one failure that `loadchaos classify` finds."""
+def only_failure(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
+    """(id, title, line, frames) of the one failure that classify finds."""
     (tmp_path / "x.log").write_text("\n".join(lines) + "\n")
     result = CliRunner().invoke(main, ["classify", "--json", str(tmp_path / "x.log")])
     [failure] = json.loads(result.output)
@@ -27,8 +27,8 @@ def told(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
 @pytest.mark.parametrize("width", [80, 100, 121, 200])
 def test_rejoin_unwraps_a_log_copied_from_a_terminal(tmp_path: Path, width: int) -> None:
     wrapped = [[line[i : i + width] for i in range(0, max(len(line), 1), width)] for line in DEATH]
-    id_, title, line, frames = told(tmp_path, [piece for pieces in wrapped for piece in pieces])
-    assert (id_, title, frames) == (*told(tmp_path, DEATH)[:2], told(tmp_path, DEATH)[3])
+    id_, title, line, frames = only_failure(tmp_path, [piece for pieces in wrapped for piece in pieces])
+    assert (id_, title, frames) == (*only_failure(tmp_path, DEATH)[:2], only_failure(tmp_path, DEATH)[3])
     assert line == sum(map(len, wrapped[:CAUSE])) + 1
 
 
@@ -37,12 +37,12 @@ def test_rejoin_joins_partial_container_records(tmp_path: Path) -> None:
     for n, line in enumerate(DEATH):
         parts += [f"{stamp} stderr P {line[:50]}"] if len(line) > 50 else []
         parts += [f"{stamp} stdout F INFO: {n}", f"{stamp} stderr F {line[50:] if len(line) > 50 else line}"]
-    assert told(tmp_path, parts)[:2] == told(tmp_path, DEATH)[:2]
+    assert only_failure(tmp_path, parts)[:2] == only_failure(tmp_path, DEATH)[:2]
 
 
 def test_rejoin_reads_a_coloured_message_in_journald_json(tmp_path: Path) -> None:
     records = [json.dumps({"MESSAGE": list(f"\x1b[0;36m{line}".encode()), "_PID": "1"}) for line in DEATH]
-    assert told(tmp_path, records) == told(tmp_path, DEATH)
+    assert only_failure(tmp_path, records) == only_failure(tmp_path, DEATH)
 
 
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)

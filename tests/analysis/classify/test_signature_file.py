@@ -1,4 +1,4 @@
-"""Signature files: each example matches its own signature, and mistakes are reported at load."""
+"""Signature files: examples match, and mistakes are reported at load."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_signatures_with_a_line_are_at_least_130() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         (GOOD.replace("title", "titel"), "unknown key 'titel'"),
         (GOOD.replace('title="t"', 'title=""'), "title is missing"),
@@ -65,11 +65,11 @@ def test_signatures_with_a_line_are_at_least_130() -> None:
         ("id = ", "x.toml:"),
     ],
 )
-def test_signature_file_mistake_names_file_entry_and_reason(text: str, said: str) -> None:
+def test_signature_file_mistake_names_file_entry_and_reason(text: str, reason: str) -> None:
     with pytest.raises(SignatureError) as caught:
         build({"x.toml": text})
     assert "x.toml" in str(caught.value)
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
 
 
 def test_signature_derives_figures_from_facts() -> None:

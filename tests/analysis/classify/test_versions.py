@@ -1,4 +1,4 @@
-"""Versions: order, ranges, and the standing of an issue for the running version."""
+"""Versions: order, ranges, and the standing of issues."""
 
 from __future__ import annotations
 

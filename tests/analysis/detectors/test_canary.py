@@ -1,4 +1,4 @@
-"""CanaryDetector: what is tolerated is learned from its answers; wrong and mixed-up answers are reported."""
+"""CanaryDetector: learned tolerance, wrong and mixed-up answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DriftDetector: drifting latency, leaking handles and KV cache in hand-made histories; healthy ones report nothing."""
+"""DriftDetector: drifting latency, leaking handles and KV cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MB = 2**20
 
 
 class Run:
-    """Rows of a run that goes on for `seconds`, with figures that are functions of the second."""
+    """Rows of a run, with figures that are functions of the second."""
 
     def __init__(self, seed: int = 0) -> None:
         self.drift, self.rng, self.second = DriftDetector(), random.Random(seed), 1000
@@ -122,7 +122,7 @@ def test_kv_use_that_is_freed_is_no_leak(usages: list[float]) -> None:
 
 
 def test_kv_leak_is_reported_after_the_server_ended_and_not_for_a_new_one() -> None:
-    for more, told in (((), ["kv_leak"]), ((0.0, 0.0), [])):
+    for more, expected in (((), ["kv_leak"]), ((0.0, 0.0), [])):
         drift, second = DriftDetector(), 0
         for usage in (0.01, 0.03, 0.04, 0.06, None, *more):
             for n in range(26):
@@ -133,7 +133,7 @@ def test_kv_leak_is_reported_after_the_server_ended_and_not_for_a_new_one() -> N
                 drift.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": values})
             if usage == 0.06:
                 drift.feed({"row": "state", "at_ns": second * S, "replica": "a", "to": "terminated"})
-        assert [f.id for f in drift.poll(second * S)] == told
+        assert [f.id for f in drift.poll(second * S)] == expected
 
 
 def test_kv_leak_needs_idle_periods_longer_than_the_gauge() -> None:

@@ -1,4 +1,4 @@
-"""GrowthTracker: planted growth of one percent per hour is found; noise and warm-ups are not."""
+"""GrowthTracker: growth of one percent per hour, noise, warm-ups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ HOURS = 8
 
 
 def history(seed: int, *, images: int = 0, **grow: Any) -> GrowthTracker:
-    """Eight hours of a server, a look a minute; a figure's mean is a function of the hour, `images` are tokens a minute."""
+    """Eight hours of a server, one reading a minute.
+
+    A figure's mean is a function of the hour; `images` are image tokens a minute.
+    """
     rng, drifts = random.Random(seed), GrowthTracker()
     for minute in range(HOURS * 60):
         at_ns, hour = minute * 60 * S + S, minute / 60
@@ -86,7 +89,7 @@ def test_growth_beyond_the_limit_fails_and_less_passes(figure: str, limit: str, 
 
 @pytest.mark.parametrize("minutes", [10, 60, 240])
 def test_growth_is_hardly_ever_found_in_slow_noise(minutes: int) -> None:
-    """TTFT that wanders about its mean and forgets in so many minutes: 4 in 100 is what may be, white noise has none."""
+    """TTFT with autocorrelated noise: 4 false alarms in 100 are expected."""
 
     def wandering(seed: int) -> list[Point]:
         rng, keep = random.Random(seed), math.exp(-2 / minutes)

@@ -1,4 +1,4 @@
-"""KvLeakDetector: requests and KV cache held after the load are reported; servers that were not observed are noted."""
+"""KvLeakDetector: requests and KV cache held after the load."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -91,7 +91,7 @@ def test_kv_leak_is_not_judged_without_aborts_or_too_soon() -> None:
 
 
 def knowing(*known: Mapping[str, Any], kv: float, dialect: str) -> tuple[dict[str, tuple[str, str]], str]:
-    """Leaks and the check's text of a server with 1,000 blocks of which `known` is known before the load."""
+    """Leaks and check text of a server with 1,000 KV blocks."""
     fed = detector([*known, *rows(kv=kv, at_s=22)], dialect, kv_blocks=1000)
     found = check(fed)
     assert found is not None

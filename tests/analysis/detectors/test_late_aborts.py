@@ -1,4 +1,4 @@
-"""LateAborts: a note for each traffic whose aborts came too late, and no failure."""
+"""LateAborts: one note per traffic with late aborts, and no failure."""
 
 from typing import Any
 

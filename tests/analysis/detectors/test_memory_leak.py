@@ -1,4 +1,4 @@
-"""MemoryLeakDetector: leaks are reported; warm-ups, plateaus and image caches are not."""
+"""MemoryLeakDetector: leaks, warm-ups, plateaus, image caches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEN_MINUTES_OF_MTP_MM = {
 
 
 def of_vllm(second: float) -> float:
-    """MB at a second; after the five minutes that were measured it fills on as fast, until its cache is full."""
+    """MB at a second: measured for five minutes, then extrapolated."""
     at, last = second / 11, len(FIVE_MINUTES_OF_VLLM) - 1
     if at >= last:
         return min(992 + (second - 11 * last) * 0.68, 709 + 4096)
@@ -50,7 +50,7 @@ def memory(
     every_s: int = 1,
     **extra: Any,
 ) -> MemoryLeakDetector:
-    """A detector fed with a process whose memory is a function of the second, under so many images a second."""
+    """A detector fed with a process whose memory is a function of time."""
     detector, rng = MemoryLeakDetector(), random.Random(0)
     detector.feed({"row": "configuration", "at_ns": 0, "settings": extra})
     for second in range(0, seconds, every_s):
@@ -139,7 +139,7 @@ def test_memory_of_healthy_servers_never_leaks(curve: Callable[[float], float], 
 
 
 def test_memory_leak_of_one_percent_per_hour_is_found_in_eight_hours() -> None:
-    """Eight hours, a sample every ten seconds, 2 GB with noise; 1 %/h is 160 MB by morning."""
+    """Eight hours, a sample every ten seconds; 1 %/h is 160 MB in the end."""
     for seed in range(50):
         rng = random.Random(seed)
         leaky, healthy = Samples(), Samples()

@@ -1,4 +1,4 @@
-"""SaturationDetector: throttled GPUs, full disks, open files and leaking GPU memory in hand-made readings."""
+"""SaturationDetector: GPUs, disks and open files in hand-made readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SilentFaultDetector: stuck queues, truncated prompts and answers, requests held without a client; and healthy cases."""
+"""SilentFaultDetector: stuck queues, truncation, held requests."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_truncated_answers_leave_out_a_full_kv_cache(history: Any) -> None:
 
 
 def test_answer_of_another_request_is_a_failure_of_its_own(history: Any) -> None:
-    said = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
-    history.begin().work(5).answer(history.send(2), "wrong_output", error=said).work(25).end()
+    error = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
+    history.begin().work(5).answer(history.send(2), "wrong_output", error=error).work(25).end()
     [failure] = history.verdict()["failures"]
     assert (failure["id"], failure["count"]) == ("answer_of_another_request", 2)
 

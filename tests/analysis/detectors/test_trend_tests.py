@@ -1,4 +1,4 @@
-"""Trend tests: steady rises are told from noise, warm-ups, jumps and plateaus."""
+"""Trend tests: steady rises, noise, warm-ups, jumps and plateaus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IncidentContext: readings around an incident, one per five seconds, of its own server and machines."""
+"""IncidentContext: readings around an incident, one per five seconds."""
 
 from __future__ import annotations
 

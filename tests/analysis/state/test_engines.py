@@ -10,7 +10,7 @@ S = 1_000_000_000
 
 
 def scrape(engines: EngineStates, seconds: range, **running: float) -> list[Any]:
-    """One scrape a second; an engine whose name ends in `_stuck` keeps its counters."""
+    """One scrape a second; engines named `_stuck` keep their counters."""
     rows = []
     for second in seconds:
         for n, (name, n_running) in enumerate(running.items()):

@@ -238,7 +238,7 @@ def test_state_is_not_hung_while_paused_by_our_attack(world: Any) -> None:
 
 
 def test_state_is_hung_when_the_silence_began_before_a_pause(world: Any) -> None:
-    """As vLLM 0.22.1 did: reset_mm_cache left its engine spinning, and the pause behind it was never answered."""
+    """vLLM 0.22.1: the engine spins after reset_mm_cache, the pause waits."""
     world.serve(5)
     world.stall(20)
     world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["alive_but_hung", "stalled"])
@@ -328,7 +328,7 @@ def test_state_recovers_from_a_death_in_the_log_when_tokens_arrive(world: Any) -
 
 
 def test_state_stall_is_not_shortened_by_a_metrics_page(world: Any) -> None:
-    """They had moved before the silence began; the page is read up to a second later."""
+    """The counters moved before the stall; the page comes up to 1 s later."""
     world.serve(5.05)
     stopped = world.now
     world.generated += 100

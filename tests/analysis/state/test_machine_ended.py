@@ -1,4 +1,4 @@
-"""StateMachine: starved servers, servers we stopped, and deaths right after a restart."""
+"""StateMachine: starved and stopped servers, deaths after a restart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_state_stays_dead_when_we_stop_what_is_left(world: Any) -> None:
 
 
 def test_state_of_a_death_right_after_a_restart_stands(world: Any) -> None:
-    """A page that was on its way when the engine died: its start time is that of the server which is dead now."""
+    """A page from before the death has the start time of the dead server."""
     world.pids = {1: ("api_server", "S"), 2: ("engine_core", "S")}
     world.serve(3)
     world.close().run(1)

@@ -23,7 +23,7 @@ def rest(w: Any, rng: random.Random) -> None:
 
 
 def compile_first_request(w: Any, rng: random.Random) -> None:
-    """15 s for a compiled helper: the compiler burns CPU, no token comes, the counters stand."""
+    """A helper compiles for 15 s: CPU use, no tokens, counters stand still."""
     w.in_flight, w.tokens = rng.randint(1, 50), 0
     generated = w.generated
     w.working = True
@@ -34,7 +34,7 @@ def compile_first_request(w: Any, rng: random.Random) -> None:
 
 
 def prefill_128k(w: Any, rng: random.Random) -> None:
-    """40 s without a token; a server that counts prompt tokens only at the end shows nothing either."""
+    """A long prefill: 40 s without a token or a counter."""
     compile_first_request(w, rng)
     w.in_flight, w.tokens, w.working = 1, 0, True
     generated = w.generated
@@ -45,7 +45,7 @@ def prefill_128k(w: Any, rng: random.Random) -> None:
 
 
 def stale_gauges(w: Any, rng: random.Random) -> None:
-    """LMDeploy refreshes its gauges every 10 s: they say that requests run long after the last one was answered."""
+    """LMDeploy refreshes gauges every 10 s: they lag behind."""
     w.serve(3)
     w.gauges_stale = True
     w.idle(rng.uniform(3, 12))
@@ -135,7 +135,7 @@ def worker_of_a_pool_ends(w: Any, rng: random.Random) -> None:
 
 
 def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
-    """The engine core waits without using CPU while processes of its compiler work."""
+    """The engine core waits without CPU use while its compiler works."""
     if not w.pids:
         return
     w.serve(2)
@@ -151,7 +151,7 @@ def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
 
 
 def canary_beside_nothing(w: Any, rng: random.Random) -> None:
-    """Nobody but the canary asks, and the first of its answers compiles for a while."""
+    """Only the canary asks, and its first answer compiles for a while."""
     w.idle(1)
     for n in range(rng.randint(2, 6)):
         base = {"n": rng.randint(1, 10**9), "kind": "exact", "when": "load", "word": ""}
@@ -165,7 +165,7 @@ def canary_beside_nothing(w: Any, rng: random.Random) -> None:
 
 
 def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
-    """Before the engine hears of a request, the API server tokenises it and decodes its images."""
+    """The API server tokenises and decodes images before the engine works."""
     w.serve(2)
     w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 3, 0, False, True, 0.0
     for _ in range(rng.randint(10, 25)):
@@ -176,7 +176,7 @@ def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
 
 
 def starved(w: Any, rng: random.Random) -> None:
-    """Others have the processors: the engine wants one (R) and gets none, for longer than a rest would be believed."""
+    """Other processes hold the CPU: the engine is ready (R) and waits."""
     before = dict(w.pids)
     w.pids = {pid: (role, "R" if role == "engine_core" else state) for pid, (role, state) in before.items()}
     w.serve(2)
@@ -186,7 +186,7 @@ def starved(w: Any, rng: random.Random) -> None:
 
 
 def waits_for_an_image(w: Any, rng: random.Random) -> None:
-    """The API server fetches an image from somewhere slow; nobody computes meanwhile."""
+    """The API server fetches an image from a slow host; nothing computes."""
     w.serve(2)
     w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 1, 0, False, True, 0.0
     w.run(rng.uniform(3, 8))
@@ -195,7 +195,7 @@ def waits_for_an_image(w: Any, rng: random.Random) -> None:
 
 
 def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
-    """A prompt about a crash stands in the log, while a request or two fail for reasons of their own."""
+    """A prompt about a crash is in the log while single requests fail."""
     w.serve(1, in_flight=rng.randint(1, 4))
     w.add("heard", replica="server", what="dead", text="prompt: 'why does EngineDeadError come up?'")
     for _ in range(rng.randint(0, 2)):
@@ -213,7 +213,7 @@ EVENTS: list[Callable[[Any, random.Random], None]] = [
 
 
 def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
-    """What went wrong in the history of this seed, None if nothing did."""
+    """Describe a false state in the history of a seed, None without one."""
     rng = random.Random(seed)
     world = make_world()
     world.metrics = rng.random() < 0.8

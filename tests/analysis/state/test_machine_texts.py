@@ -1,4 +1,4 @@
-"""StateMachine: log markers of shutdown, failure and engine death, and quoted ones."""
+"""StateMachine: log markers of shutdown, failure and engine death."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
 
 
 def told_to_end(world: Any, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
-    """A launched server with a log: words of the log, then its engine core goes, its listener and its process."""
+    """A launched server whose log, engine core, listener and process end."""
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.add("heard", replica="server", what="listening", text="")
     world.serve(3)
@@ -71,7 +71,7 @@ def test_state_ignores_an_old_shutdown_marker(world: Any) -> None:
 
 
 def without_its_engine(world: Any) -> Any:
-    """LMDeploy's engine is gone: its log says so, requests break off, and /health says 200 until it looks again."""
+    """LMDeploy's engine dies: its log says so, /health returns 200."""
     world.serve(5)
     world.add("heard", replica="server", what="dead", text="PyTorch ZMQ engine process is not alive.")
     for _ in range(8):

@@ -51,7 +51,7 @@ def test_exact_lengths_compare_only_planned_and_reported_answers(row: Row) -> No
 
 
 class Story:
-    """Requests one after the other, each with images of these names, and the server's counters from time to time."""
+    """Sequential requests with images, and scrapes of the counters."""
 
     def __init__(self) -> None:
         self.dial = ImageCacheHits()
@@ -80,7 +80,7 @@ class Story:
 
 
 def repeated(times: int) -> Story:
-    """100 images sent one by one, then each again so often, and calibration's own images before."""
+    """100 images sent one by one and repeated, after calibration images."""
     story = Story()
     for _ in range(1 + times):
         for name in range(100):

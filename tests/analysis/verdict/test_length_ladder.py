@@ -12,7 +12,7 @@ def near_limit_check(history: Any) -> tuple[str, str]:
 
 
 def climb(history: Any, phase: int = 1, refused_from: int = 0, sum_outcome: str = "rejected", at_once: int = 1) -> None:
-    """Rungs below a limit of 1000 with one token, to the edge and over it, then two above it, `at_once` at a time."""
+    """Prompts below and above a limit of 1000, `at_once` at a time."""
     rungs = [(m, n) for m in (-300, -200, -100, -1) for n in (1, -m, 64 - m)] + [(0, 1), (64, 1)]
     for i in range(0, len(rungs), at_once):
         some = [(m, n, history.send(1, "edge", edge=m, max_tokens=n)) for m, n in rungs[i : i + at_once]]
