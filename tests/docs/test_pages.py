@@ -106,3 +106,10 @@ def test_examples_are_valid_profiles(page: str, text: str, tmp_path: Path) -> No
 
 def test_examples_are_found() -> None:
     assert len(EXAMPLES) >= 2
+
+
+def test_paths_of_the_architecture_exist() -> None:
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("ARCHITECTURE.md", "CONTRIBUTING.md"))
+    paths = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", text))
+    assert len(paths) > 20
+    assert [p for p in paths if not (ROOT / p).exists() and not (ROOT / "loadchaos" / p).exists()] == []

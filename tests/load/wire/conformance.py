@@ -187,14 +187,13 @@ SHORT = WireTimeouts(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
 KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
 """Modes that are asked a second time on the connection of the first, because that is what they are about."""
 
-HEAD = """# Every outcome right
+HEAD = """# Conformance: which server behaviour gives which outcome
 
-What a request comes to when a server misbehaves: each row is a mode of the misbehaving server in
-`tests/load/wire/misbehaving.py`, asked over a real socket. The first decisive event in byte order wins; the text is what is
-kept as the error. A dash: that way of asking makes no difference there, or no sense. Printed by `make conformance`; a
-test keeps this page current.
+Each row is a mode of the misbehaving server in `tests/load/wire/misbehaving.py`, asked over a real socket. Columns two and three are
+the outcome with and without streaming; a dash means that the mode does not apply. The last column is the error text in the record.
+`make conformance` writes this page, and a test keeps it current. The outcomes: [outcomes](outcomes.md).
 
-| what the server does | streamed | not streamed | status | kept as the error |
+| what the server does | streamed | not streamed | status | error text |
 | --- | --- | --- | --- | --- |
 """
 
