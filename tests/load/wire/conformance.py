@@ -189,9 +189,9 @@ KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
 
 HEAD = """# Conformance: which server behaviour gives which outcome
 
-Each row is a mode of the misbehaving server in `tests/load/wire/misbehaving.py`, asked over a real socket. Columns two and three are
-the outcome with and without streaming; a dash means that the mode does not apply. The last column is the error text in the record.
-`make conformance` writes this page, and a test keeps it current. The outcomes: [outcomes](outcomes.md).
+Each row is a mode of the misbehaving server in `tests/load/wire/misbehaving.py`, asked over a real socket. Columns two and
+three are the outcome with and without streaming; a dash means that the mode does not apply. The last column is the error
+text in the record. `make conformance` writes this page, and a test keeps it current. The outcomes: [outcomes](outcomes.md).
 
 | what the server does | streamed | not streamed | status | error text |
 | --- | --- | --- | --- | --- |
