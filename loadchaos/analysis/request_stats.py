@@ -79,7 +79,9 @@ class RequestStats:
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
         self.stale = 0
-        """Times a connection kept alive had been closed meanwhile, and the request went out on a new one."""
+        """Connections kept alive that were closed before a request was sent on them: a new one was used."""
+        self.resent = 0
+        """Requests sent again, as their idle connection was closed before a byte of the answer came."""
         self.begun = 0
         self.begun_by: Counter[str] = Counter()
         self.due_ok: Counter[str] = Counter()
@@ -117,7 +119,9 @@ class RequestStats:
         sent = self.in_flight.pop(str(row.get("id")), None)
         if sent is not None:
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
-        self.stale += int((row.get("detail") or {}).get("stale_retry") or 0)
+        detail = row.get("detail") or {}
+        self.stale += int(detail.get("stale_retry") or 0)
+        self.resent += int(detail.get("resent") or 0)
         phase = self._phase(row)
         phase.ended += 1
         if outcome == "ok":

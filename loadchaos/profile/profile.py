@@ -84,11 +84,15 @@ class CheckedPayload(Protocol):
 
 
 class Limits(ProfilePart):
-    """Timeouts of a request in seconds: first byte, gap between bytes, total."""
+    """Timeouts of a request in seconds: first byte, gap between bytes, total.
+
+    `retry_idle`: a request is sent again if its connection was idle for longer and closed before a byte of the answer.
+    """
 
     first_byte: DurationS = 120.0
     between_bytes: DurationS = 30.0
     total: DurationS = 600.0
+    retry_idle: DurationS = 0.5
 
 
 class Exposure(ProfilePart):

@@ -158,6 +158,9 @@ CHECKS = {
     "shed": CheckText(
         "requests shed (429, 503)", "", "use fewer users or a lower rate: the server refuses part of the load"
     ),
+    "retries": CheckText(
+        "requests sent again", "", "see which connections the server or a gateway closes while they are idle"
+    ),
     "load_process": CheckText(
         "load process", "ran to the end", "look at the last lines of locust.log in the run folder; run it again"
     ),
@@ -405,6 +408,8 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
     if stale := generator.get("stale_connections"):
         closed = "that the server had closed was" if stale == 1 else "that the server had closed were"
         text += f"; {plural(stale, 'idle connection')} {closed} replaced"
+    if resent := generator.get("retries"):
+        text += f"; {plural(resent, 'request')} sent again after an idle connection was closed without an answer"
     if not generator.get("limited"):
         return text
     why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"

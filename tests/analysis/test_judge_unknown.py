@@ -184,6 +184,21 @@ def test_judge_counts_stale_connections(history: Any) -> None:
     assert "3 idle connections that the server had closed were replaced" in generator_text(verdict)
 
 
+@pytest.mark.parametrize(("answers", "resent", "expected"), [(100, 2, "pass"), (1000, 5, "pass"), (500, 3, "fail")])
+def test_judge_fails_requests_sent_again_above_half_a_percent(
+    history: Any, answers: int, resent: int, expected: str
+) -> None:
+    history.begin().work(5)
+    sent = sum(row["row"] == "begin" for row in history.rows)
+    for n in range(answers - sent):
+        history.answer(history.send(1), "ok", detail={"resent": 1} if n < resent else {})
+    verdict = history.end().verdict()
+    (check,) = [c for c in verdict["checks"] if c["name"] == "retries"]
+    assert (check["verdict"], verdict["generator"]["retries"], verdict["failures"]) == (expected, resent, [])
+    assert f"{resent} of {answers} requests sent again" in check["actual"]
+    assert f"{resent} requests sent again" in generator_text(verdict)
+
+
 def test_judge_voids_latency_of_a_slow_generator_only(history: Any) -> None:
     history.begin().work(30)
     for row in history.rows:

@@ -39,6 +39,9 @@ _MOST_BY_HAND = 50
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
 _SHED = 0.01
+_RETRIES = 0.005
+_FEW_RETRIES = 2
+"""So many are allowed in a run of any length: one in a short run is above every share."""
 _MOST_EVENTS = 50
 _WORKER_EVENTS = {
     "lost": "was lost", "back": "came back", "slow": "was slow", "late": "joined too late", "absent": "never joined",
@@ -204,6 +207,8 @@ class RunHealth:
             self._completed(), self._sent(stats), self._delivered(terms, stats), self._shed(stats),
             self._load_process(stats, unfinished), self._watched(episodes), self._ledger(bad_rows, stats),
         ]  # fmt: skip
+        if stats.resent:
+            found.append(self._retries(stats))
         if self.begin.get("server_logs"):
             found.append(self._logged())
         if self._worker_events:
@@ -248,6 +253,13 @@ class RunHealth:
         sent = sum(n for outcome, n in counts.items() if outcome != "missed")
         part = counts["shed"] / sent if sent else 0.0
         return Check("shed", f"<= {_SHED:.0%}", f"{part:.1%}", "pass" if part <= _SHED else "unknown")
+
+    def _retries(self, stats: RequestStats) -> Check:
+        """Check requests sent again: a server that drops them hides behind retries."""
+        n, part = stats.resent, stats.resent / max(1, stats.begun)
+        many = n > _FEW_RETRIES and part > _RETRIES
+        actual = f"{part:.1%} ({n} of {_requests(stats.begun)} sent again on a new connection)"
+        return Check("retries", f"<= {_RETRIES:.1%}", actual, "fail" if many else "pass")
 
     def _load_process(self, stats: RequestStats, unfinished: int) -> Check:
         lost = [worker for worker, what in self._workers.items() if what != "end"]
@@ -324,6 +336,7 @@ class RunHealth:
             "send_lag_p99_s": _seconds(send.quantile(0.99)),
             "cpu_share_max": round(self.cpu_share, 3),
             "stale_connections": stats.stale,
+            "retries": stats.resent,
         }
 
 

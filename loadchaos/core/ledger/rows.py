@@ -167,7 +167,7 @@ class EndRow(_Row):
     request_id: Annotated[str | None, "id the server gave the request"]
     error: Annotated[str | None, "error text of the answer or of the connection"]
     error_code: Annotated[int | str | None, "error code of the answer's body"]
-    detail: Annotated[Mapping[str, Any], "facts beside the outcome (`slowed`, `stale_retry`, `why`, ...)"]
+    detail: Annotated[Mapping[str, Any], "facts beside the outcome (`slowed`, `stale_retry`, `resent`, `why`, ...)"]
     evidence: Annotated[list[str], "outcomes of later decisive events"]
     bytes_in: Annotated[int, BYTES, "bytes received"]
     bytes_out: Annotated[int, BYTES, "bytes sent"]

@@ -60,7 +60,8 @@ class Exchange:
         "_outside_why",
         "_parser",
         "_pausing",
-        "_retries",
+        "_replaced",
+        "_resent",
         "_send_ns",
         "_sent_all_ns",
         "_slot",
@@ -115,11 +116,9 @@ class Exchange:
         self._connect_ns = 0
         self._send_ns = 0
         self._sent_all_ns = 0
-        self._retries = 0
-        self._connection, dropped = (None, False) if wire.fresh else slot.acquire(self.begun_ns)
+        self._resent = 0
+        self._connection, self._replaced = (None, False) if wire.fresh else slot.acquire(self.begun_ns)
         self.reused = self._connection is not None
-        if dropped:
-            self._retries += 1
         if self._connection is None:
             slot.opened += 1
         self.connection_number = self._connection.number if self._connection else slot.opened
@@ -375,17 +374,23 @@ class Exchange:
         return False
 
     def _retry_as_stale(self) -> bool:
-        """Send again, once, if a kept-alive connection closed before a byte came.
+        """Send again, once, if an idle connection closed before a byte came.
 
-        Only right after sending: a connection that closes later was not stale, the server dropped the request.
+        A server may close a connection that has been idle for a while just as we send (RFC 9112, 9.3.1). It has no reason
+        to close one that was idle for a moment only, or one that closes long after sending: it dropped the request.
         """
-        fresh = not self.reused or self.first_byte_ns is not None or self._retries or self._ended_from_outside
-        began = self._sent_all_ns or self.sent_ns or 0
-        if fresh or time.monotonic_ns() - began > _STALE_WITHIN_NS:
+        connection = self._connection
+        if not self.reused or connection is None or self.first_byte_ns is not None:
             return False
-        self._retries += 1
-        if self._connection is not None:
-            self._connection.close()
+        if self._resent or self._ended_from_outside:
+            return False
+        sent_ns = self.sent_ns or self.begun_ns
+        if sent_ns - connection.idle_since_ns <= self.wire.limits.retry_idle_ns:
+            return False
+        if time.monotonic_ns() - (self._sent_all_ns or sent_ns) > _STALE_WITHIN_NS:
+            return False
+        self._resent = 1
+        connection.close()
         self._slot.opened += 1
         try:
             self._connection = Connection.open(self._slot.target, self._slot.opened, CONNECT_AGAIN_S)
@@ -440,8 +445,10 @@ class Exchange:
         detail: dict[str, Any] = {}
         if self.slowed:
             detail["slowed"] = True
-        if self._retries:
-            detail["stale_retry"] = self._retries
+        if self._replaced:
+            detail["stale_retry"] = 1
+        if self._resent:
+            detail["resent"] = 1
         if self._send_ns > _WORTH_REPORTING_NS:
             detail["send_ns"] = self._send_ns
         if self._connect_ns > _WORTH_REPORTING_NS:

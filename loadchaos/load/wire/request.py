@@ -14,12 +14,14 @@ from loadchaos.load.wire.outcome import OutcomeRules
 class WireTimeouts:
     """Longest silences allowed, in ns.
 
-    Until the first body byte, between bytes, and for the whole request.
+    Until the first body byte, between bytes, and for the whole request. A request is sent again only if its connection
+    had been idle for longer than `retry_idle_ns`.
     """
 
     first_byte_ns: int = 120_000_000_000
     between_bytes_ns: int = 30_000_000_000
     total_ns: int = 600_000_000_000
+    retry_idle_ns: int = 500_000_000
 
 
 @dataclass

@@ -105,7 +105,10 @@ class WorkerPlan:
         self.profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
         limits = self.profile.limits
         self.limits = WireTimeouts(
-            int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9)
+            int(limits.first_byte * 1e9),
+            int(limits.between_bytes * 1e9),
+            int(limits.total * 1e9),
+            int(limits.retry_idle * 1e9),
         )
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = outcome_rules(dialect)

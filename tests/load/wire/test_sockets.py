@@ -6,6 +6,8 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from loadchaos.load.behaviours import plain
 from loadchaos.load.wire import sockets
 from loadchaos.load.wire.exchange import Exchange, WireTimeouts, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
+from tests.load.wire import misbehaving
 from tests.load.wire.requests import exchange
 
 
@@ -87,27 +90,89 @@ def test_slot_replaces_a_connection_closed_while_idle(server: Any, until: Any) -
     slot.close()
 
 
-def test_exchange_retries_once_when_the_connection_closes_while_sending(server: Any) -> None:
-    good, first = server.modes["good"], threading.Event()
+def drop_each_fifteenth(server: Any, drop: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Read every request; answer 14 of 15, and drop the connection of the other."""
 
-    def close_the_second(peer: Any) -> None:
-        if first.is_set() and server.connections == 1:
-            peer.close()  # it had read the request, and closes without a byte
-            return
-        first.set()
-        peer.sendall(good)
+    def act(peer: Any) -> None:
+        if len(server.requests) % 15:
+            peer.sendall(server.modes["good"])
+        else:
+            drop(peer)
 
-    server.modes["racing"] = close_the_second
-    slot = Slot(Origin(server.url("racing")))
-    assert ask(slot)[0].outcome == "ok"
-    second = ask(slot)[0]
-    assert (second.outcome, second.detail["stale_retry"]) == ("ok", 1)
+    return act
+
+
+@pytest.mark.parametrize("drop", [misbehaving.reset, misbehaving.close])
+def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(server: Any, drop: Any) -> None:
+    server.modes["dropping"] = drop_each_fifteenth(server, drop)
+    slot = Slot(Origin(server.url("dropping")))
+    replies = [ask(slot)[0] for _ in range(60)]
+    assert Counter(r.outcome for r in replies) == {"ok": 56, "reset": 4}
+    assert len(server.requests) == 60, "each was sent once"
+    assert not any("resent" in r.detail or "stale_retry" in r.detail for r in replies)
+    slot.close()
+
+
+@pytest.mark.parametrize("drop", [misbehaving.reset, misbehaving.close])
+def test_exchange_dropped_on_an_idle_connection_is_sent_again_and_counted(server: Any, drop: Any) -> None:
+    server.modes["dropping"] = drop_each_fifteenth(server, drop)
+    slot = Slot(Origin(server.url("dropping")))
+    limits = WireTimeouts(retry_idle_ns=0)  # any idle time is longer
+    replies = [plain.act(call(slot, limits)) for _ in range(29)]
+    assert {r.outcome for r in replies} == {"ok"}
+    assert [r.detail.get("resent") for r in replies].count(1) == 2
+    assert len(server.requests) == 31
+    slot.close()
+
+
+def test_exchange_is_sent_again_only_after_half_a_second_of_idle(server: Any) -> None:
+    server.modes["dropping"] = drop_each_fifteenth(server, misbehaving.close)
+    slot = Slot(Origin(server.url("dropping")))
+    for idle_ns, outcome in ((400_000_000, "reset"), (600_000_000, "ok")):
+        server.requests[:] = [b""] * 13
+        assert ask(slot)[0].outcome == "ok"
+        assert slot._idle is not None
+        slot._idle.idle_since_ns -= idle_ns
+        assert ask(slot)[0].outcome == outcome
+    slot.close()
+
+
+def test_exchange_is_not_sent_again_after_a_byte_or_a_second_drop(server: Any) -> None:
+    limits = WireTimeouts(retry_idle_ns=0)
+    for broken in (misbehaving.then(b"HTTP/1.1 200 OK", misbehaving.close), misbehaving.close):
+        server.requests.clear()
+        server.modes["second"] = _good_then(server, broken)
+        slot = Slot(Origin(server.url("second")))
+        assert plain.act(call(slot, limits)).outcome == "ok"
+        assert plain.act(call(slot, limits)).outcome == "reset"
+        assert len(server.requests) == (2 if broken is not misbehaving.close else 3)
+        slot.close()
+
+
+def _good_then(server: Any, broken: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda peer: peer.sendall(server.modes["good"]) if len(server.requests) == 1 else broken(peer)
+
+
+def test_exchange_is_not_sent_again_when_the_connection_closes_late(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadchaos.load.wire.exchange._STALE_WITHIN_NS", 20_000_000)
+
+    def late(peer: Any) -> None:
+        time.sleep(0.1)
+        peer.close()
+
+    server.modes["late"] = _good_then(server, late)
+    slot = Slot(Origin(server.url("late")))
+    limits = WireTimeouts(retry_idle_ns=0)
+    assert [plain.act(call(slot, limits)).outcome for _ in range(2)] == ["ok", "reset"]
+    assert len(server.requests) == 2
     slot.close()
 
 
 def test_exchange_does_not_retry_on_a_fresh_connection(server: Any) -> None:
     reply = ask(Slot(Origin(server.url("closed_before_headers"))))[0]
-    assert (reply.outcome, reply.detail.get("stale_retry")) == ("reset", None)
+    assert (reply.outcome, reply.detail.get("resent")) == ("reset", None)
     assert server.connections == 1
 
 
