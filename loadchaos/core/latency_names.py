@@ -24,6 +24,13 @@ STATISTICS: Mapping[str, float | None] = {
 """Statistic by name, with its quantile. The mean has none."""
 
 
+FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 300, "p999": 3000, "mean": 20}
+"""Samples that an expectation on a statistic needs.
+
+From there on the largest sample lies above the quantile with a confidence of 95 %: `1 - q ** n >= 0.95`.
+"""
+
+
 @dataclass(frozen=True)
 class LatencyName:
     """One latency figure: a latency and a statistic over requests."""
@@ -35,6 +42,11 @@ class LatencyName:
     def quantile(self) -> float | None:
         """The quantile from 0 to 1, or None for the mean."""
         return STATISTICS[self.statistic]
+
+    @property
+    def fewest(self) -> int:
+        """Samples that an expectation on this figure needs."""
+        return FEWEST_SAMPLES[self.statistic]
 
     @property
     def meaning(self) -> str:

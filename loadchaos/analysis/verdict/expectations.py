@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from loadchaos.core.units import duration_s, format_duration, growth, share
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
+_FEWEST_ANSWERS = 20
 _TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
 _COUNTS = (
     "engine_deaths", "hangs", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
@@ -62,13 +64,15 @@ class CheckResult:
 class _Figure(NamedTuple):
     """A figure (None: unknown), its text, and the unit of its limit.
 
-    `still`: it was still growing at the end of the run.
+    `still`: it was still growing at the end of the run. `only_within`: the sample is too small, so that the value counts
+    only where both ends of this interval break the limit.
     """
 
     value: float | None
     text: str
     unit: str
     still: bool = False
+    only_within: tuple[float, float] | None = None
 
 
 def judge(expectation: str, figures: ExpectationInputs) -> CheckResult:
@@ -81,16 +85,23 @@ def judge(expectation: str, figures: ExpectationInputs) -> CheckResult:
     name, op, right = match.groups()
     expected = f"{op} {right}"
     try:
-        value, actual, unit, still = _figure(name, figures)
-        wanted = _wanted(right, unit)
+        figure = _figure(name, figures)
+        wanted = _wanted(right, figure.unit)
     except (KeyError, ValueError) as e:  # an unknown name or value: the profile is validated before
         return CheckResult(name, expected, str(e).strip("'\""), "unknown")
-    if value is None:
-        return CheckResult(name, expected, actual, "unknown")
-    right = _OPS[op](value, wanted)
-    if still and right:
-        return CheckResult(name, expected, actual, "unknown")  # it was still growing when the run ended
-    return CheckResult(name, expected, actual, "pass" if right else "fail")
+    return CheckResult(name, expected, figure.text, _decision(figure, op, wanted))
+
+
+def _decision(figure: _Figure, op: str, wanted: float) -> Decision:
+    if figure.value is None:
+        return "unknown"
+    met = _OPS[op]
+    if figure.only_within is not None:
+        broken = op not in ("==", "!=") and not any(met(end, wanted) for end in figure.only_within)
+        return "fail" if broken else "unknown"
+    if not met(figure.value, wanted):
+        return "fail"
+    return "unknown" if figure.still else "pass"  # it was still growing when the run ended
 
 
 def _figure(name: str, figures: ExpectationInputs) -> _Figure:
@@ -155,12 +166,42 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
         return _Figure(None, "no data", "duration")
     ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)
     assert ns is not None
-    text = format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
+    text, interval = _duration_text(ns), None
+    if name.quantile is not None:
+        interval = histogram.quantile_interval(name.quantile)
+        assert interval is not None
+        text += f" ({_interval_text(interval)}, n = {histogram.n:,})"
     if latency.lower_bounds and name.latency != "itl":
         text += f" (lower bound: {latency.lower_bounds} timed out)"
     if figures.void:
         return _Figure(None, f"{text}, but {figures.void}", "duration")
-    return _Figure(ns / 1e9, text, "duration")
+    few = _too_few(name, latency)
+    if not few:
+        return _Figure(ns / 1e9, text, "duration")
+    low, high = interval or (0.0, math.inf)
+    return _Figure(ns / 1e9, f"{text}: {few}", "duration", only_within=(low / 1e9, high / 1e9))
+
+
+def _too_few(name: latency_names.LatencyName, latency: LatencyHistograms) -> str:
+    """Say that the sample is too small for the figure; empty if it is not."""
+    n = latency[name.latency].n
+    if n < name.fewest:
+        return f"{name.statistic} needs {name.fewest:,} samples"
+    answers = latency.e2e.n  # the gaps of one answer are no independent sample
+    if name.latency == "itl" and answers < _FEWEST_ANSWERS:
+        return f"from {answers} answers, {_FEWEST_ANSWERS} are needed"
+    return ""
+
+
+def _interval_text(interval: tuple[float, float]) -> str:
+    low, high = interval
+    if math.isinf(high):
+        return f"at least {_duration_text(low)} with 95 % confidence" if low else "no interval"
+    return f"90 % interval {_duration_text(low)} to {_duration_text(high)}"
+
+
+def _duration_text(ns: float) -> str:
+    return format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
 
 
 def _wanted(text: str, unit: str) -> float:

@@ -32,7 +32,7 @@ def figures(**more: Any) -> ExpectationInputs:
         "counts": {"engine_deaths": 1, "hangs": 0, "failures": 2, "length_mismatch": 3},
         "ok_share": {"": 0.97, "images": 0.5, "none": None},
         "outcomes": {"": {"ok": 97, "http_error": 3, "shed": 1}, "images": {"ok": 5}},
-        "latency": {"": latency(0.1, 0.2, 0.3, bounds=1), "images": latency(1.0)},
+        "latency": {"": latency(*([0.1, 0.2, 0.3] * 100), bounds=1), "images": latency(1.0)},
         "recoveries_s": [],
     }
     return ExpectationInputs(**{**base, **more})
@@ -75,6 +75,38 @@ def test_expectation_of_latency_is_void_with_a_limited_generator() -> None:
     limited = figures(void="we were too slow ourselves")
     assert judge("ttft_p99 <= 1s", limited).verdict == "unknown"
     assert judge("ok_share >= 95%", limited).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("p50", 20), ("p90", 50), ("p95", 100), ("p99", 300), ("p999", 3000), ("mean", 20)]
+)
+def test_expectation_of_a_percentile_needs_its_sample(name: str, needed: int) -> None:
+    for n, decision in ((2, "unknown"), (needed - 1, "unknown"), (needed, "pass")):
+        judged = judge(f"ttft_{name} < 2s", figures(latency={"": latency(*([0.1] * n))}))
+        assert (judged.verdict, f"needs {needed:,} samples" in judged.actual) == (decision, decision == "unknown")
+
+
+def test_expectation_of_a_percentile_fails_early_where_that_is_proved() -> None:
+    slow, mixed = latency(5.0, 5.0), latency(*[0.1] * 40, 5.0)
+    assert judge("ttft_p99 < 2s", figures(latency={"": slow})).verdict == "fail"
+    assert judge("ttft_p99 < 2s", figures(latency={"": mixed})).verdict == "unknown"
+    assert judge("ttft_p50 < 2s", figures(latency={"": slow})).verdict == "unknown"
+
+
+def test_expectation_of_a_percentile_shows_its_interval() -> None:
+    values = [i / 1000 for i in range(100, 500)]
+    judged = judge("ttft_p50 < 2s", figures(latency={"": latency(*values)}))
+    assert judged.verdict == "pass"
+    assert judged.actual == "300ms (90 % interval 283ms to 317ms, n = 400)"
+    few = judge("ttft_p99 < 2s", figures(latency={"": latency(*[0.1] * 100)}))
+    assert few.actual == "100ms (at least 100ms with 95 % confidence, n = 100): p99 needs 300 samples"
+
+
+def test_expectation_of_gaps_needs_answers_too() -> None:
+    few = latency(0.1, 0.1)
+    few.itl.add(10_000_000, 5000)
+    judged = judge("itl_p99 < 1s", figures(latency={"": few}))
+    assert (judged.verdict, judged.actual.partition(": ")[2]) == ("unknown", "from 2 answers, 20 are needed")
 
 
 @pytest.mark.parametrize(
