@@ -12,6 +12,7 @@ from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
 _ONE_DEATH_S = 60.0  # a dying server logs for less than this; a restart takes longer or logs its start
+_ENDED = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")  # they only pass another exception on
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
 
@@ -66,7 +67,9 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     unknown: dict[int, Match] = {}
     for match in life:
         if match.id == UNKNOWN.id and match.chain:
-            unknown.setdefault(match.chain, match)  # the first of a chain is the root
+            first = unknown.setdefault(match.chain, match)  # the first of a chain is the root
+            if first.values.get("exception") in _ENDED and match.values.get("exception") not in _ENDED:
+                unknown[match.chain] = match
     last_echo: Match | None = None  # the last echo with a known exception
     engine_cause: Match | None = (
         None  # the engine's own last line on a request: the API server's echo adds nothing to it

@@ -9,6 +9,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from loadchaos.analysis.classify.python_stack import HEADER
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 
 # What a server's own line begins with; it has to follow a transport's mark that might be the server's own word.
@@ -49,6 +51,11 @@ _JSON_TEXTS = (
 _JSON_INSIDE = ("jsonPayload", "body", "Body")
 _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
 _JSON_LIMIT = 1 << 20
+_FLAT_BREAK = re.compile(r"\\r?\\n|\s*(?=\bFile \"[^\"]+\", line \d+)")
+_FLAT_FRAME = re.compile(r'File "[^"]+", line \d+(?:, in (?:<\w+>|\w+))?')
+_FLAT_EXCEPTION = re.compile(
+    r"\s(?=(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Group)(?::\s|$))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,8 @@ def expand(raw: str) -> list[str]:
     raw = raw.rstrip("\r\n")
     if "\x1b" in raw:
         raw = _ANSI.sub("", raw)
+    if HEADER in raw and (lines := _unflattened(raw)):
+        return lines
     start = raw.find("{")
     if start < 0 or not raw.endswith("}") or len(raw) > _JSON_LIMIT or (start and not _OUTER.match(raw)):
         return [raw]
@@ -100,6 +109,28 @@ def expand(raw: str) -> list[str]:
         return [raw]
     texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in _texts(record)]
     return [line for text in texts for line in text.splitlines() if line] or [raw]
+
+
+def _unflattened(raw: str) -> list[str]:
+    """Split a traceback that a logger wrote in one line; [] if it is none.
+
+    Its line breaks are written as `\\n`, or are spaces.
+    """
+    end = raw.index(HEADER) + len(HEADER)
+    if 'File "' not in raw[end:] or raw.lstrip().startswith("{") or len(raw) > _JSON_LIMIT:
+        return []
+    literal = "\\n" in raw[end:]
+    lines = [raw[:end].rstrip() + ":"]
+    for part in _FLAT_BREAK.split(raw[end:].lstrip(":")):
+        if literal or not part.strip():
+            lines += [part] if part.strip() else []
+            continue
+        frame = _FLAT_FRAME.match(part)
+        code, *exception = _FLAT_EXCEPTION.split(part[frame.end() :] if frame else part, maxsplit=1)
+        lines += [f"  {frame[0]}"] if frame else []
+        lines += [f"    {code.strip()}"] if code.strip() else []
+        lines += [text.strip() for text in exception]
+    return lines
 
 
 def _texts(record: object) -> list[str]:

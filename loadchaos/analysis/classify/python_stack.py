@@ -11,6 +11,8 @@ _FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<fu
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _CARETS = re.compile(r"\s*[\^~]+[\^~ ]*$")
+_GROUP_MEMBER = re.compile(r" *\+[-+]+ (?:\d+|\.\.\.) -+$")  # the next exception of an ExceptionGroup
+_GROUP_MARGIN = re.compile(r"^ *\| *")
 _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say what matters
 
 
@@ -84,7 +86,7 @@ class Trace:
 
 def begins_chained_traceback(text: str) -> bool:
     """True for the line before a traceback that follows from the last one."""
-    return text.startswith(_CHAIN)
+    return _GROUP_MARGIN.sub("", text).startswith(_CHAIN) or _GROUP_MEMBER.match(text) is not None
 
 
 def guilty_frame(frames: Sequence[Frame], skip: Sequence[re.Pattern[str]]) -> Frame | None:
