@@ -9,10 +9,13 @@ cannot be taken back.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
+
+from loadchaos.core.secret_forms import FORMS, PEM_BEGIN, PEM_BODY, PEM_END, PEM_HEAD, TOKEN_BYTES
 
 REDACTED = "[redacted]"
 _MARK = REDACTED.encode()
@@ -20,91 +23,73 @@ SHORTEST_LITERAL = 6
 """Shorter secrets are not searched for as text: they would match harmless words everywhere."""
 _SHORTEST_NUMBER = 8  # a variable's value of digits only: 262144 is a setting, not a secret
 _LONGEST_LINE_BYTES = 1 << 16
-_TOKEN_CHARS = rb"A-Za-z0-9._~+/=%-"
-_TOKEN_BYTES = b"".join(re.findall(rb"[" + _TOKEN_CHARS + rb"]", bytes(range(128))))
-
 _SECRET_WORD = {
     "key", "keys", "apikey", "token", "secret", "password", "passwd", "auth", "authorization", "credential",
-    "credentials", "cookie",
+    "credentials", "cookie", "pwd", "passphrase", "passcode", "dsn", "jwt",
 }  # fmt: skip
 # AUTH_MODE=internal or KEY_FILE=/etc/key.pem are about a secret and hold none; hiding "internal" would blind the log.
 _ABOUT_WORD = {
     "file", "path", "dir", "type", "mode", "sock", "url", "name", "env", "enabled", "timeout", "limit", "length", "len",
     "size", "count", "max", "min", "algo", "algorithm", "provider", "method",
 }  # fmt: skip
+_LAST_WORD = {"pass", "pat"}  # DB_PASS and GITLAB_PAT, but not PASS_THROUGH
+_JOINED = ("password", "passwd", "passphrase", "apikey", "secret", "token")  # PGPASSWORD
+_FOLDERS = {"PWD", "OLDPWD"}
+_ENGINE_SETTING = re.compile(
+    r"(?:VLLM|LMDEPLOY|SGLANG|SGL|TM|CUDA|NCCL|TORCH|PYTORCH|TRITON|NVIDIA|HF|TRANSFORMERS|TOKENIZERS|OMP|MKL|GLOO|UCX|RAY|"
+    r"PYTHON|LC|FLASHINFER|HIP|ROCR|ASCEND|XPU)[A-Z]*_|PYTHON[A-Z]+$|LANG$"
+)
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def secret_name(name: str) -> bool:
     """Tell whether a name denotes a secret: OPENAI_API_KEY, x-api-key."""
     words = [word.lower() for word in _WORDS.split(name) if word]
-    return bool(words) and words[-1] not in _ABOUT_WORD and not _SECRET_WORD.isdisjoint(words)
+    if not words or words[-1] in _ABOUT_WORD or name in _FOLDERS:
+        return False
+    return not _SECRET_WORD.isdisjoint(words) or words[-1] in _LAST_WORD or words[-1].endswith(_JOINED)
 
 
-_SETTINGS = [
-    first + sep + second
-    for first, second in (
-        (b"api", b"key"),
-        (b"access", b"token"),
-        (b"auth", b"token"),
-        (b"client", b"secret"),
-        (b"secret", b"key"),
-        (b"hf", b"token"),
+HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
+"""Prefix of variables that tell a process of loadchaos which values to hide; they are not for the server."""
+
+
+def hidden_variables(values: Iterable[str]) -> dict[str, str]:
+    """Make variables that tell another process which values to hide."""
+    return {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(values)}
+
+
+def hidden_values(environment: Mapping[str, str]) -> list[str]:
+    """Read the values of `hidden_variables`."""
+    return [value for name, value in environment.items() if name.startswith(HIDDEN_VARIABLE)]
+
+
+def launch_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Select the variables of a launch command that may hold a secret.
+
+    All do but plain settings: numbers, existing paths, and words under the name of an engine's setting.
+    """
+    return {name: value for name, value in environment.items() if not _is_setting(name, value)}
+
+
+def _is_setting(name: str, value: str) -> bool:
+    if secret_name(name):
+        return False
+    if re.fullmatch(r"[0-9.,:]*", value) and len(value) < _SHORTEST_NUMBER:
+        return True
+    if value.startswith("/") and all(_exists(part) for part in value.split(":") if part):
+        return True
+    return (
+        _ENGINE_SETTING.match(name) is not None
+        and re.fullmatch(r"[A-Za-z]{1,16}([_-][A-Za-z]{1,16})*", value) is not None
     )
-    for sep in (b"_", b"-", b"")
-] + [b"password", b"passwd"]
-_NAME = rb"(?:" + rb"|".join(_SETTINGS) + rb")"
-_PARAMETER = (
-    rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"
-    rb"(?:access_|api_|auth_|id_)?token|api[_-]?key|key|code|password|secret"
-)
-_QUOTE = rb"(?:b?['\"])?"  # also of bytes as Python prints them
-_PREFIXES = [b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"xox", b"nvapi-"]
 
-# Each form of a secret: words of which one must be there (lower case; looking for them is cheap, matching is not), and
-# a pattern of which group 1 is kept and the rest replaced. No pattern reaches over the end of a line.
-_FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
-    # Headers, as HTTP, as JSON, as Python prints them.
-    (
-        [b"authorization"],
-        re.compile(
-            rb"(?i)(\b(?:proxy-)?authorization\b['\"]?[ \t]*[:=,][ \t]*"
-            + _QUOTE
-            + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"
-        ),
-    ),
-    (
-        [b"x-api-key", b"x-auth-token", b"x-goog-api-key"],
-        re.compile(
-            rb"(?i)(\bx-(?:api-key|auth-token|goog-api-key)\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"
-        ),
-    ),
-    ([b"cookie"], re.compile(rb"(?i)(\b(?:set-)?cookie['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
-    ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
-    # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
-    (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),
-    (
-        _SETTINGS,
-        re.compile(rb"(?i)(" + _NAME + rb"[ \t]*[:=][ \t]*)(?!None\b|null\b|True\b|False\b)[^\s'\"\[(,;&]+"),
-    ),
-    ([b"--"], re.compile(rb"(?i)(--[a-z-]*(?:api-key|token|secret|password|auth)(?:[ \t]+|=)['\"]?)[^\s'\"]+")),
-    (
-        [b"_key=", b"_token=", b"_secret=", b"_password=", b"_auth="],
-        re.compile(rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)=['\"]?)[^\s'\",;]{6,}"),
-    ),
-    # URLs: user:password@, and the parameters that sign one.
-    ([b"@"], re.compile(rb"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"@]+(?=@)")),
-    ([b"?", b"&"], re.compile(rb"(?i)([?&](?:" + _PARAMETER + rb")=)[^&\s'\"#<>]+")),
-    # Keys that show what they are.
-    ([b"sk-"], re.compile(rb"()\bsk-[A-Za-z0-9_-]{8,}")),
-    ([b"hf_"], re.compile(rb"()\bhf_[A-Za-z0-9]{20,}")),
-    (
-        _PREFIXES,
-        re.compile(rb"()\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,})"),
-    ),
-    ([b"akia", b"asia"], re.compile(rb"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
-    ([b"aiza", b"eyj"], re.compile(rb"()\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)")),
-)
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a name that is too long
+    except ValueError:
+        return False
 
 
 class Redactor:
@@ -119,6 +104,7 @@ class Redactor:
         self._literal: list[re.Pattern[bytes] | None] = [None]  # one cell, shared by forks
         self._rest = b""
         self._inside = False
+        self._in_key = False  # the stream is between the first and the last line of a private key
         for secret in secrets:
             self.add(secret)
 
@@ -157,13 +143,22 @@ class Redactor:
 
     def redact(self, data: bytes) -> bytes:
         """Redact a complete text of any number of lines."""
+        return self._redact(data, in_key=False)[0]
+
+    def _redact(self, data: bytes, *, in_key: bool) -> tuple[bytes, bool]:
+        """Redact a text that may begin or end inside a private key.
+
+        Returns it, and whether it ends there.
+        """
+        if in_key or b"PRIVATE KEY" in data:
+            data, in_key = _hide_keys(data, in_key)
         if self._literal[0] is not None:
             data = self._literal[0].sub(_MARK, data)
         lower = data.lower()
-        for words, form in _FORMS:
+        for words, form in FORMS:
             if any(word in lower for word in words):
                 data = form.sub(rb"\1" + _MARK, data)
-        return data
+        return data, in_key
 
     def text(self, text: str) -> str:
         """Redact a complete text given as str."""
@@ -175,14 +170,14 @@ class Redactor:
         A line is held back until its end has come.
         """
         if self._inside:
-            data = data.lstrip(_TOKEN_BYTES)
+            data = data.lstrip(TOKEN_BYTES)
             if not data:
                 return b""
             self._inside = False
         buffer = self._rest + data
         end = max(buffer.rfind(b"\n"), buffer.rfind(b"\r")) + 1
         done, self._rest = buffer[:end], buffer[end:]
-        out = self.redact(done) if done else b""
+        out = self._redact_next(done) if done else b""
         if len(self._rest) > _LONGEST_LINE_BYTES:
             out += self._cut()
         return out
@@ -190,13 +185,20 @@ class Redactor:
     def flush(self) -> bytes:
         """End the stream and return the rest."""
         rest, self._rest, self._inside = self._rest, b"", False
-        return self.redact(rest)
+        out = self._redact_next(rest)
+        self._in_key = False
+        return out
+
+    def _redact_next(self, data: bytes) -> bytes:
+        """Redact the next lines of a stream."""
+        out, self._in_key = self._redact(data, in_key=self._in_key)
+        return out
 
     def _cut(self) -> bytes:
         """Return the front of an endless line, cut outside any secret."""
         keep = max([_LONGEST_LINE_BYTES // 4, *map(len, self._secrets)])
         cut = max(len(self._rest) - keep, 0)
-        for pattern in (self._literal[0], *(form for _, form in _FORMS)):
+        for pattern in (self._literal[0], *(form for _, form in FORMS)):
             for match in pattern.finditer(self._rest) if pattern is not None else ():
                 if match.start() < cut < match.end():
                     cut = match.start()
@@ -205,7 +207,7 @@ class Redactor:
             self._rest, self._inside = b"", True
             return _MARK
         front, self._rest = self._rest[:cut], self._rest[cut:]
-        return self.redact(front)
+        return self._redact_next(front)
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """Redact a command line and learn its secret options (`--api-key X`)."""
@@ -253,3 +255,23 @@ def _hides(key: object, value: object) -> bool:
     """Tell whether a value is hidden: a text or texts under a secret name."""
     texts = value if isinstance(value, list | tuple) else [value]
     return isinstance(key, str) and secret_name(key) and all(isinstance(text, str) for text in texts)
+
+
+def _hide_keys(data: bytes, in_key: bool) -> tuple[bytes, bool]:
+    """Hide the lines of private keys.
+
+    Returns the text, and whether it ends inside a key. A line without base64 ends a key that has no last line.
+    """
+    lines = data.splitlines(keepends=True)
+    for n, line in enumerate(lines):
+        if in_key and PEM_END in line:
+            in_key = False
+            before, mark, after = line.partition(PEM_END)
+            lines[n] = PEM_BODY.sub(_MARK, before) + mark + after
+        elif in_key:
+            lines[n], found = PEM_BODY.subn(_MARK, line)
+            in_key = bool(found) or PEM_HEAD.search(line) is not None
+        elif (begin := PEM_BEGIN.search(line)) is not None and PEM_END not in line[begin.end() :]:
+            in_key = True
+            lines[n] = line[: begin.end()] + PEM_BODY.sub(_MARK, line[begin.end() :])
+    return b"".join(lines), in_key

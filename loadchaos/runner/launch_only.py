@@ -18,7 +18,7 @@ import httpx
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.redact import Redactor
+from loadchaos.core.redact import Redactor, launch_secrets
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.process.launcher import (
@@ -55,7 +55,8 @@ class StandaloneLaunch:
     def __init__(self, server: CommandLine, folder: RunFolder, print_line: Callable[[str], None]) -> None:
         self._typed, self._folder, self._print = server, folder, print_line
         redactor = Redactor.from_environment(os.environ)
-        redactor.mapping(server.env)
+        for value in launch_secrets(server.env).values():
+            redactor.add(value)
         shown = redactor.argv(server.argv)
         self._events = Writer(folder.events, "launch")
         self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)

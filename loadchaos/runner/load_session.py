@@ -65,7 +65,7 @@ class LoadSession:
         self._silent_ticks = 0
         if self._commands is not None:
             self._commands.load_begins(self._attacks.injector)
-        await self._process.begin(*locust_arguments(self._context.options))
+        await self._process.begin(*locust_arguments(self._context.options, self._context.profile))
         if (master := self._context.options.master) is not None:
             self._notices.waiting(master, None if self._context.target.kind == "external" else self._server.url)
             # The load process knows how long to wait for them.

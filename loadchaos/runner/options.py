@@ -10,6 +10,7 @@ from pathlib import Path
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Terms
+from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import image_files
 from loadchaos.profile.profile import Profile
@@ -230,9 +231,10 @@ def planned_headers(options: Options) -> dict[str, str]:
     }
 
 
-def locust_arguments(options: Options) -> tuple[list[str], dict[str, str]]:
+def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dict[str, str]]:
     """Locust's own options and the environment variables for its process."""
-    variables = header_variables(options)
+    launch = profile.target.launch
+    variables = {**header_variables(options), **hidden_variables(launch_secrets(launch.env).values() if launch else ())}
     if (master := options.master) is not None:
         argv = ["--master", "--expect-workers", str(master.workers), "--master-bind-host", master.bind_host]
         argv += ["--master-bind-port", str(master.bind_port)]

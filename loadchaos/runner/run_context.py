@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadchaos.core.ledger.recorder import create_folder
-from loadchaos.core.redact import Redactor
+from loadchaos.core.redact import Redactor, launch_secrets
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.interrupts import Interrupts
 from loadchaos.runner.options import Options, target_spec
@@ -48,6 +48,7 @@ def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
         redactor.add(value)
         redactor.add(value.split(" ")[-1])  # without `Bearer`
     if profile.target.launch is not None:
-        redactor.mapping(profile.target.launch.env)
+        for value in launch_secrets(profile.target.launch.env).values():
+            redactor.add(value)
         redactor.argv(list(profile.target.launch.command))
     return redactor

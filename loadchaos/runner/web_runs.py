@@ -88,7 +88,7 @@ async def _serve(
 ) -> int:
     ended = asyncio.Event()
     _end_on_signals(ended)
-    await ui.begin(*locust_arguments(options))
+    await ui.begin(*locust_arguments(options, profile))
     await _wait_until_up(ui, ended)
     print_line(_start_lines(ui.web))
     code = 0

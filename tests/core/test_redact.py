@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.core.redact import REDACTED, Redactor, secret_name
+from loadchaos.core.redact import REDACTED, Redactor, launch_secrets, secret_name
 
 SECRET = "s3cr3t-Value/with+odd=chars"
 
@@ -36,6 +38,29 @@ SECRET = "s3cr3t-Value/with+odd=chars"
         "key is sk-abcDEF123456",
         "token hf_abcDEF123456abcDEF123456abcDEF12",
         "eyJabcDEF123456.eyJabcDEF123456.abcDEF123456",
+        '{"aws_secret_access_key": "abcDEF123456"}',
+        "aws_secret_access_key = 'abcDEF123456'",
+        "AWS_SECRET_ACCESS_KEY=abcDEF123456",
+        '{"token": "abcDEF123456"}',
+        "X-Vault-Token: abcDEF123456",
+        "{'x-vault-token': 'abcDEF123456'}",
+        "PRIVATE-TOKEN: abcDEF123456",
+        "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abcDEF123456==;EndpointSuffix=core",
+        "Endpoint=sb://x;SharedAccessKey=abcDEF123456=",
+        "cloned with glpat-abcDEF123456abcDEF12",
+        "stripe sk_live_abcDEF123456abcDEF12 and more",
+        "stripe rk_test_abcDEF123456abcDEF12 and more",
+        "SG.abcDEF123456abcDEF123456.abcDEF123456abcDEF123456",
+        "npm_abcDEF123456abcDEF123456abcDEF123456",
+        "dckr_pat_abcDEF123456abcDEF123456",
+        "hvs.abcDEF123456abcDEF123456",
+        "https://hooks.slack.com/services/T0/B0/abcDEF123456",
+        "DB_PASSPHRASE=abcDEF123456 serve",
+        'gitlab_pat: "abcDEF123456"',
+        "SENTRY_DSN=abcDEF123456",
+        '{"jwt": "abcDEF123456"}',
+        "credentials='abcDEF123456'",
+        "-----BEGIN RSA PRIVATE KEY-----\\nabcDEF123456\\nabcDEF123456==\\n-----END RSA PRIVATE KEY-----",
     ],
 )
 def test_redactor_replaces_secret_of_a_known_form(line: str) -> None:
@@ -56,6 +81,11 @@ def test_redactor_replaces_secret_of_a_known_form(line: str) -> None:
         "http://127.0.0.1:8000/v1/chat/completions?mode=abort&level=1",
         "EngineCore encountered an issue. See stack trace (above) for the root cause.",
         "internal error happened, status code ResponseType.INPUT_LENGTH_ERROR",
+        '{"logprobs": {"content": [{"token": " the", "logprob": -0.1}, {"token": "internationalization"}]}}',
+        "eos_token='<|im_end|>' pad_token='<|endoftext|>' max_tokens=123456",
+        "forward_pass: 12.5 ms, file_path='/x/y.py', x-request-id: abcdef, prefix-caching=True",
+        "-----BEGIN CERTIFICATE-----",
+        "the private key is not shown",
     ],
 )
 def test_redactor_keeps_ordinary_server_text(line: str) -> None:
@@ -84,7 +114,10 @@ def test_redactor_hides_the_longer_of_two_secrets_with_equal_begin() -> None:
     [
         ("OPENAI_API_KEY", True), ("HF_TOKEN", True), ("DB_PASSWORD", True), ("X-Api-Key", True), ("authToken", True),
         ("AWS_SECRET_ACCESS_KEY", True), ("AWS_ACCESS_KEY_ID", True), ("proxy-authorization", True),
-        ("TOKENIZERS_PARALLELISM", False), ("MAX_NUM_BATCHED_TOKENS", False), ("KEYBOARD", False), ("PATH", False),
+        ("DB_PASS", True), ("MYSQL_PWD", True), ("GITLAB_PAT", True), ("SSH_PASSPHRASE", True), ("SENTRY_DSN", True),
+        ("SERVICE_JWT", True), ("CLIENT_SECRET", True), ("GOOGLE_CREDENTIALS", True), ("PGPASSWORD", True), ("pass", True),
+        ("PWD", False), ("OLDPWD", False), ("PASS_THROUGH", False), ("PATTERN", False), ("PATH", False), ("BYPASS", False),
+        ("TOKENIZERS_PARALLELISM", False), ("MAX_NUM_BATCHED_TOKENS", False), ("KEYBOARD", False),
         ("SSL_KEY_FILE", False), ("AUTH_MODE", False), ("", False),
     ],
 )  # fmt: skip
@@ -191,3 +224,46 @@ def test_redactor_is_idempotent(text: str) -> None:
 def test_redactor_accepts_any_bytes(data: bytes) -> None:
     redactor = Redactor(["abcdef"])
     assert b"abcdef" not in redactor.feed(data) + redactor.flush()
+
+
+def pem(kind: str = "RSA PRIVATE KEY", prefix: str = "") -> str:
+    body = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"] * 5 + ["abcDEF123456=="]
+    return "".join(f"{prefix}{line}\n" for line in [f"-----BEGIN {kind}-----", *body, f"-----END {kind}-----"])
+
+
+@pytest.mark.parametrize("prefix", ["", "INFO 11-20 15:53:40 [x.py:1] ", "(EngineCore pid=12) "])
+@pytest.mark.parametrize("kind", ["PRIVATE KEY", "RSA PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
+@pytest.mark.parametrize("size", [1, 30, 10_000])
+def test_redactor_hides_a_private_key_of_several_lines(kind: str, prefix: str, size: int) -> None:
+    text = f"before\n{pem(kind, prefix)}INFO Application startup complete.\n".encode()
+    redactor = Redactor()
+    out = b"".join(redactor.feed(text[i : i + size]) for i in range(0, len(text), size)) + redactor.flush()
+    assert b"MIIE" not in out
+    assert b"abcDEF" not in out
+    assert out.startswith(b"before\n")
+    assert out.endswith(b"INFO Application startup complete.\n")
+    assert out == Redactor().redact(text)
+
+
+def test_redactor_shows_text_after_a_private_key_without_an_end() -> None:
+    text = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nINFO the server is up.\nand this as well\n"
+    assert Redactor().text(text).endswith("INFO the server is up.\nand this as well\n")
+
+
+def test_launch_secrets_are_all_values_but_plain_settings(tmp_path: Path) -> None:
+    secrets = {"MY_THING": "correct-horse", "VLLM_API_KEY": "abc", "GIT_PAT": "abcdefgh", "VLLM_X": "f00-b4r-s3cret",
+               "PHRASE": "correcthorse", "PIN": "12345678", "LOST": "/no/such/folder"}  # fmt: skip
+    settings = {"VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+                "HF_HOME": str(tmp_path), "PYTHONPATH": f"{tmp_path}:/usr",
+                "VLLM_WORKER_MULTIPROC_METHOD": "forkserver"}  # fmt: skip
+    assert launch_secrets({**secrets, **settings}) == secrets
+
+
+@pytest.mark.parametrize(
+    "piece", ["--", "-----BEGIN PRIVATE KEY-----", "x-", "secret", "x", "a.b-", "token:", "sk_live_"]
+)
+def test_redactor_takes_linear_time_for_a_long_line(piece: str) -> None:
+    line = (piece * 65536)[:65536].encode() + b" --secret x-token private key"
+    begin = time.process_time()
+    Redactor().redact(line)
+    assert time.process_time() - begin < 2.0

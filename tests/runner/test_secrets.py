@@ -13,6 +13,7 @@ port, argv_key = int(sys.argv[1]), sys.argv[3]
 say = lambda text: (sys.stdout.write(text), sys.stdout.flush())
 say("INFO 11-20 15:53:40 [utils.py:1] non-default args: {'api_key': ['%s'], 'port': 1}\\n" % argv_key)
 say("INFO env INTERNAL_SIGNING_KEY=%s HF_TOKEN=%s\\n" % (os.environ["INTERNAL_SIGNING_KEY"], os.environ["HF_TOKEN"]))
+say("INFO the setting is %s\\n" % os.environ["A_PLAIN_NAME"])
 say("GET https://b.s3.amazonaws.com/i.png?X-Amz-Expires=60&X-Amz-Signature=SECRETurl7777777\\n")
 say("client sent Authorization: Bearer SECRETsp")
 time.sleep(0.3)
@@ -49,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         n += 1
         if n > 8 and n % 2:
             say("ERROR 11-20 15:53:40 [x.py:1] request failed, headers: %s\\n" % dict(self.headers))
-            said = "upstream refused, headers: %s" % dict(self.headers)
+            said = "upstream refused: %s, headers: %s" % (os.environ["A_PLAIN_NAME"], dict(self.headers))
             return self.answer(500, {"error": {"message": said, "code": 500}})
         words = 5 + len(str(asked["messages"][-1]["content"]).split())
         usage = {"prompt_tokens": words, "completion_tokens": 1, "total_tokens": words + 1}
@@ -68,6 +69,7 @@ PLANTED = {
     "SECRETkeyenv2222222": "the API key's variable",
     "SECRETlaunch3333333": "launch.env, under a name of its own",
     "SECRETlaunch4444444": "launch.env, under a well-known name",
+    "SECRETplain999999999": "launch.env, under a name that denotes no secret",
     "SECRETinfo5555555": "/server_info",
     "SECRETargv6666666": "the server's command line",
     "SECRETurl7777777": "a signed URL in the log",
@@ -79,7 +81,11 @@ def test_secrets_are_in_no_file_of_the_run(start: Any, unused_port: int, tmp_pat
     script = tmp_path / "talks.py"
     script.write_text(TALKS)
     command = [sys.executable, str(script), str(unused_port), "--api-key", "SECRETargv6666666"]
-    environment = {"INTERNAL_SIGNING_KEY": "SECRETlaunch3333333", "HF_TOKEN": "SECRETlaunch4444444"}
+    environment = {
+        "INTERNAL_SIGNING_KEY": "SECRETlaunch3333333",
+        "A_PLAIN_NAME": "SECRETplain999999999",
+        "HF_TOKEN": "SECRETlaunch4444444",
+    }
     launch = {"command": command, "env": environment, "url": f"http://127.0.0.1:{unused_port}", "ready_within": "20s"}
     run = start(
         "--header",

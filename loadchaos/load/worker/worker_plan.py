@@ -12,7 +12,7 @@ import orjson
 
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.model import Facts, Reply, Step
-from loadchaos.core.redact import Redactor
+from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.version import __version__
 from loadchaos.load import payloads, registry
@@ -117,7 +117,7 @@ class WorkerPlan:
         given: Mapping[str, str] = plan.get("headers") or {}
         header_dict = header_values(given, plan.get("api_key_env"), env)
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
-        self._redactor = Redactor(secrets)
+        self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
         self._headers = {
             "User-Agent": f"loadchaos/{__version__}",

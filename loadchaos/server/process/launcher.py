@@ -23,11 +23,9 @@ from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
+from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
-
-HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
-"""Prefix of the variables that tell the supervisor which values to redact; the server never gets them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class LaunchCommand:
     Args:
         env: Variables on top of our environment.
         replica: Name of the replica in the ledger.
-        secret_env: Variables whose values are redacted in its output.
+        secret_env: Variables whose values are redacted in its output, besides those of `env` that may hold a secret.
         secrets: Values of ours that the server may log; they are redacted in its output.
         limits: Limits of each of its processes: names of `LIMITS`, bytes and numbers.
     """
@@ -195,8 +193,9 @@ class LaunchedServer:
         self._gpus = await nvml.memory_used_mib()
         # We hold the reading end as well: a server whose supervisor is killed must not fail on writing its output.
         self._output, output = os.pipe()
-        hidden = {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(self._command.secrets)}
-        options = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
+        hidden = hidden_variables(self._command.secrets)
+        names = {**dict.fromkeys(self._command.secret_env), **launch_secrets(self._command.env)}
+        options = [arg for name in names for arg in ("--secret-env", name)]
         options += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._supervisor = await asyncio.create_subprocess_exec(

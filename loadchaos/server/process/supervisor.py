@@ -33,11 +33,10 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.parquet import HOUR_S
 from loadchaos.core.ledger.rows import LinesRow
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.redact import Redactor
+from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
-_HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"  # as in launcher.py, which this process need not import
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
 """Time the server lives on after `run` was killed: the load ends first, or it would record a death of the server."""
@@ -269,7 +268,7 @@ def main() -> int:
     for name in args.secret_env:
         if value := os.environ.get(name):
             redactor.add(value)
-    for variable in [v for v in os.environ if v.startswith(_HIDDEN_VARIABLE)]:
+    for variable in [v for v in os.environ if v.startswith(HIDDEN_VARIABLE)]:
         redactor.add(os.environ.pop(variable))
     redactor.argv(command)  # learns the values of --api-key and similar options
     try:

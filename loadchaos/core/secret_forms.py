@@ -1,0 +1,157 @@
+"""Forms of secrets: headers, settings, URLs, keys that show what they are.
+
+`FORMS` is data for `Redactor`. The prefixes of keys follow the rules of detect-secrets and gitleaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_TOKEN_CHARS = rb"A-Za-z0-9._~+/=%-"
+TOKEN_BYTES = b"".join(re.findall(rb"[" + _TOKEN_CHARS + rb"]", bytes(range(128))))
+
+_SETTINGS = [
+    first + sep + second
+    for first, second in (
+        (b"api", b"key"),
+        (b"access", b"token"),
+        (b"auth", b"token"),
+        (b"client", b"secret"),
+        (b"secret", b"key"),
+        (b"hf", b"token"),
+    )
+    for sep in (b"_", b"-", b"")
+] + [b"password", b"passwd"]
+_NAME = rb"(?:" + rb"|".join(_SETTINGS) + rb")"
+_OWNERS = (b"github", b"gitlab", b"slack", b"npm", b"bot", b"refresh", b"session", b"security", b"bearer", b"service",
+           b"vault")  # fmt: skip
+_KEYS = (b"secret", b"private", b"access", b"account", b"signing", b"encryption")
+_WIDER = [
+    b"secret", b"passphrase", b"pwd", b"credential", b"jwt", b"dsn",
+    *(sep + word + end for sep in (b"_", b"-") for word in (b"pat", b"pass") for end in (b"=", b":", b"'", b'"')),
+    *(owner + sep + b"token" for owner in _OWNERS for sep in (b"_", b"-", b"")),
+    *(key + sep + b"key" for key in _KEYS for sep in (b"_", b"-", b"")),
+]  # fmt: skip
+"""Words of which one is in every name that `_WIDER_NAME` ends."""
+_WIDER_NAME = (
+    rb"(?:secret|passphrase|(?<![a-z])pwd|credentials?|(?<![a-z])jwt|(?<![a-z])dsn|[_-]pat|[_-]pass|"
+    rb"(?:" + rb"|".join(_OWNERS) + rb")[_-]?token|(?:" + rb"|".join(_KEYS) + rb")[_-]?(?:access[_-]?)?key)"
+    rb"(?:[_-]?(?:id|value|base64|b64|string|data))?"
+)
+"""End of a name that is a secret's: aws_secret_access_key, db_passphrase, GITLAB_PAT."""
+_PARAMETER = (
+    rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"
+    rb"(?:access_|api_|auth_|id_)?token|api[_-]?key|key|code|password|secret"
+)
+_QUOTE = rb"(?:b?['\"])?"  # also of bytes as Python prints them
+_NOTHING = rb"(?!None\b|null\b|True\b|False\b|true\b|false\b)"
+
+_PREFIXED = {
+    "GitHub": rb"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}",
+    "GitLab": rb"gl(?:pat|dt|rt|ptt|soat|ft|imt|cbt|agent|oas|ffct)-[\w-]{16,}",
+    "Slack": rb"xox[abeprs]-[\w-]{10,}|xapp-[\w-]{10,}",
+    "NVIDIA": rb"nvapi-[\w-]{20,}",
+    "Stripe": rb"[sr]k_(?:live|test)_[A-Za-z0-9]{8,}|whsec_[A-Za-z0-9]{16,}",
+    "SendGrid": rb"SG\.[\w-]{16,}\.[\w-]{16,}",
+    "npm": rb"npm_[A-Za-z0-9]{36}",
+    "PyPI": rb"pypi-AgE[\w-]{16,}",
+    "Docker": rb"dckr_(?:pat|oat)_[\w-]{16,}",
+    "DigitalOcean": rb"do[opr]_v1_[a-f0-9]{32,}",
+    "Databricks": rb"dapi[a-f0-9]{32}",
+    "Groq": rb"gsk_[A-Za-z0-9]{20,}",
+    "Replicate": rb"r8_[A-Za-z0-9]{30,}",
+    "Vault": rb"hv[sbr]\.[\w-]{20,}",
+    "Google": rb"ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}",
+    "Square": rb"sq0(?:csp|atp)-[\w-]{20,}",
+    "Shopify": rb"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}",
+    "Atlassian": rb"ATATT3[\w=-]{20,}",
+    "Postman": rb"PMAK-[a-f0-9]{24}-[a-f0-9]{34}",
+    "Grafana": rb"gl(?:sa|c)_[A-Za-z0-9_+/=]{20,}",
+    "age": rb"AGE-SECRET-KEY-1[0-9A-Z]{50,}",
+}
+"""Keys by issuer, each with a beginning of its own."""
+_BEGINNINGS = [
+    b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"gldt-", b"glrt-", b"glptt-", b"glsoat-",
+    b"glft-", b"glimt-", b"glcbt-", b"glagent-", b"gloas-", b"glffct-", b"xox", b"xapp-", b"nvapi-", b"sk_live_",
+    b"sk_test_", b"rk_live_", b"rk_test_", b"whsec_", b"sg.", b"npm_", b"pypi-age", b"dckr_", b"_v1_", b"dapi", b"gsk_",
+    b"r8_", b"hvs.", b"hvb.", b"hvr.", b"ya29.", b"gocspx-", b"sq0", b"shpat_", b"shpca_", b"shppa_", b"shpss_",
+    b"atatt3", b"pmak-", b"glsa_", b"glc_", b"age-secret-key-1",
+]  # fmt: skip
+
+FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
+    # Headers, as HTTP, as JSON, as Python prints them.
+    (
+        [b"authorization"],
+        re.compile(
+            rb"(?i)(\b(?:proxy-)?authorization\b['\"]?[ \t]*[:=,][ \t]*"
+            + _QUOTE
+            + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"
+        ),
+    ),
+    (
+        [b"x-"],
+        re.compile(
+            rb"(?i)(\bx-(?:[a-z0-9]{1,20}-){0,3}(?:api-?key|key|token|secret|auth|password)\b['\"]?[ \t]*[:=,][ \t]*"
+            + _QUOTE
+            + rb")[^\s'\",;]+"
+        ),
+    ),
+    (
+        [b"private-token", b"subscription-key", b"job-token"],
+        re.compile(
+            rb"(?i)(\b(?:private-token|job-token|subscription-key)\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"
+        ),
+    ),
+    ([b"cookie"], re.compile(rb"(?i)(\b(?:set-)?cookie['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
+    ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
+    # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
+    (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),
+    (
+        _SETTINGS,
+        re.compile(rb"(?i)(" + _NAME + rb"[ \t]*[:=][ \t]*)" + _NOTHING + rb"[^\s'\"\[(,;&]+"),
+    ),
+    (_WIDER, re.compile(rb"(?i)(" + _WIDER_NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),
+    (_WIDER, re.compile(rb"(?i)(" + _WIDER_NAME + rb"=)" + _NOTHING + rb"[^\s'\"\[(,;&]{6,}")),
+    # "token": "..." is also an entry of logprobs: a text of letters and digits is none.
+    (
+        [b"token"],
+        re.compile(rb"(?i)(['\"]token['\"][ \t]*:[ \t]*b?['\"])(?=[^'\"]{0,80}[0-9])[" + _TOKEN_CHARS + rb"]{8,}"),
+    ),
+    (
+        [b"--"],
+        re.compile(
+            rb"(?i)((?<![a-z-])--[a-z-]{0,40}?(?:api-key|token|secret|password|passphrase|auth)(?:[ \t]+|=)['\"]?)[^\s'\"]+"
+        ),
+    ),
+    (
+        [b"_key=", b"_token=", b"_secret=", b"_password=", b"_auth="],
+        re.compile(rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)=['\"]?)[^\s'\",;]{6,}"),
+    ),
+    # URLs: user:password@, and the parameters that sign one.
+    ([b"@"], re.compile(rb"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"@]+(?=@)")),
+    ([b"?", b"&"], re.compile(rb"(?i)([?&](?:" + _PARAMETER + rb")=)[^&\s'\"#<>]+")),
+    ([b"hooks.slack.com", b"webhooks/"], re.compile(rb"((?:hooks\.slack\.com/\w+|/api/webhooks)/)[\w/-]{8,}")),
+    # Keys that show what they are.
+    ([b"sk-"], re.compile(rb"()\bsk-[A-Za-z0-9_-]{8,}")),
+    ([b"hf_"], re.compile(rb"()\bhf_[A-Za-z0-9]{20,}")),
+    (_BEGINNINGS, re.compile(rb"()\b(?:" + rb"|".join(_PREFIXED.values()) + rb")")),
+    ([b"akia", b"asia", b"abia", b"acca"], re.compile(rb"()\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b")),
+    ([b"aiza", b"eyj"], re.compile(rb"()\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)")),
+    (
+        [b"private key"],
+        re.compile(rb"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(?:[^\r\n-]|-(?!-))+(?=-----END )"),
+    ),
+)
+"""Each form: words of which one must be there (lower case), and a pattern of which group 1 is kept, the rest replaced.
+
+Looking for the words is cheap, matching is not. No pattern reaches over the end of a line.
+"""
+
+PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+PEM_END = b"-----END "
+PEM_BODY = re.compile(
+    rb"^\s*[A-Za-z0-9+/]{2,}={0,2}\s*$|(?:^|(?<=[\s'\"|:>]))(?:[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{2,}={1,2})(?=\s*$)"
+)
+PEM_HEAD = re.compile(rb"^\s*$|(?:Proc-Type|DEK-Info|Comment|Version):")
+"""Lines of a private key: its first, its last, and those between, which hold base64 at their end."""
