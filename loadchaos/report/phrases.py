@@ -206,7 +206,15 @@ CHECKS = {
         "run it against a server that nobody else uses, without attacks that reset its caches",
     ),
     "exact_lengths": CheckText("prompt lengths as planned"),
-    "exact_outputs": CheckText("output lengths as planned"),
+    "exact_outputs": CheckText(
+        "output lengths as planned", "", "use a server that reports usage in its streams (stream_options.include_usage)"
+    ),
+    "answer_text": CheckText(
+        "text of the answers", "", "look at one answer with curl: reasoning or text may be removed on the way"
+    ),
+    "answer_chunks": CheckText(
+        "chunks of the answers", "", "look at one stream with curl: tokens may be repeated, or usage may be wrong"
+    ),
     "idle after the load": CheckText("server idle after the load"),
     "memory": CheckText("server memory"),
 }

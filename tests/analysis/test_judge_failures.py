@@ -289,3 +289,19 @@ def test_judge_puts_failed_requests_into_the_incident(history: Any) -> None:
     judge.verdict()
     [incident] = judge.incidents
     assert ids[0] in [sent.id for sent in incident.in_flight]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("text follows the [DONE] of its answer", "text_after_done"),
+        ("text of another answer follows the [DONE]", "text_after_done"),
+        ("text follows the finish_reason of its answer", "text_after_finish"),
+    ],
+)
+def test_judge_names_text_after_the_end_of_an_answer(history: Any, text: str, name: str) -> None:
+    history.begin().work(5)
+    history.answer(history.send(1), "wrong_output", error=text)
+    verdict = history.work(20).end().verdict()
+    assert [f["id"] for f in verdict["failures"]] == [name]
+    assert verdict["verdict"] == "fail"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from loadchaos.analysis.detectors.answer_text import AnswerTextDetector
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.detectors.canary import CanaryDetector
 from loadchaos.analysis.detectors.devices import DeviceFaultDetector
@@ -36,6 +37,7 @@ DETECTORS: list[Callable[[], Detector]] = [
     MemoryLeakDetector,
     SaturationDetector,
     LateAborts,
+    AnswerTextDetector,
 ]
 """Every detector of a run. Their failures, checks and notes are reported in this order."""
 

@@ -18,6 +18,12 @@ from loadchaos.core.model import BLAMELESS
 WAIT_NS = 15 * S
 """A bad answer waits this long for state and log before it is a failure of its own."""
 MIXED_UP = "An answer contains text of another request: the server mixes up requests"
+_AFTER_THE_END = {
+    "text follows the [DONE]": ("text_after_done", "Text follows the [DONE] of an answer"),
+    "text of another answer follows": ("text_after_done", "Text of another answer follows the [DONE]"),
+    "text follows the finish_reason": ("text_after_finish", "Text follows the finish_reason of its answer"),
+}
+"""Failures of outcome `wrong_output` by the begin of their text (load/wire/outcome.py): id and title."""
 _MOST_TEXT = 2_000
 _TITLE = 160
 _INTENDED = {"unexpected_rejection": "If the refusal is intended, say so in the traffic: expect: [ok, rejected]."}
@@ -135,6 +141,12 @@ def failure_of(bad: BadAnswer) -> Failure:
         return Failure(
             "answer_of_another_request", "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome
         )
+    for begin, (name, title) in _AFTER_THE_END.items() if bad.outcome == "wrong_output" else ():
+        if bad.text.startswith(begin):
+            remedy = (
+                "A client shows it as part of the answer, or reads it as the next one. Report it with the server's log."
+            )
+            return Failure(name, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
     label = _TITLES.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
     details = [str(status)] if status and status != 200 else []

@@ -9,6 +9,7 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Row
 
 _EXAMPLES = 3
+_BLIND_SHARE = 0.01
 
 
 class ExactLengths:
@@ -17,6 +18,7 @@ class ExactLengths:
     def __init__(self) -> None:
         self.mismatches: Counter[str] = Counter()
         self._compared: Counter[str] = Counter()
+        self._uncounted: Counter[str] = Counter()
         self._unlike: dict[str, Counter[tuple[str, int]]] = {"length_mismatch": Counter(), "output_mismatch": Counter()}
 
     def feed(self, row: Row) -> None:
@@ -27,7 +29,10 @@ class ExactLengths:
         self._compare("output_mismatch", row, row.get("exact_tokens"), row.get("completion_tokens"))
 
     def _compare(self, figure: str, row: Row, planned: int | None, counted: int | None) -> None:
-        if planned is None or counted is None:
+        if planned is None:
+            return
+        if counted is None:
+            self._uncounted[figure] += 1
             return
         self._compared[figure] += 1
         if planned != counted:
@@ -39,7 +44,7 @@ class ExactLengths:
     def checks(self, expect: Sequence[str]) -> list[Check]:
         """One check per compared figure.
 
-        It fails on any mismatch, unless `expect` has a bound of its own for it.
+        It fails on any mismatch, unless `expect` has a bound of its own for it. Exact outputs without usage prove nothing.
         """
         return [
             self._check(figure, name, what, bounded=any(figure in text for text in expect))
@@ -47,13 +52,18 @@ class ExactLengths:
                 ("length_mismatch", "exact_lengths", "prompts"),
                 ("output_mismatch", "exact_outputs", "outputs"),
             )
-            if self._compared[figure]
+            if self._compared[figure] or (figure == "output_mismatch" and self._uncounted[figure])
         ]
 
     def _check(self, figure: str, name: str, what: str, *, bounded: bool) -> Check:
-        n, wrong = self._compared[figure], self.mismatches[figure]
+        n, wrong, blind = self._compared[figure], self.mismatches[figure], self._uncounted[figure]
         examples = "; ".join(
             f"{traffic}: {by:+d} in {k}" for (traffic, by), k in self._unlike[figure].most_common(_EXAMPLES)
         )
         actual = f"{n - wrong:,} of {n:,} {what}" + (f" ({examples})" if wrong else "")
-        return Check(name, "usage as planned", actual, "fail" if wrong and not bounded else "pass")
+        if wrong and not bounded:
+            return Check(name, "usage as planned", actual, "fail")
+        if figure == "output_mismatch" and blind > _BLIND_SHARE * (n + blind):
+            actual += f"; {blind:,} answers carry no usage"
+            return Check("exact_outputs", "usage as planned", actual, "unknown")
+        return Check(name, "usage as planned", actual, "pass")

@@ -14,6 +14,9 @@ from loadchaos.core.stats import bucket
 from loadchaos.load.wire.event_template import EventTemplate, json_string
 from loadchaos.load.wire.outcome import (
     MAX_ERROR_CHARS,
+    TEXT_AFTER_DONE,
+    TEXT_AFTER_FINISH,
+    TEXT_OF_OTHER_AFTER_DONE,
     ErrorObject,
     OutcomeEvent,
     OutcomeRules,
@@ -25,6 +28,8 @@ from loadchaos.load.wire.sse import Event, SseParser
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
 _TOKEN_KEYS = ("content", "reasoning", "reasoning_content", "refusal")
+_MIN_COUNTED_TOKENS = 8
+"""Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
 
 
 class _WrongShapeError(Exception):
@@ -57,6 +62,7 @@ class Completion:
         "first_answer_ns",
         "first_token_ns",
         "has_answer",
+        "has_calls",
         "has_text",
         "is_stream",
         "itl_hist",
@@ -84,6 +90,7 @@ class Completion:
         self.is_stream = asked_stream or declared_stream
         self.has_text = False
         self.has_answer = False
+        self.has_calls = False
         self._prefix = b""
         self._stream_known = False
         self._text: list[str] = []
@@ -188,7 +195,29 @@ class Completion:
         expected = "text/event-stream" if self.is_stream else "application/json"
         odd = {"reasoning_only": self.reasoning_only, "no_text": not self.has_text, "usage_missing": self.usage is None}
         found: dict[str, Any] = {name: True for name, there in odd.items() if there}
+        found |= self._count_anomalies()
         return found if content_type.startswith(expected) else {**found, "content_type": content_type[:80]}
+
+    def _count_anomalies(self) -> dict[str, Any]:
+        """Compare the text and the chunks with the tokens that the server counted."""
+        tokens = self.completion_tokens
+        found: dict[str, Any] = {}
+        if tokens is None:
+            return found
+        if self.chunks > tokens:
+            found["extra_chunks"] = self.chunks - tokens
+        # A token is a byte of text at least, unless it is special. Those of tool calls are not in the text.
+        size = len(self.text.encode("utf-8", "replace"))
+        visible = tokens - self._reasoning_tokens()
+        if self.has_text and not self.has_calls and visible >= _MIN_COUNTED_TOKENS and size < visible:
+            found["thin_text"] = size
+        return found
+
+    def _reasoning_tokens(self) -> int:
+        """Tokens of reasoning that the server counted, and may keep to itself."""
+        details = self.usage.get("completion_tokens_details") if self.usage else None
+        value = details.get("reasoning_tokens") if isinstance(details, dict) else None
+        return value if isinstance(value, int) else 0
 
     def _read_pending(self) -> None:
         early, self._pending = self._pending, []
@@ -238,11 +267,13 @@ class Completion:
         if error is None and event.name == "error":
             error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
         if error is not None:
-            outcome = error_event_outcome(error, after_token=self.has_text, rules=self.rules)
-            self.outcome_events.append(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
+            self._on_error(error)
             return
         if event.name not in {"", "message"}:
             return  # a named event is an extension (ping, progress) that no client of this protocol reads
+        if self.done_seen:
+            self._after_done(data)
+            return
         try:
             self._read_chunk(at_ns, data)
         except _WrongShapeError as e:
@@ -256,8 +287,7 @@ class Completion:
     def _not_json(self, event: Event) -> None:
         text = event.data[:300].decode("utf-8", "replace")
         if event.name == "error":
-            outcome = error_event_outcome(ErrorObject(text, None, ""), after_token=self.has_text, rules=self.rules)
-            self.outcome_events.append(OutcomeEvent(outcome, text))
+            self._on_error(ErrorObject(text, None, ""))
         elif event.name in {"", "message"}:
             self.outcome_events.append(OutcomeEvent("protocol_error", f"an event is not JSON: {text}"))
 
@@ -265,8 +295,34 @@ class Completion:
         if self.done_seen:
             return
         self.done_seen = True
-        # From here on nothing that follows can spoil the answer, nor mend it.
+        self._template = EventTemplate()  # events that follow are read in full
+        # Of what follows, only usage is right. Nothing can mend the answer.
         self.outcome_events.append(final_event(self))
+
+    def _on_error(self, error: ErrorObject) -> None:
+        after_token = self.has_text or self.done_seen
+        outcome = error_event_outcome(error, after_token=after_token, rules=self.rules)
+        self._spoil(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
+
+    def _after_done(self, data: object) -> None:
+        """Read an event after [DONE]: usage may come late, text may not."""
+        known_id, usage = self.answer_id, self.usage
+        try:
+            choices = self._read_choices(data)
+        except _WrongShapeError:
+            return  # the answer is complete: this is no part of it
+        if usage is not None:
+            self.usage = usage
+        if not any(_has_token(choice.get("delta") or choice) for choice in choices):
+            return
+        other = isinstance(data, dict) and data.get("id") not in {None, known_id}
+        self._spoil(OutcomeEvent("wrong_output", TEXT_OF_OTHER_AFTER_DONE if other else TEXT_AFTER_DONE))
+
+    def _spoil(self, event: OutcomeEvent) -> None:
+        """Add an outcome event; one that follows [DONE] takes the place of `ok`."""
+        if self.done_seen:
+            self.outcome_events = [e for e in self.outcome_events if e.outcome != "ok"]
+        self.outcome_events.append(event)
 
     def _read_chunk(self, at_ns: int, data: object) -> None:
         choices = self._read_choices(data)
@@ -274,6 +330,7 @@ class Completion:
         for choice in choices:
             index = _index(choice)
             delta = choice.get("delta")
+            finished = self.finish.get(index) is not None
             if delta is None:
                 text = choice.get("text")
                 if text is not None and not isinstance(text, str):
@@ -286,6 +343,8 @@ class Completion:
                 token, answer = token or got_token, answer or got_answer
             else:
                 raise _WrongShapeError("delta is not an object")
+            if finished and _has_token(delta if isinstance(delta, dict) else choice):
+                self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
             self._read_finish_reason(index, choice)
         if token:
             self._record_token(at_ns, answer=answer)
@@ -326,7 +385,7 @@ class Completion:
         if calls is not None and not isinstance(calls, list):
             raise _WrongShapeError("tool_calls is not a list")
         if calls or delta.get("function_call"):
-            token = answer = True
+            token = answer = self.has_calls = True
         return token, answer
 
     def _read_finish_reason(self, index: int, choice: dict[str, Any]) -> None:
@@ -337,6 +396,7 @@ class Completion:
         if not isinstance(reason, str):
             raise _WrongShapeError("finish_reason is not a string")
         self.finish[index] = reason
+        self._template = EventTemplate()  # a token that follows is read in full, as it is a fault
         if "error" in reason:
             self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
         elif "abort" in reason:
@@ -418,6 +478,13 @@ def final_event(answer: Completion) -> OutcomeEvent:
         if foreign is not None:
             return OutcomeEvent("wrong_output", f"the word of another request is in the answer: {foreign[:80]}")
     return OutcomeEvent("ok")
+
+
+def _has_token(message: Any) -> bool:
+    """Tell if a delta or text choice holds a token."""
+    if not isinstance(message, dict):
+        return False
+    return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))
 
 
 def _index(choice: dict[str, Any]) -> int:

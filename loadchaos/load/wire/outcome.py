@@ -21,6 +21,10 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 (`cut`); no connection came about (`unreached`); our limits (`stalled`, `timeout`); we hung up as planned; no HTTP."""
 
 MAX_ERROR_CHARS = 4000
+TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
+TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
+TEXT_AFTER_FINISH = "text follows the finish_reason of its answer"
+"""Error texts of outcome `wrong_output`. The text itself is the model's, which is no evidence."""
 _NO_CODE = (None, "", 0, "0")
 _OUTCOME_OF_END: Mapping[End, Outcome] = {
     "cut": "reset", "unreached": "connect_error", "stalled": "stalled", "timeout": "timeout", "hung_up": "aborted",

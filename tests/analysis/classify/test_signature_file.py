@@ -17,6 +17,7 @@ WITHOUT_A_LINE = {
     "api_server_leak", "grammar_freeze", "kv_offload_sched_deadlock", "pd_kv_leak", "duplicate_request_id", "nan_logits",
     "fd_leak", "thread_leak",
     "latency_drift", "memory_leak", "kv_leak", "silent_truncation", "lost_requests_held", "answer_of_another_request",
+    "text_after_done", "text_after_finish", "answers_without_text",
     "canary_changed", "gpu_memory_leak", "gpu_throttled", "mm_cache_spin",
 }  # fmt: skip
 GOOD = '[[signature]]\nid="a"\ntitle="t"\nseverity="request"\nfind="some words"\npattern="some words"\n'

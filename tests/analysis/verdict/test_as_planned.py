@@ -173,3 +173,18 @@ def test_image_cache_check_is_left_out_without_repeats_or_counters() -> None:
     story.counted(100, 0)
     assert story.result() == ("", "")
     assert ImageCacheHits().check(required=True) is None
+
+
+def test_exact_outputs_without_usage_are_unknown() -> None:
+    without = {"outcome": "ok", "traffic": "t", "exact_tokens": 32, "completion_tokens": None}
+    counted = {**without, "completion_tokens": 32}
+    for rows, verdict in (
+        ([without] * 4, "unknown"),
+        ([counted] * 98 + [without] * 2, "unknown"),
+        ([counted] * 99 + [without], "pass"),
+        ([{**counted, "completion_tokens": 33}, without], "fail"),
+    ):
+        (check,) = folded(rows).checks(())
+        assert (check.name, check.verdict) == ("exact_outputs", verdict)
+    assert folded([without] * 4).checks(())[0].actual == "0 of 0 outputs; 4 answers carry no usage"
+    assert folded([{**without, "exact_tokens": None}]).checks(()) == []

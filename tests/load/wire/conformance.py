@@ -58,7 +58,19 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("event_error", [True], "stream_error"),
     ("event_error_no_json", [True], "stream_error"),
     ("error_after_finish", [True], "stream_error"),
-    ("error_after_done", [True], "ok"),
+    ("error_after_done", [True], "stream_error"),
+    ("engine_dead_after_done", [True], "stream_error"),
+    ("event_error_after_done", [True], "stream_error"),
+    ("text_after_done", [True], "wrong_output"),
+    ("tokens_of_another_after_done", [True], "wrong_output"),
+    ("role_after_done", [True], "ok"),
+    ("text_after_finish", [True], "wrong_output"),
+    ("many_tokens_after_finish", [True], "wrong_output"),
+    ("role_after_finish", [True], "ok"),
+    ("content_empty_in_every_chunk", [True], "ok"),
+    ("one_word_for_16_tokens", [True], "ok"),
+    ("more_chunks_than_tokens", [True], "ok"),
+    ("no_text_no_usage", [True], "empty"),
     ("finish_error", [True], "finish_error"),
     ("finish_abort", [True], "finish_abort"),
     ("no_finish_no_done", [True], "truncated"),
@@ -184,6 +196,8 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("whole_closed_while_idle", [False], "ok"),
 ]
 SHORT = WireTimeouts(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
+_NOTED = ("no_text", "thin_text", "extra_chunks", "usage_missing")
+"""Details of an ok answer that the analysis judges over all answers (docs/outcomes.md)."""
 KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
 """Modes that are asked a second time on the connection of the first, because that is what they are about."""
 
@@ -231,6 +245,9 @@ def render() -> str:
 
 
 def _error_cell(reply: Reply) -> str:
+    notes = [f"`{name}`" for name in _NOTED if name in reply.detail] if reply.outcome == "ok" else []
+    if notes:
+        return f"noted: {', '.join(notes)}"
     text = " ".join((reply.error or "").split())
     text = text if len(text) <= 72 else text[:70] + " ..."
     return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;") or "-"

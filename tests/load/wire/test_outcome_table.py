@@ -12,7 +12,9 @@ import pytest
 from loadchaos.core.model import OUTCOMES
 from loadchaos.load.wire.exchange import WireTimeouts
 from loadchaos.load.wire.outcome import OutcomeRules
+from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
+from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, delta, frame, usage
 
 SILENT = {"never", "reset_before_headers", "closed_before_headers"}
 """No byte of an answer came."""
@@ -148,3 +150,33 @@ def test_outcome_table_contains_every_outcome() -> None:
 def test_outcome_page_of_the_docs_is_current() -> None:
     page = Path(__file__).parents[3] / "docs" / "conformance.md"
     assert page.read_text(encoding="utf-8") == render(), "run `make conformance`"
+
+
+def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any) -> None:
+    assert ask(server.url("content_empty_in_every_chunk")).detail == {"no_text": True}
+    assert ask(server.url("one_word_for_16_tokens")).detail == {"thin_text": 4}
+    assert ask(server.url("more_chunks_than_tokens")).detail == {"extra_chunks": 3}
+    hidden = {"prompt_tokens": 9, "completion_tokens": 16, "completion_tokens_details": {"reasoning_tokens": 12}}
+    word = frame(delta(content="word"))
+    server.modes["hidden_reasoning"] = misbehaving.stream(
+        ROLE, word, STOP, frame({"choices": [], "usage": hidden}), DONE
+    )
+    server.modes["long_word"] = misbehaving.stream(ROLE, frame(delta(content="w" * 16)), STOP, usage(9, 16), DONE)
+    server.modes["call"] = misbehaving.stream(
+        ROLE, frame(TOOL_CALL), frame(delta(finish="tool_calls")), usage(9, 16), DONE
+    )
+    for healthy in ("good", "four_tokens_an_event", "hidden_reasoning", "long_word", "call", "reasoning"):
+        assert ask(server.url(healthy)).detail == {}, healthy
+
+
+def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Any) -> None:
+    server.modes["quoting"] = misbehaving.stream(*GOOD, frame(delta(content="EngineDeadError")))
+    reply = ask(server.url("quoting"))
+    assert (reply.outcome, reply.error, reply.text, reply.chunks) == (
+        "wrong_output",
+        "text follows the [DONE] of its answer",
+        "Hello!",
+        3,
+    )
+    another = ask(server.url("tokens_of_another_after_done"))
+    assert (another.text, another.completion_tokens) == ("Hello!", 3)
