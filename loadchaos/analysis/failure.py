@@ -45,6 +45,8 @@ class Failure:
         replica: the server it belongs to, where a detector knows it.
         explains_death: it names the cause of a death at the same time, if nothing else does.
         attribution: who caused it.
+        before_load: no request of the load showed it: a request that identified the server did.
+        last_ns: time of the newest of its equal lines, where there are several.
         incident: the incident it belongs to.
         in_log: how many log lines or readings show it.
         at_clients: how many answers show it.
@@ -74,6 +76,8 @@ class Failure:
     replica: str | None = None
     explains_death: bool = False
     attribution: Attribution = "server"
+    before_load: bool = False
+    last_ns: int = 0
     incident: Incident | None = field(default=None, repr=False, compare=False)
     in_log: int = 0
     at_clients: int = 0
@@ -91,9 +95,13 @@ class Failure:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key of equal failures: by id; unexplained ones also by text."""
+        """Key of equal failures: by id; unexplained ones also by text.
+
+        A failure before the load is another one than the same in the load.
+        """
         by_title = self.id.startswith(_KEYED_BY_TITLE)
-        return self.id, normalise(self.title) if by_title else "", self.attribution
+        standing = f"{self.attribution}, before the load" if self.before_load else self.attribution
+        return self.id, normalise(self.title) if by_title else "", standing
 
     def to_json(self) -> dict[str, Any]:
         """The failure as in verdict.json, without times and acceptance."""
@@ -105,6 +113,7 @@ class Failure:
             "attribution": self.attribution, "known": known, "remedy": remedy,
             "incident": self.incident.folder if self.incident is not None else None,
             "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
+            **({"before_load": True} if self.before_load else {}),
         }  # fmt: skip
         if self.deaths:
             first = self.deaths[0]

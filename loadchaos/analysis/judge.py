@@ -181,6 +181,8 @@ class Judge:
         self._environment["facts"] = row.get("facts")
         if self._facts is None and row.get("facts"):
             self._facts = self._explainer.facts = Facts.from_json(row["facts"])
+            if self._facts.media_fault:
+                self._record(bad_answers.media_fault(self._facts, int(row["at_ns"]))).at_clients += 1
 
     def _on_configuration(self, row: ConfigurationRow) -> None:
         self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
@@ -235,9 +237,17 @@ class Judge:
                 return
         if failure.severity == "degraded" and self._while_starting(failure.at_ns):
             return  # no client is served yet: warnings of loading, profiling and compiling are normal
+        failure = replace(failure, before_load=self._is_before_load(failure))
         known = self._record(failure)
         known.in_log += 1 + failure.repeats
-        self._explainer.add_logged(failure.at_ns, known)
+        if not failure.before_load:
+            self._explainer.add_logged(failure.at_ns, known)
+
+    def _is_before_load(self, failure: Failure) -> bool:
+        """True for a failed request before the load, which is none of its own."""
+        begin_ns = self._health.load_begin_ns
+        newest_ns = max(failure.at_ns, failure.last_ns)
+        return failure.severity == "request" and (begin_ns is None or newest_ns < begin_ns)
 
     def _while_starting(self, at_ns: int) -> bool:
         begun = self._start_ns

@@ -95,6 +95,7 @@ class Facts:
         video_tokens: prompt tokens of one video by its kind.
         capacity_tokens: tokens that the whole KV cache holds.
         max_model_len: longest sequence of one request, in tokens.
+        media_fault: what the server did wrong when it was sent an image or a video; empty: nothing.
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
         sources: where each fact was learned.
     """
@@ -114,6 +115,7 @@ class Facts:
     image_tokens: Mapping[str, int] = field(default_factory=dict)
     videos: bool | None = None
     video_tokens: Mapping[str, int] = field(default_factory=dict)
+    media_fault: str = ""
     text: TextFacts | None = None
     speculative_decoding: bool | None = None
     development_endpoints: bool | None = None

@@ -30,6 +30,7 @@ SECTIONS = {
     "timeline": "Timeline",
     "files": "Files and commands",
     "reproduce": "Reproduce this run",
+    "before_load": "Before the load: requests that identified the server (not counted)",
     "facts": "Server as measured before the load",
 }
 """Title of each section of a verdict."""
@@ -252,7 +253,8 @@ def state_text(state: object) -> str:
 def severity_text(failure: Mapping[str, Any]) -> str:
     """Display text of a failure's severity."""
     severity = str(failure.get("severity"))
-    return SEVERITY.get(severity, clean(severity, 30))
+    text = SEVERITY.get(severity, clean(severity, 30))
+    return f"{text} before the load, not counted" if failure.get("before_load") else text
 
 
 def cause_text(failure: Mapping[str, Any]) -> str:
@@ -262,15 +264,15 @@ def cause_text(failure: Mapping[str, Any]) -> str:
 
 
 def is_server_fault(failure: Mapping[str, Any]) -> bool:
-    """True for a failure of the server that no attack of ours caused."""
-    return (failure.get("attribution") or "server") == "server"
+    """True for a failure of the server in the load that no attack of ours caused."""
+    return (failure.get("attribution") or "server") == "server" and not failure.get("before_load")
 
 
 def worst_first(failure: Mapping[str, Any]) -> tuple[int, int]:
     """Sort key of failures: the server's own first, then by severity."""
     severity = str(failure.get("severity"))
     rank = WORST_FIRST.index(severity) if severity in WORST_FIRST else len(WORST_FIRST)
-    return 0 if is_server_fault(failure) else 1, rank
+    return 2 if failure.get("before_load") else 0 if is_server_fault(failure) else 1, rank
 
 
 # -- rules: expectations and checks --------------------------------------------------------------------------------
@@ -379,7 +381,7 @@ def one_line(verdict: Mapping[str, Any]) -> str:
     ended_early: Mapping[str, Any] = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
     if verdict.get("exit_code") in _BEFORE_LOAD and ended_early.get("verdict") != "pass":
         return clean(ended_early.get("actual") or "the run ended before any load", 400)
-    failures = [f for f in verdict.get("failures") or [] if not f.get("accepted")]
+    failures = [f for f in verdict.get("failures") or [] if not (f.get("accepted") or f.get("before_load"))]
     worst = sorted([f for f in failures if is_server_fault(f)] or failures, key=worst_first)
     if worst and verdict.get("verdict") == "fail":
         others = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""

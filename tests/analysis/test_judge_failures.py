@@ -305,3 +305,31 @@ def test_judge_names_text_after_the_end_of_an_answer(history: Any, text: str, na
     verdict = history.work(20).end().verdict()
     assert [f["id"] for f in verdict["failures"]] == [name]
     assert verdict["verdict"] == "fail"
+
+
+FAILED_REQUEST = """ERROR:    Exception in ASGI application
+Traceback (most recent call last):
+  File "/opt/lmdeploy/model.py", line 205, in messages2prompt
+    content = message['content'][0]['text']
+KeyError: 'text'"""
+
+
+@pytest.mark.parametrize(("before", "during", "decision"), [(True, False, "pass"), (True, True, "fail")])
+def test_judge_tells_failures_before_the_load_from_those_of_the_load(
+    history: Any, before: bool, during: bool, decision: str
+) -> None:
+    history.add("run", what="begin", profile="test", version="0.1", seed=1, target={"kind": "external"})
+    history.idle(1)
+    if before:
+        history.log(FAILED_REQUEST).log(FAILED_REQUEST)
+    history.idle(0.5)
+    history.add("run", what="load_begin")
+    history.add("locust", what="start", pid=10)
+    history.add("load", what="begin", file="requests-0")
+    history.work(1)
+    if during:
+        history.log(FAILED_REQUEST)
+    history.work(20).end()
+    verdict = history.verdict()
+    assert verdict["verdict"] == decision
+    assert sum(not f.get("before_load") for f in verdict["failures"]) == during

@@ -250,5 +250,6 @@ def _merged(found: Sequence[Failure]) -> list[Failure]:
             merged.append(failure)
         else:
             first = merged[index[key]]
-            merged[index[key]] = replace(first, repeats=first.repeats + failure.repeats + 1)
+            last_ns = max(first.last_ns, first.at_ns, failure.at_ns)
+            merged[index[key]] = replace(first, repeats=first.repeats + failure.repeats + 1, last_ns=last_ns)
     return merged

@@ -13,7 +13,7 @@ from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.state.signals import says_engine_dead
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.model import BLAMELESS
+from loadchaos.core.model import BLAMELESS, Facts
 
 WAIT_NS = 15 * S
 """A bad answer waits this long for state and log before it is a failure of its own."""
@@ -153,6 +153,22 @@ def failure_of(bad: BadAnswer) -> Failure:
     details += [_titled(bad.text)] if bad.text else []
     title = f"{label}: {' '.join(details)}" if details else label
     return Failure(f"unexplained_{bad.outcome}", "request", title, shown, bad.at_ns, outcome=bad.outcome)
+
+
+def media_fault(facts: Facts, at_ns: int) -> Failure:
+    """The failure of a server that answers images or videos with an error.
+
+    The server was asked before the load, which then has none.
+    """
+    return Failure(
+        "image_input_error",
+        "request",
+        f"The server {facts.media_fault}; a model without image input must refuse them with a 4xx status",
+        evidence("client", facts.media_fault),
+        at_ns,
+        remedy="Report it to the maker of the server. To test images, serve a multimodal model.",
+        before_load=True,
+    )
 
 
 def at(failure: Failure, now_ns: int) -> Failure:

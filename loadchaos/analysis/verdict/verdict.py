@@ -52,17 +52,21 @@ def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | 
 
 
 def counts(failure: Mapping[str, Any]) -> bool:
-    """True for a failure that is neither accepted nor expected."""
-    return not failure["accepted"] and failure["attribution"] != "expected"
+    """True for a failure of the load that is neither accepted nor expected."""
+    return not (failure["accepted"] or failure.get("before_load")) and failure["attribution"] != "expected"
 
 
 def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Counts of failures by standing.
 
-    `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`.
+    `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`. Those before the load are counted apart,
+    where there are any.
     """
     found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
     for failure in failures:
+        if failure.get("before_load"):
+            found["before_load"] = found.get("before_load", 0) + failure["count"]
+            continue
         if failure["attribution"] != "server":
             standing = "expected" if failure["attribution"] == "expected" else "ours"
         else:

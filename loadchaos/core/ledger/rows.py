@@ -714,6 +714,7 @@ class FailureRow(_Row):
     alt: NotRequired[Annotated[Sequence[str], "other titles it occurred under"]]
     frames: NotRequired[Annotated[Sequence[str], "stack frames, innermost last"]]
     process: NotRequired[Annotated[str | None, "process that logged it"]]
+    before_load: NotRequired[Annotated[bool, "true when a request before the load showed it, and none of the load"]]
     first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
     first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the begin of the load"]]
     incidents: NotRequired[Annotated[Sequence[str], "deaths: incident folders"]]

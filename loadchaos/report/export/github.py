@@ -49,7 +49,7 @@ def annotate(verdict: Mapping[str, Any], profile: str) -> list[str]:
     """
     found = []
     for f in sorted(verdict.get("failures") or [], key=worst_first):
-        mild = f.get("accepted") or str(f.get("attribution") or "server") != "server"
+        mild = f.get("accepted") or f.get("before_load") or str(f.get("attribution") or "server") != "server"
         text = [clean(f.get("title") or "", 300), when_text(verdict, f), evidence_text(f.get("evidence"))]
         text += [known_text(k) for k in (f.get("known") or [])[:3]] + [remedy_text(f.get("remedy"))]
         title = f"loadchaos: {clean(f.get('id'), 80)} ({severity_text(f)})"

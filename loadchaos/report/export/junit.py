@@ -78,6 +78,8 @@ def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: 
     title = clean(failure.get("title") or failure.get("id"), 400)
     if failure.get("accepted"):
         case.result = [Skipped(f"accepted: {accepted_text(failure)}: {title}", attribution)]
+    elif failure.get("before_load"):
+        case.result = [Skipped(f"before the load, not counted: {title}", attribution)]
     elif attribution in {"injected", "expected"}:
         case.result = [Skipped(f"{cause_text(failure)}: {title}", attribution)]
     else:

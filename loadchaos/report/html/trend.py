@@ -25,6 +25,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
 from loadchaos.report.formatting import clean, parse_time
+from loadchaos.report.phrases import is_server_fault
 
 PAST = "trend-past.jsonl"
 """File with one line per deleted run, so that its figures stay in the trend."""
@@ -220,7 +221,7 @@ def _trend_run(folder: RunFolder, verdict: Mapping[str, Any]) -> TrendRun:
     sent = sum(n for o, n in outcomes.items() if o != "missed")
     # A refusal that the request expected is no failure; such refusals are in `by_traffic` only and count as answered.
     failed = sum(n for o, n in outcomes.items() if o not in BLAMELESS)
-    failures = [f for f in verdict.get("failures") or [] if f.get("attribution") in (None, "server")]
+    failures = [f for f in verdict.get("failures") or [] if is_server_fault(f)]
     plan = _json(folder.plan).get("profile") or {}
     exposure = str((plan.get("exposure") or {}).get("count") or "requests")
     exposed = int((verdict.get("exposures") or {}).get(exposure) or 0)

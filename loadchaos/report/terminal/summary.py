@@ -46,6 +46,7 @@ _FAILURE_COUNTS = {
     "ours": "caused by our own attacks",
     "known": "known",
     "unexplained": "unexplained",
+    "before_load": "before the load (not counted)",
 }
 
 
@@ -58,6 +59,8 @@ def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, wid
     _headline(page, verdict)
     failures = sorted(verdict.get("failures") or [], key=worst_first)
     for i, failure in enumerate(failures, 1):
+        if failure.get("before_load") and (i == 1 or not failures[i - 2].get("before_load")):
+            page.section(SECTIONS["before_load"])
         _failure(page, verdict, folder, i, failure)
     _rules(page, verdict)
     _outcomes(page, verdict)

@@ -15,6 +15,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 _READ_LIMIT_S = 10.0
+_CUT = ("RemoteProtocolError", "ReadError", "WriteError")
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
 
@@ -52,6 +53,11 @@ class DiscoveryResponse:
     status: int
     headers: Mapping[str, str]
     text: str
+
+    @property
+    def cut(self) -> bool:
+        """True when the connection ended before the response."""
+        return self.status == 0 and self.text.startswith(_CUT)
 
     def json(self) -> Any:
         """Parse the body as JSON; None if it is none."""

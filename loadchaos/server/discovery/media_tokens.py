@@ -20,6 +20,9 @@ from loadchaos.server.discovery.token_counters import prompt_counters, usage_of
 
 _QUICK_GENERATIONS = 3
 _REFUSALS = (400, 415, 422, 501)
+_NO_IMAGES = (*_REFUSALS, 404)
+"""Statuses that mean "no images" when text alone is answered: some gateways look for a model that takes them."""
+_SMALL_SIDE = 224
 
 
 def plain_png(width: int, height: int) -> str:
@@ -89,6 +92,7 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
         return facts
     sources = dict(facts.sources)
     tokens: dict[str, int] = {}
+    failed: list[DiscoveryResponse] = []
     prompts = _PromptCounter(client, facts)
     sentence, expected = sample(facts.text.words, facts.text.unit, seed=3, length=8)
     for width, height in dict.fromkeys(request.image_sizes):
@@ -96,12 +100,16 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
         if used is not None:
             tokens[f"{width}x{height}"] = used - expected - facts.text.overhead
             sources["image_tokens"] = prompts.method
-        elif answer.status in _REFUSALS and not tokens:
+        elif _is_error(answer):
+            failed.append(answer)
+        elif answer.status in _NO_IMAGES and not tokens:
             refused = f"refused with {answer.status}: {answer.text[:160]}"
             if "context length" in answer.text or "max_model_len" in answer.text:
                 sources["image_tokens"] = refused  # too large for the context: images as such may be accepted
                 continue
             return replace(facts, images=False, sources={**sources, "images": refused})
+    if failed and not tokens and (fault := await _fault(client, facts, "an image", failed[0])) is not None:
+        return replace(facts, images=False, media_fault=fault, sources={**sources, "images": fault})
     if not tokens:
         return replace(facts, sources=sources)
     # Some versions of LMDeploy drop images for text-only models: an image without tokens was not used.
@@ -110,6 +118,27 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
         return replace(facts, images=False, sources=sources)
     facts = replace(facts, images=True, image_tokens=tokens, sources={**sources, "images": "a request with an image"})
     return await _max_images(client, facts, request, prompts, sentence)
+
+
+def _is_error(answer: DiscoveryResponse) -> bool:
+    """True for a 5xx or a cut connection, which are no refusal."""
+    return answer.cut or (answer.status >= 500 and answer.status not in _REFUSALS)
+
+
+async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: DiscoveryResponse) -> str | None:
+    """Description of a server that fails on every image but answers text.
+
+    One small image and one prompt of text alone decide. None: it fails on text too, or takes the small image.
+    """
+    if what == "an image":
+        small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
+        if not _is_error(small):
+            return None
+    if (await client.generate(facts.model, "Hello")).status != 200:
+        return None
+    client.failed = None
+    text = " ".join(first.text.split())[:160]
+    return f"answers {what} with an error ({f'{first.status} {text}'.strip() if first.status else text})"
 
 
 async def _max_images(
@@ -152,6 +181,9 @@ async def measure_videos(client: DiscoveryClient, facts: Facts, request: Calibra
             sources["video_tokens"] = prompts.method
         elif not tokens:
             refused = f"refused with {answer.status}: {answer.text[:160]}"
+            if _is_error(answer) and (fault := await _fault(client, facts, "a video", answer)) is not None:
+                known = facts.media_fault or fault
+                return replace(facts, videos=False, media_fault=known, sources={**sources, "videos": fault})
             return replace(facts, videos=False, sources={**sources, "videos": refused})
     if all(cost <= 0 for cost in tokens.values()):
         sources["videos"] = "a video adds no prompt token: the server drops it"
