@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from loadchaos.cli.common import duration, echo
+from loadchaos.core.private import create_privately
 
 _READY_WITHIN_S = 1200.0
 
@@ -38,6 +39,7 @@ def launch(command: tuple[str, ...], url: str | None, ready_within: float | None
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 
+    create_privately()
     server = parse_command_line(command[0] if len(command) == 1 else command)
     if url is not None:
         server = replace(server, url=parse_target(url))

@@ -23,6 +23,7 @@ from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.resume import called_again, remaining_duration, resume_point
 from loadchaos.cli.worker import master
 from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     The server is --target, --launch, the one the profile launches, or the embedded one. PROFILE is a path or the name of a
     shipped profile.
     """
+    create_privately()
     resumed = None
     if (folder := options["resume"]) is not None:
         profile, overrides, options = called_again(ctx, folder)

@@ -10,6 +10,7 @@ import click
 
 from loadchaos.cli.common import duration, print_json, terminal, terminal_width, write_page
 from loadchaos.core.errors import LedgerError, OptionError
+from loadchaos.core.private import create_privately
 
 
 def _run_folder(path: Path) -> Any:
@@ -36,6 +37,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
     from loadchaos.report.terminal.summary import render
     from loadchaos.runner.finalize import conclude
 
+    create_privately()
     verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
     if as_json:
         print_json(verdict)
@@ -56,6 +58,7 @@ def report(run_folder: Path) -> None:
     from loadchaos.load import rebuild
     from loadchaos.runner.finalize import conclude
 
+    create_privately()
     folder = _run_folder(run_folder)
     verdict = conclude(folder, rebuild.store, on_terminal())
     if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
@@ -152,4 +155,5 @@ def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     from loadchaos.runner.follower import FollowerOptions
     from loadchaos.runner.follower import follow as follow_run
 
+    create_privately()
     sys.exit(follow_run(_run_folder(run_folder), FollowerOptions(exporter_port, live=not no_live)))

@@ -11,6 +11,7 @@ import click
 
 from loadchaos.cli.common import echo, print_json, profile_names, write_page
 from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
     from loadchaos.profile.cron import Schedule
@@ -36,6 +37,7 @@ def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int |
 
     Each run is a process of its own. Old runs are deleted as `schedule.keep` says.
     """
+    create_privately()
     if sum((once, count is not None, kind is not None)) > 1:
         raise OptionError("--once, --next and --emit exclude each other: give one of them")
     loaded, order = _order(profile, run_options, once=once)

@@ -11,6 +11,7 @@ import click
 
 from loadchaos.cli.common import duration, echo
 from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
     from loadchaos.runner.options import Master
@@ -68,5 +69,6 @@ def worker(master_host: str, master_port: int, out: Path, wait: float) -> None:
     """
     from loadchaos.load.cluster.join import join
 
+    create_privately()
     argv, variables = join(master_host, master_port, out, wait, lambda text: echo(f"loadchaos: {text}", err=True))
     os.execve(argv[0], argv, {**os.environ, **variables})  # noqa: S606 - Locust takes this process's place and signals

@@ -246,7 +246,7 @@ class FindingsFile:
         self._seen: set[tuple[Any, ...]] = set()
         self._writer: Writer | None = None
         try:
-            self._lock_fd = os.open(folder.findings, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._lock_fd = os.open(folder.findings, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as e:  # a read-only folder can still be shown
             sys.stderr.write(f"loadchaos: {folder.findings}: {e.strerror}; findings are not saved\n")
             self._lock_fd = -1

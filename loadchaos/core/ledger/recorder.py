@@ -25,7 +25,7 @@ def create_folder(out: Path, name: str) -> RunFolder:
     for attempt in range(100):
         path = out / (stem if attempt == 0 else f"{stem}-{attempt + 1}")
         try:
-            path.mkdir(parents=True)
+            path.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             if not out.is_dir():
                 raise OptionError(f"--out {out} is not a folder; give a folder that exists or can be created") from None

@@ -62,7 +62,7 @@ class Writer:
 
     def _open(self, path: Path) -> int:
         path = parquet.part_of(path, self._number)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # A predecessor may have been killed inside a row: then this line ends it.
         size = os.fstat(fd).st_size
         if size:

@@ -117,7 +117,7 @@ def _folder(spool: Path, name: str) -> Path:
     for attempt in range(100):
         path = spool / (name if attempt == 0 else f"{name}-{attempt + 1}")
         try:
-            path.mkdir(parents=True)
+            path.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             continue
         except OSError as e:

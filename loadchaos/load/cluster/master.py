@@ -204,7 +204,7 @@ class Coordinator:
         path = parquet.part_of(self._folder.requests(slot.number), slot.part)
         try:
             if slot.fd < 0:
-                slot.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                slot.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             written = os.write(slot.fd, rows)
         except OSError as e:
             raise LedgerError(f"{path}: rows could not be written: {e.strerror}; {next_step(e)}") from e

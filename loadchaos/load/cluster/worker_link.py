@@ -193,7 +193,7 @@ class WorkerLink:
             return
         new = msg.data["rows"][self._commands - int(msg.data["first"]) :]
         self._commands += len(new)
-        fd = os.open(self._control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        fd = os.open(self._control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(fd, b"".join(orjson.dumps(row) + b"\n" for row in new))
         finally:

@@ -92,7 +92,7 @@ class ChildRun:
         command = [sys.executable, "-m", "loadchaos", "run", *arguments]
         self._process = None
         try:
-            lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as e:
             raise LedgerError(f"{self._home / _LOCK}: {e.strerror}; {next_step(e)}") from e
         try:

@@ -187,7 +187,7 @@ class Lock:
         path = home / _LOCK
         try:
             home.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as e:
             raise OptionError(f"{path} cannot be written: {e.strerror}; {next_step(e)}") from e
         try:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
+from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
@@ -205,6 +206,8 @@ class LaunchedServer:
                 "--folder",
                 str(self._folder),
                 *options,
+                "--umask",
+                str(user_mask()),
                 "--pipe",
                 str(self._output),
                 str(output),

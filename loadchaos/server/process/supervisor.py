@@ -75,7 +75,7 @@ class LogFile:
         self.dropped_bytes = 0
         self._source = source
         self._index = Writer(folder.server_index, "keeper", part_s=HOUR_S)
-        self._fd = os.open(folder.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(folder.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._offset = os.fstat(self._fd).st_size
 
     def append(self, data: bytes, at_ns: int) -> None:
@@ -113,9 +113,10 @@ class ServerSupervisor:
     """Supervise one server: its process group, its output, its end."""
 
     def __init__(
-        self, folder: RunFolder, source: str, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int]
+        self, log: LogFile, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int], umask: int = -1
     ) -> None:
-        self._log = LogFile(folder, source)
+        self._log = log
+        self._umask = umask
         self._limits = limits
         self._output, self._input = pipe
         self._redactor = redactor
@@ -135,6 +136,7 @@ class ServerSupervisor:
                 stdout=self._input,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=self._umask,
                 preexec_fn=self._limit if self._limits else None,  # safe: we have no other thread yet
             )
         except (OSError, subprocess.SubprocessError) as e:
@@ -257,6 +259,7 @@ def main() -> int:
     parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="pipe for the output, created by `run`")
     parser.add_argument("--secret-env", action="append", default=[], help="variable whose value is redacted")
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=N", help=f"one of {', '.join(LIMITS)}")
+    parser.add_argument("--umask", type=int, default=-1, help="umask of the server; ours keeps its log private")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -274,7 +277,7 @@ def main() -> int:
     try:
         limits = {name: int(most) for name, _, most in (text.partition("=") for text in args.limit)}
         supervisor = ServerSupervisor(
-            RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()), limits
+            LogFile(RunFolder(args.folder), args.source), redactor, tuple(args.pipe or os.pipe()), limits, args.umask
         )
     except (LedgerError, OSError) as e:
         _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be written: {e}")

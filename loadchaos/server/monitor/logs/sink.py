@@ -32,7 +32,7 @@ class LogSink:
         self._rows = folder / f"{label}.index.jsonl"
         self._part = parquet.last_part(self._rows)
         self._index = self._next_index()
-        self._log = os.open(self.path, _FLAGS, 0o644)
+        self._log = os.open(self.path, _FLAGS, 0o600)
         self._offset = os.fstat(self._log).st_size
 
     def feed(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ class LogSink:
 
     def _next_index(self) -> int:
         self._since = time.monotonic()
-        index = os.open(parquet.part_of(self._rows, self._part), _FLAGS, 0o644)
+        index = os.open(parquet.part_of(self._rows, self._part), _FLAGS, 0o600)
         self._row(
             index,
             {
