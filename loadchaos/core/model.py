@@ -42,6 +42,9 @@ BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", 
 KERNEL_LOG = "watch/logs/kernel.log"
 """File of a run with the kernel log of this machine: GPU errors and OOM kills."""
 
+REPLACED = ("sent as text only", "in place of a rung")
+"""Ends of a `fitted` text that mean: nothing is left of what the traffic is about."""
+
 GPU_SLOWED: Mapping[int, str] = {
     0x8: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake",
 }  # fmt: skip

@@ -207,6 +207,12 @@ CHECKS = {
         "run it against a server that nobody else uses, without attacks that reset its caches",
     ),
     "exact_lengths": CheckText("prompt lengths as planned"),
+    "image_usage": CheckText("image tokens in the usage of answers"),
+    "substance": CheckText(
+        "requests with the payload of the profile",
+        "",
+        "use a server that takes what the profile sends, or leave that traffic out with --set traffic.N.weight=0",
+    ),
     "exact_outputs": CheckText(
         "output lengths as planned", "", "use a server that reports usage in its streams (stream_options.include_usage)"
     ),

@@ -35,3 +35,34 @@ def test_server_that_fails_on_images_gets_text_and_one_finding(images: str, star
     assert all(f["before_load"] for f in verdict["failures"])
     assert "before the load" in " ".join(run.output.split())
     assert verdict["failure_counts"]["known"] == verdict["failure_counts"]["unexplained"] == 0
+
+
+@pytest.mark.parametrize(("traffic", "verdict"), [([IMAGES], "unknown"), ([TEXT, IMAGES], "pass")])
+def test_profile_of_images_on_a_model_that_ignores_them_is_unknown(
+    traffic: list[dict[str, Any]], verdict: str, start: Any
+) -> None:
+    with serving(ForeignServer(PAGES, images="ignored")) as server:
+        run = start("--target", server.url, traffic=traffic, expect=EXPECT)
+        assert run.ends() == {"unknown": 3, "pass": 0}[verdict], run.output
+    assert run.verdict()["verdict"] == verdict
+    if verdict == "unknown":
+        assert run.check("substance")["actual"] == "20 of 20 requests were replaced by text (images)"
+        assert "with the payload of the profile" in " ".join(run.output.split())
+
+
+def test_streamed_usage_without_image_tokens_is_a_finding_of_its_own(start: Any) -> None:
+    with serving(ForeignServer(PAGES, images="uncounted_in_streams")) as server:
+        run = start("--target", server.url, traffic=[TEXT, IMAGES], expect=EXPECT)
+        assert run.ends() == 0, run.output
+    assert run.check("exact_lengths")["verdict"] == "pass"
+    assert "left out in all 5 answers of images" in run.check("image_usage")["actual"]
+    assert run.rows("requests-*.jsonl", row="begin", images=1)
+
+
+def test_no_huge_prompt_follows_where_a_server_has_no_limit(start: Any) -> None:
+    near = {"name": "near", "payload": {"near_limit": {"band": "-8..-1", "step": 4, "plus": [0]}}}
+    with serving(ForeignServer(PAGES)) as server:
+        run = start("--target", server.url, "--authorize", server.url, traffic=[near])
+        assert run.ends() == 3, run.output
+    assert max(row["len"] for row in run.rows("requests-*.jsonl", row="begin")) < 10_000
+    assert run.check("substance")["verdict"] == "unknown"

@@ -13,10 +13,16 @@ _BLIND_SHARE = 0.01
 
 
 class ExactLengths:
-    """Folds end rows of ok answers with usage; `mismatches` counts by figure."""
+    """Folds end rows of ok answers with usage; `mismatches` counts by figure.
+
+    Usage that leaves out exactly the image tokens, in every answer of a traffic, is a finding of its own: the request had
+    the planned length.
+    """
 
     def __init__(self) -> None:
-        self.mismatches: Counter[str] = Counter()
+        self._mismatches: Counter[str] = Counter()
+        self._with_images: Counter[str] = Counter()
+        self._left_out: Counter[tuple[str, int]] = Counter()  # by traffic and difference
         self._compared: Counter[str] = Counter()
         self._uncounted: Counter[str] = Counter()
         self._unlike: dict[str, Counter[tuple[str, int]]] = {"length_mismatch": Counter(), "output_mismatch": Counter()}
@@ -35,18 +41,35 @@ class ExactLengths:
             self._uncounted[figure] += 1
             return
         self._compared[figure] += 1
+        key, images = (str(row.get("traffic")), counted - planned), int(row.get("image_tokens") or 0)
+        if figure == "length_mismatch" and images:
+            self._with_images[key[0]] += 1
+            if counted == planned - images:
+                self._left_out[key] += 1
+                return
         if planned != counted:
-            self.mismatches[figure] += 1
-            unlike, key = self._unlike[figure], (str(row.get("traffic")), counted - planned)
+            self._mismatches[figure] += 1
+            unlike = self._unlike[figure]
             if key in unlike or len(unlike) < 1000:
                 unlike[key] += 1
+
+    @property
+    def mismatches(self) -> Counter[str]:
+        """Answers that differ from the plan, by figure."""
+        left_out = sum(n for (traffic, _), n in self._left_out.items() if not self._never_counted(traffic))
+        return self._mismatches + Counter({"length_mismatch": left_out})
+
+    def _never_counted(self, traffic: str) -> bool:
+        """True if no answer of a traffic counts its images in the usage."""
+        left_out = sum(n for (of, _), n in self._left_out.items() if of == traffic)
+        return 0 < left_out == self._with_images[traffic]
 
     def checks(self, expect: Sequence[str]) -> list[Check]:
         """One check per compared figure.
 
         It fails on any mismatch, unless `expect` has a bound of its own for it. Exact outputs without usage prove nothing.
         """
-        return [
+        checks = [
             self._check(figure, name, what, bounded=any(figure in text for text in expect))
             for figure, name, what in (
                 ("length_mismatch", "exact_lengths", "prompts"),
@@ -54,12 +77,21 @@ class ExactLengths:
             )
             if self._compared[figure] or (figure == "output_mismatch" and self._uncounted[figure])
         ]
+        return [*checks, *self._image_usage()]
+
+    def _image_usage(self) -> list[Check]:
+        """Finding: the usage of answers leaves out the tokens of images."""
+        found = [(traffic, n) for traffic, n in sorted(self._with_images.items()) if self._never_counted(traffic)]
+        texts = [f"left out in all {n:,} answers of {traffic}" for traffic, n in found]
+        actual = "; ".join(texts) + ", though usage counted them before the load"
+        return [Check("image_usage", "image tokens in usage", actual, "pass")] if found else []
 
     def _check(self, figure: str, name: str, what: str, *, bounded: bool) -> Check:
         n, wrong, blind = self._compared[figure], self.mismatches[figure], self._uncounted[figure]
-        examples = "; ".join(
-            f"{traffic}: {by:+d} in {k}" for (traffic, by), k in self._unlike[figure].most_common(_EXAMPLES)
-        )
+        unlike = self._unlike[figure]
+        if figure == "length_mismatch":
+            unlike = unlike + Counter({k: n for k, n in self._left_out.items() if not self._never_counted(k[0])})
+        examples = "; ".join(f"{traffic}: {by:+d} in {k}" for (traffic, by), k in unlike.most_common(_EXAMPLES))
         actual = f"{n - wrong:,} of {n:,} {what}" + (f" ({examples})" if wrong else "")
         if wrong and not bounded:
             return Check(name, "usage as planned", actual, "fail")

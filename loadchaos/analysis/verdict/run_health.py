@@ -26,7 +26,7 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     WorkerRow,
 )
-from loadchaos.core.model import KERNEL_LOG, Decision, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
 from loadchaos.core.stats import LogHistogram
 
 _MOST_FITTED = 20
@@ -70,6 +70,7 @@ class RunHealth:
         self._longest_gap: tuple[float, int] = (0.0, 0)
         self._probes = self._scrapes = 0
         self._begun: Counter[str] = Counter()
+        self._replaced: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
         self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_lines = 0  # of the logs that --server-log names
@@ -168,6 +169,7 @@ class RunHealth:
         fitted = str(row.get("fitted") or "")
         key = str(row.get("traffic")), _NUMBER.sub("N", fitted)
         self._begun[key[0]] += 1
+        self._replaced[key[0]] += fitted.endswith(REPLACED)
         if key[1] and (key in self._fitted or len(self._fitted) < _MOST_FITTED):
             self._fitted[key] += 1
             if self._fitted_as.setdefault(key, fitted) != fitted:
@@ -295,8 +297,15 @@ class RunHealth:
         return Check("watching", expected, f"{self._probes} probes, longest gap {gap_s:.1f} s", "pass")
 
     def _fitted_checks(self) -> list[Check]:
-        """Checks of requests that were adjusted to the server."""
-        return [
+        """Checks of requests that were adjusted to the server.
+
+        A run in which most requests were replaced by short text proves nothing about its profile.
+        """
+        replaced, sent = self._replaced.total(), self._begun.total()
+        kinds = ", ".join(traffic for traffic, n in sorted(self._replaced.items()) if n)
+        actual = f"{replaced} of {sent} requests were replaced by text ({kinds})"
+        void = [Check("substance", "most requests as planned", actual, "unknown")] if replaced > sent / 2 else []
+        return void + [
             Check(
                 f"fitted {key[0]}",
                 "as in the profile",

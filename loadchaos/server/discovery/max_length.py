@@ -66,9 +66,10 @@ async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
     found = await search(takes, text.overhead + 1, known, MOST_GENERATIONS)
     if found is None:
         return replace(facts, sources={**facts.sources, "input_limit": "no prompt was answered"})
-    source = f"prompts of up to {found.longest} tokens were answered"
-    if found.refused is not None:
-        source = f"{found.longest} tokens were answered, {found.refused} not: {found.reason}"
+    if found.refused is None:  # the longest prompt of the search is a limit of ours
+        source = f"no limit found: prompts of up to {found.longest} tokens were answered"
+        return replace(facts, sources={**facts.sources, "input_limit": source})
+    source = f"{found.longest} tokens were answered, {found.refused} not: {found.reason}"
     return replace(facts, input_limit=found.longest, sources={**facts.sources, "input_limit": source})
 
 

@@ -47,6 +47,22 @@ def test_exact_lengths_compare_only_planned_and_reported_answers(row: Row) -> No
     assert folded([dict(row)]).checks(()) == []
 
 
+def test_exact_lengths_name_usage_without_image_tokens() -> None:
+    row = end(traffic="images", planned_tokens=300, image_tokens=256, prompt_tokens=44)
+    exactness = folded([row] * 3)
+    assert [(c.name, c.verdict) for c in exactness.checks(())] == [("exact_lengths", "pass"), ("image_usage", "pass")]
+    assert exactness.mismatches["length_mismatch"] == 0
+    assert "left out in all 3 answers of images" in exactness.checks(())[1].actual
+
+
+def test_exact_lengths_fail_when_only_some_answers_leave_out_image_tokens() -> None:
+    row = end(traffic="images", planned_tokens=300, image_tokens=256, prompt_tokens=44)
+    exactness = folded([row, {**row, "prompt_tokens": 300}])
+    (check,) = exactness.checks(())
+    assert (check.actual, check.verdict) == ("1 of 2 prompts (images: -256 in 1)", "fail")
+    assert exactness.mismatches["length_mismatch"] == 1
+
+
 # --- images -------------------------------------------------------------------------------------------------------------
 
 

@@ -85,3 +85,18 @@ def test_longest_prompt_is_exact_after_many_generations() -> None:
     facts = asyncio.run(ask())
     assert facts.input_limit == limit
     assert f"{limit} tokens were answered, {limit + 1} not" in facts.sources["input_limit"]
+
+
+def test_longest_prompt_of_a_server_without_limit_is_not_known() -> None:
+    def served(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+
+    async def ask() -> Facts:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
+            text = TextFacts(0, (("a", 1),), "a", "usage")
+            asker = DiscoveryClient(client, "http://u", "http://u")
+            return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
+
+    facts = asyncio.run(ask())
+    assert facts.input_limit is None
+    assert "no limit found" in facts.sources["input_limit"]
