@@ -16,6 +16,8 @@ from loadchaos.core.stats import LogHistogram
 
 _NS = 1_000_000_000
 _LOWER_BOUNDS = frozenset({"timeout", "stalled"})
+INTERRUPTED = _LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
+"""Outcomes of answers that may end between two tokens: that gap is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class LatencySample:
 def sample_of(end: Row) -> LatencySample | None:
     """Measure the request of an `end` row.
 
-    Returns None where its times say nothing about the server: any outcome other than an answer or a timeout, and
-    every request of a client that is slow on purpose.
+    Returns None where its times say nothing about the server: those of a client that is slow on purpose, and of most
+    failures. Of an answer that was interrupted the gaps between tokens count.
     """
     due_ns = _due_ns(end)
     if due_ns is None:
@@ -52,7 +54,9 @@ def sample_of(end: Row) -> LatencySample | None:
     if end.get("outcome") in _LOWER_BOUNDS:
         ended_ns = end["at_ns"]
         ttft_ns = _since(due_ns, end.get("first_token_ns") or ended_ns)
-        return LatencySample(ttft_ns, None, _since(due_ns, ended_ns), lower_bound=True)
+        return LatencySample(ttft_ns, None, _since(due_ns, ended_ns), end.get("itl_hist") or {}, lower_bound=True)
+    if end.get("outcome") in INTERRUPTED and end.get("itl_hist"):
+        return LatencySample(gaps=end["itl_hist"])
     return None
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from loadchaos.core.stats import bucket
+
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])
 def test_latency_counts_a_timeout_as_its_wait(outcome: str, history: Any) -> None:
@@ -39,3 +41,15 @@ def test_latency_leaves_out_failed_requests(outcome: str, history: Any) -> None:
     history.answer(history.send(10), outcome, took_s=30)
     latency = history.end().verdict()["latency"]["text"]
     assert (latency["e2e_s"]["n"], latency["lower_bounds"]) == (10, 0)
+
+
+@pytest.mark.parametrize("outcome", ["stalled", "timeout", "reset", "truncated", "stream_error", "aborted"])
+def test_latency_holds_the_gaps_of_an_interrupted_answer(outcome: str, history: Any) -> None:
+    """Six answers that froze for 25 s among 44 of ten gaps of 10 ms each."""
+    quick, frozen = bucket(10_000_000), bucket(25_000_000_000)
+    history.begin().answer(history.send(44), took_s=0.5, itl_hist={quick: 10})
+    history.answer(history.send(6), outcome, took_s=30, itl_hist={quick: 9, frozen: 1})
+    latency = history.end().verdict()["latency"]["text"]
+    assert latency["itl_s"]["n"] == 500
+    assert latency["itl_s"]["p99"] == pytest.approx(25, rel=0.02)
+    assert latency["itl_s"]["p50"] == pytest.approx(0.01, rel=0.02)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.request_stats import RequestStats
-from loadchaos.core.latency import LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
+from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.stats import bucket
@@ -54,11 +54,19 @@ def test_latency_without_due_counts_from_sent() -> None:
 
 @pytest.mark.parametrize("outcome", ["timeout", "stalled"])
 def test_latency_of_a_timeout_is_a_lower_bound(outcome: str) -> None:
-    assert sample_of(end(outcome, first_token_ns=None)) == LatencySample(2 * S, None, 2 * S, lower_bound=True)
-    assert sample_of(end(outcome)) == LatencySample(100 * MS, None, 2 * S, lower_bound=True)
+    no_token = end(outcome, first_token_ns=None, itl_hist={})
+    assert sample_of(no_token) == LatencySample(2 * S, None, 2 * S, lower_bound=True)
+    gaps = {bucket(20 * MS): 7}
+    assert sample_of(end(outcome)) == LatencySample(100 * MS, None, 2 * S, gaps, lower_bound=True)
 
 
-@pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - {"ok", "timeout", "stalled"}))
+@pytest.mark.parametrize("outcome", sorted(INTERRUPTED - {"timeout", "stalled"}))
+def test_latency_of_an_interrupted_answer_is_its_gaps(outcome: str) -> None:
+    assert sample_of(end(outcome)) == LatencySample(gaps={bucket(20 * MS): 7})
+    assert sample_of(end(outcome, itl_hist={})) is None
+
+
+@pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - INTERRUPTED - {"ok"}))
 def test_latency_of_any_other_outcome_is_not_counted(outcome: str) -> None:
     assert sample_of(end(outcome)) is None
 

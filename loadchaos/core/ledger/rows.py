@@ -158,7 +158,11 @@ class EndRow(_Row):
     first_answer_ns: Annotated[int | None, MOMENT, "first token that is not reasoning"]
     last_byte_ns: Annotated[int | None, MOMENT, "last byte of the answer"]
     chunks: Annotated[int, "stream events that carried tokens"]
-    itl_hist: Annotated[GapHistogram, "gaps between chunks: counts by `core.stats.bucket` of nanoseconds"]
+    itl_hist: Annotated[
+        GapHistogram,
+        "gaps between chunks: counts by `core.stats.bucket` of nanoseconds; of an interrupted answer also the open "
+        "one where it is the longest",
+    ]
     largest_gap_ns: Annotated[int, NS, "largest gap between two chunks"]
     finish_reason: Annotated[str | None, "finish_reason of the answer"]
     prompt_tokens: Annotated[int | None, TOKENS, "prompt tokens as the server counted them"]

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.model import Reply
+from loadchaos.core.stats import bucket
 from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.load.wire.http1 import ResponseParser
 from loadchaos.load.wire.outcome import (
@@ -294,7 +296,7 @@ class Exchange:
             last_byte_ns=self.last_byte_ns,
             end_ns=now,
             chunks=a.chunks if a else 0,
-            itl_hist=a.itl_hist if a and not self.slowed else {},
+            itl_hist=self._gaps(now, first),
             largest_gap_ns=self._largest_gap(now, first),
             finish_reason=a.finish_reason if a else None,
             prompt_tokens=a.prompt_tokens if a else None,
@@ -433,13 +435,29 @@ class Exchange:
             ending = [final_event(self.answer)]
         return [*self.answer.outcome_events, *ending]
 
+    def _gaps(self, now_ns: int, first: OutcomeEvent) -> dict[int, int]:
+        """Count the gaps between tokens, and the open one where it is the longest.
+
+        A server that freezes and is given up would otherwise look as fast as before.
+        """
+        if self.answer is None or self.slowed:
+            return {}
+        gaps, open_ns = self.answer.itl_hist, self._open_gap(now_ns, first)
+        if open_ns > self.answer.largest_gap_ns:
+            gaps = {**gaps, bucket(open_ns): gaps.get(bucket(open_ns), 0) + 1}
+        return gaps
+
     def _largest_gap(self, now_ns: int, first: OutcomeEvent) -> int:
         if self.answer is None or self.slowed:
             return 0
-        gap = self.answer.largest_gap_ns
-        if first.outcome in {"stalled", "timeout"} and self.answer.last_token_ns is not None:
-            gap = max(gap, now_ns - self.answer.last_token_ns)
-        return gap
+        return max(self.answer.largest_gap_ns, self._open_gap(now_ns, first))
+
+    def _open_gap(self, now_ns: int, first: OutcomeEvent) -> int:
+        """Time since the last token of an answer that was interrupted, else 0."""
+        answer = self.answer
+        if answer is None or answer.last_token_ns is None or answer.finished or first.outcome not in INTERRUPTED:
+            return 0
+        return now_ns - answer.last_token_ns
 
     def _detail(self, first: OutcomeEvent) -> dict[str, Any]:
         detail: dict[str, Any] = {}

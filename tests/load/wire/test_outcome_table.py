@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from loadchaos.core.model import OUTCOMES
+from loadchaos.core.stats import bucket_middle
 from loadchaos.load.wire.exchange import WireTimeouts
 from loadchaos.load.wire.outcome import OutcomeRules
 from tests.load.wire import misbehaving
@@ -180,3 +181,60 @@ def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Any) -> 
     )
     another = ask(server.url("tokens_of_another_after_done"))
     assert (another.text, another.completion_tokens) == ("Hello!", 3)
+
+
+def _gaps_s(reply: Any) -> list[float]:
+    return sorted(bucket_middle(i) / 1e9 for i, n in reply.itl_hist.items() for _ in range(n))
+
+
+def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Send tokens 10 ms apart, freeze for 300 ms, and go on with `then`."""
+
+    def act(peer: Any) -> None:
+        peer.sendall(misbehaving.stream(end=b""))
+        for word in ("a", "b", "c"):
+            peer.sendall(misbehaving.chunk(frame(delta(content=word))))
+            time.sleep(0.01)
+        time.sleep(0.3)
+        then(peer)
+
+    return act
+
+
+def _finish(peer: Any) -> None:
+    for part in (frame(delta(content="d")), STOP, usage(9, 4), DONE):
+        peer.sendall(misbehaving.chunk(part))
+    peer.sendall(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("then", "outcome"),
+    [
+        (_finish, "ok"),
+        (misbehaving.reset, "reset"),
+        (misbehaving.close, "reset"),
+        (lambda peer: peer.sendall(misbehaving.chunk(frame(misbehaving.error("boom")))), "stream_error"),
+        (lambda peer: peer.sendall(b"0\r\n\r\n"), "truncated"),
+        (lambda peer: time.sleep(1), "stalled"),
+    ],
+)
+def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[Any], None], outcome: str) -> None:
+    server.modes["frozen"] = _frozen(then)
+    limits = WireTimeouts(between_bytes_ns=290_000_000 if outcome == "stalled" else 500_000_000)
+    reply = ask(server.url("frozen"), limits=limits)
+    assert reply.outcome == outcome
+    gaps = _gaps_s(reply)
+    assert len(gaps) == 3
+    assert gaps[-1] > 0.28
+    assert reply.largest_gap_ns > 280_000_000
+
+
+def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Any) -> None:
+    def act(peer: Any) -> None:
+        _frozen(lambda peer: peer.sendall(misbehaving.chunk(frame(delta(content="d")))))(peer)
+        misbehaving.reset(peer)
+
+    server.modes["frozen_before"] = act
+    reply = ask(server.url("frozen_before"))
+    assert reply.outcome == "reset"
+    assert len(_gaps_s(reply)) == 3
