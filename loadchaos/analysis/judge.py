@@ -32,7 +32,7 @@ from loadchaos.analysis.verdict import symptoms
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
 from loadchaos.analysis.verdict.exact_lengths import ExactLengths
-from loadchaos.analysis.verdict.expectations import ExpectationInputs
+from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.run_health import RunHealth
@@ -304,7 +304,7 @@ class Judge:
         failures = self._accepted(terms)
         episodes = self._tracker.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
-        figures = rules.figures_of(failures, episodes, self._figures(episodes))
+        figures = rules.figures_of(failures, episodes, self._figures(episodes, terms.expect))
         judged = rules.expectations(terms, figures)
         decision = rules.decide(failures, judged, checks)
         exposure = str((terms.exposure or {}).get("count") or "requests")
@@ -415,12 +415,13 @@ class Judge:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
         return checks
 
-    def _figures(self, episodes: list[Incident]) -> ExpectationInputs:
+    def _figures(self, episodes: list[Incident], expect: Sequence[str]) -> ExpectationInputs:
         why = [w for p in self._stats.phases.values() if (w := p.limit_reason())]
         down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
         return ExpectationInputs(
             counts=dict(self._exact_lengths.mismatches),
-            ok_share=self._stats.ok_share(),
+            ok=self._stats.ok_parts(shed_allowed(expect)),
+            errors=self._stats.error_parts(),
             outcomes={**self._stats.outcomes, "": self._stats.total()},
             latency={**self._stats.latency, "": self._stats.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],

@@ -6,7 +6,7 @@ Memory grows with what is open, not with the run.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,20 @@ from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import LogHistogram
 
 S = 1_000_000_000
-_NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "shed", "unfinished"})
+_NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "unfinished"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share as two counts: `n` of `whole`."""
+
+    n: int
+    whole: int
+
+    @property
+    def share(self) -> float | None:
+        """The share from 0 to 1; None of nothing."""
+        return self.n / self.whole if self.whole else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,9 @@ class RequestStats:
         self.begun_by: Counter[str] = Counter()
         self.due_ok: Counter[str] = Counter()
         self.came_ok: Counter[str] = Counter()
+        self.shed: Counter[str] = Counter()  # of those due to succeed
+        self.failed: Counter[str] = Counter()
+        self.judged: Counter[str] = Counter()
         self.first_sent_ns: int | None = None
 
     def begin(self, row: BeginRow) -> Sent:
@@ -130,9 +146,13 @@ class RequestStats:
             latency = self.latency[traffic] = LatencyHistograms()
         latency.feed(row)
         expect = row.get("expect") or ("ok",)
-        if "ok" in expect and outcome not in _NOT_DUE_TO_SUCCEED:
-            self.due_ok[traffic] += 1
-            self.came_ok[traffic] += outcome in expect
+        if outcome not in _NOT_DUE_TO_SUCCEED:
+            self.judged[traffic] += 1
+            self.failed[traffic] += outcome not in expect
+            if "ok" in expect:
+                self.due_ok[traffic] += 1
+                self.came_ok[traffic] += outcome in expect
+                self.shed[traffic] += outcome == "shed" and outcome not in expect
         return sent
 
     def miss(self, row: MissedRow) -> None:
@@ -159,17 +179,24 @@ class RequestStats:
             found.update(counts)
         return found
 
-    def ok_share(self) -> dict[str, float | None]:
-        """Share of requests that succeeded, of those that had to.
+    def ok_parts(self, shed_allowed: Container[str] = ()) -> dict[str, Part]:
+        """Requests that succeeded, of those that had to, by traffic; "" is all of it.
 
-        By traffic and for all (""); None where none had to.
+        A request that the server shed had to succeed, unless its traffic (or "" for all) is in `shed_allowed`.
         """
-        shares: dict[str, float | None] = {
-            traffic: self.came_ok[traffic] / self.due_ok[traffic] if self.due_ok[traffic] else None
-            for traffic in self.outcomes
-        }
-        due = self.due_ok.total()
-        return {**shares, "": self.came_ok.total() / due if due else None}
+        parts = {}
+        for traffic in self.outcomes:
+            excused = self.shed[traffic] if "" in shed_allowed or traffic in shed_allowed else 0
+            parts[traffic] = Part(self.came_ok[traffic], self.due_ok[traffic] - excused)
+        return {**parts, "": _sum(parts.values())}
+
+    def error_parts(self) -> dict[str, Part]:
+        """Requests with an outcome that was not expected, of those with an outcome, by traffic; "" is all of it.
+
+        Requests that we aborted are in neither number.
+        """
+        parts = {traffic: Part(self.failed[traffic], self.judged[traffic]) for traffic in self.outcomes}
+        return {**parts, "": _sum(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:
         """`{traffic: {"begun": n, "ok": n}}` up to now."""
@@ -202,3 +229,8 @@ class RequestStats:
         if (phase := self.phases.get(n)) is None:
             phase = self.phases[n] = PhaseStats()
         return phase
+
+
+def _sum(parts: Iterable[Part]) -> Part:
+    found = list(parts)
+    return Part(sum(p.n for p in found), sum(p.whole for p in found))

@@ -192,6 +192,7 @@ class Request:
         fitted: text that names what was reduced to fit the server; empty: nothing.
         exact: tokens that the answer must have; None: any number up to `max_tokens`.
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
+        most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
     """
 
     step: Step
@@ -209,6 +210,7 @@ class Request:
     exact: int | None = None
     image_names: Sequence[int] | None = ()
     videos: int = 0
+    most: int | None = None
 
 
 @slotted_dataclass(frozen=True)

@@ -333,3 +333,28 @@ def test_judge_tells_failures_before_the_load_from_those_of_the_load(
     verdict = history.verdict()
     assert verdict["verdict"] == decision
     assert sum(not f.get("before_load") for f in verdict["failures"]) == during
+
+
+def refused(history: Any, **more: Any) -> Any:
+    """A run of 5 answers and 995 times 429."""
+    history.begin().answer(history.send(5))
+    return history.answer(history.send(995), "shed", status=429, **more).end()
+
+
+def test_shed_requests_count_in_ok_share(history: Any) -> None:
+    verdict = refused(history).verdict(expect=["ok_share >= 80%"])
+    (share,) = verdict["expectations"]
+    assert (verdict["verdict"], share["verdict"]) == ("fail", "fail")
+    assert share["actual"] == "0.50%, 5 of 1,000 requests that had to succeed"
+
+
+def test_shed_requests_that_the_traffic_expects_are_left_out_or_right(history: Any) -> None:
+    (share,) = refused(history, expect=["ok", "shed"]).verdict(expect=["ok_share >= 80%"])["expectations"]
+    assert (share["verdict"], share["actual"][:7]) == ("pass", "100.00%")
+
+
+def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: Any) -> None:
+    rules = refused(history).verdict(expect=["ok_share >= 80%", "shed_share <= 99.9%"])["expectations"]
+    assert [r["verdict"] for r in rules] == ["pass", "pass"]
+    other = history.verdict(expect=["ok_share >= 80%", "images.shed_share <= 99.9%"])["expectations"]
+    assert other[0]["verdict"] == "fail"

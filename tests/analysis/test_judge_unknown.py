@@ -50,7 +50,7 @@ def case_half_missed(h: Any) -> Any:
 
 def case_shed(h: Any) -> Any:
     h.begin().work(20)
-    h.answer(h.send(20), "shed", status=503)
+    h.answer(h.send(6), "shed", status=503)
     return h.end()
 
 

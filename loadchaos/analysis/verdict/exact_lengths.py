@@ -23,6 +23,7 @@ class ExactLengths:
         self._mismatches: Counter[str] = Counter()
         self._with_images: Counter[str] = Counter()
         self._left_out: Counter[tuple[str, int]] = Counter()  # by traffic and difference
+        self._shorter = 0  # outputs of a server that cannot be asked for an exact length
         self._compared: Counter[str] = Counter()
         self._uncounted: Counter[str] = Counter()
         self._unlike: dict[str, Counter[tuple[str, int]]] = {"length_mismatch": Counter(), "output_mismatch": Counter()}
@@ -32,7 +33,11 @@ class ExactLengths:
         if row.get("outcome") != "ok":
             return
         self._compare("length_mismatch", row, row.get("planned_tokens"), row.get("prompt_tokens"))
-        self._compare("output_mismatch", row, row.get("exact_tokens"), row.get("completion_tokens"))
+        exact, most, counted = row.get("exact_tokens"), row.get("most_tokens"), row.get("completion_tokens")
+        if exact is None and most is not None and counted is not None and counted < most:
+            self._shorter += 1
+            exact = counted
+        self._compare("output_mismatch", row, most if exact is None else exact, counted)
 
     def _compare(self, figure: str, row: Row, planned: int | None, counted: int | None) -> None:
         if planned is None:
@@ -93,6 +98,8 @@ class ExactLengths:
             unlike = unlike + Counter({k: n for k, n in self._left_out.items() if not self._never_counted(k[0])})
         examples = "; ".join(f"{traffic}: {by:+d} in {k}" for (traffic, by), k in unlike.most_common(_EXAMPLES))
         actual = f"{n - wrong:,} of {n:,} {what}" + (f" ({examples})" if wrong else "")
+        if figure == "output_mismatch" and self._shorter:
+            actual += f"; {self._shorter:,} shorter: this server cannot be asked for an exact length"
         if wrong and not bounded:
             return Check(name, "usage as planned", actual, "fail")
         if figure == "output_mismatch" and blind > _BLIND_SHARE * (n + blind):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import FIGURES, Growth
+from loadchaos.analysis.request_stats import Part
 from loadchaos.core import latency_names
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import OUTCOMES, Decision
@@ -33,18 +34,19 @@ class ExpectationInputs:
     `outcomes` and `latency` are by traffic; "" is all of it.
 
     `recoveries_s` has one entry per death, None without recovery; `away_s` is the longest time that such a death was
-    observed. `ok_share` is None where no request had to succeed. `void` is the reason why latency means nothing (the
-    generator was limited), else None.
+    observed. `ok` are requests that succeeded of those that had to, `errors` those that failed of all. `void` is the reason
+    why latency means nothing (the generator was limited), else None.
     """
 
     counts: Mapping[str, int]
-    ok_share: Mapping[str, float | None]
+    ok: Mapping[str, Part]
     outcomes: Mapping[str, Mapping[str, int]]
     latency: Mapping[str, LatencyHistograms]
     recoveries_s: Sequence[float | None]
     away_s: float | None = None
     void: str | None = None
     drifts: Mapping[str, Growth | None] = field(default_factory=dict)
+    errors: Mapping[str, Part] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,20 @@ def _decision(figure: _Figure, op: str, wanted: float) -> Decision:
     return "unknown" if figure.still else "pass"  # it was still growing when the run ended
 
 
+def shed_allowed(expect: Sequence[str]) -> set[str]:
+    """Traffics ("" for all) whose shed requests the profile bounds by a rule of their own.
+
+    `ok_share` leaves them out.
+    """
+    found = set()
+    for text in expect:
+        match = _TEXT.match(text)
+        if match is not None:
+            head = match[1].removesuffix("outcomes.shed").removesuffix("shed_share")
+            found |= {head.rstrip(".")} if head != match[1] else set()
+    return found
+
+
 def _figure(name: str, figures: ExpectationInputs) -> _Figure:
     """Look a figure up by name. Raises KeyError for an unknown one."""
     traffic, dot, rest = name.partition(".")
@@ -116,12 +132,13 @@ def _figure(name: str, figures: ExpectationInputs) -> _Figure:
         traffic, rest = "", name
     if rest in _COUNTS:
         n = figures.counts.get(rest, 0)
-        return _Figure(float(n), str(n), "count")
+        return _Figure(float(n), _count_text(rest, n, figures), "count")
     if rest == "recovers_within":
         return _recovery(figures)
     if rest == "ok_share":
-        ok = figures.ok_share.get(traffic)
-        return _Figure(ok, "no request had to succeed" if ok is None else f"{ok:.2%}", "share")
+        return _part(figures.ok.get(traffic), "requests that had to succeed", "no request had to succeed")
+    if rest == "error_rate":
+        return _part(figures.errors.get(traffic), "requests that ended", "no requests")
     if rest == "shed_share":
         return _shed(traffic, figures)
     if rest.startswith("outcomes."):
@@ -134,10 +151,22 @@ def _figure(name: str, figures: ExpectationInputs) -> _Figure:
 def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
     outcomes = figures.outcomes.get(traffic) or {}
     sent = sum(n for outcome, n in outcomes.items() if outcome != "missed")
-    if not sent:
-        return _Figure(None, "no requests", "share")
-    part = outcomes.get("shed", 0) / sent
-    return _Figure(part, f"{part:.2%}", "share")
+    return _part(Part(outcomes.get("shed", 0), sent), "requests sent", "no requests")
+
+
+def _part(part: Part | None, what: str, nothing: str) -> _Figure:
+    """A share with the counts that it is made of."""
+    if part is None or part.share is None:
+        return _Figure(None, nothing, "share")
+    return _Figure(part.share, f"{part.share:.2%}, {part.n:,} of {part.whole:,} {what}", "share")
+
+
+def _count_text(name: str, n: int, figures: ExpectationInputs) -> str:
+    if name != "failures" or not n:
+        return str(n)
+    times = figures.counts.get("occurrences", n)
+    kinds, occurrences = ("kind" if n == 1 else "kinds"), ("occurrence" if times == 1 else "occurrences")
+    return f"{n} {kinds}, {times:,} {occurrences}"
 
 
 def _recovery(figures: ExpectationInputs) -> _Figure:

@@ -93,6 +93,7 @@ def figures_of(
         "engine_deaths": len(deaths),
         "hangs": len(hangs) + hung_in_log,
         "failures": len(against),
+        "occurrences": sum(f["count"] for f in against),
         "restarts": sum(i.kind == "restart" for i in met),
         "lost_requests": sum(i.lost.total() for i in met),
     }

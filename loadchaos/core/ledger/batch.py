@@ -35,6 +35,7 @@ def can_fold(begin: BeginRow, end: EndRow) -> bool:
         and not (end["evidence"] or end["error"] or end["detail"] or end["length_mismatch"])
         and end["edge"] is None
         and end["exact_tokens"] is None
+        and end.get("most_tokens") is None
         and not begin["fitted"]
         and str(begin["id"]).endswith(f"-{begin['step']}")
     )

@@ -182,6 +182,9 @@ class EndRow(_Row):
     image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
     edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
     exact_tokens: Annotated[int | None, TOKENS, "answer length that `output: {exact}` asked for"]
+    most_tokens: NotRequired[
+        Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
+    ]
     folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
 
 

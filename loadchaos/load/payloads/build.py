@@ -15,7 +15,7 @@ from loadchaos.core.model import Facts, Output, Request, Step
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.payloads.base import Draft, Payload
 from loadchaos.load.payloads.text import write_prompt
-from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects import DIALECTS
 
 _DEFAULT_MAX_TOKENS = 128
 _MIN_PROMPT_TOKENS = 16
@@ -71,6 +71,7 @@ def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
 
 def _request(draft: Draft, step: Step, facts: Facts) -> Request:
     dialect = DIALECTS.get(facts.dialect)
+    exact, askable = _exact(draft), dialect is not None and bool(dialect.exact_output)
     length_known = draft.text_tokens is not None and draft.image_tokens_known and draft.length_known
     tokens = (draft.text_tokens or 0) + draft.image_tokens if length_known else None
     return Request(
@@ -86,18 +87,16 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         draft.edge,
         draft.expect,
         "; ".join(draft.notes),
-        _exact(draft, dialect),
+        exact if askable else None,
         draft.image_names,
         draft.videos,
+        None if askable else exact,
     )
 
 
-def _exact(draft: Draft, dialect: Dialect | None) -> int | None:
-    """Tokens of all answers together.
-
-    None if the dialect cannot ask for an exact length.
-    """
-    if draft.output.exact is None or dialect is None or not dialect.exact_output:
+def _exact(draft: Draft) -> int | None:
+    """Tokens of all answers together; None without `output: {exact}`."""
+    if draft.output.exact is None:
         return None
     answers = draft.extra.get("n", 1)
     return draft.output.exact * (answers if isinstance(answers, int) else 1)

@@ -99,6 +99,7 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
         "image_tokens": request.image_tokens,
         "edge": request.edge,
         "exact_tokens": request.exact,
+        "most_tokens": request.most,
     }
 
 

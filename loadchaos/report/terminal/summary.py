@@ -141,7 +141,8 @@ def _headline(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     page.wrap("target: " + target_text(verdict), len(result) + 2)
     counts = [f"{number(n)} {_FAILURE_COUNTS.get(k, k)}" for k, n in (verdict.get("failure_counts") or {}).items() if n]
     if counts:
-        page.wrap(f"failures: {', '.join(counts)}", len(result) + 2)
+        kinds = plural(len(verdict.get("failures") or []), "kind")
+        page.wrap(f"failures: {kinds}; occurrences: {', '.join(counts)}", len(result) + 2)
     for note in verdict.get("notes") or []:
         page.wrap(clean(note, 400), len(result) + 2)
 

@@ -41,6 +41,24 @@ def test_exact_lengths_leave_bounds_of_the_profile_alone() -> None:
     assert (check.actual, check.verdict) == ("0 of 1 outputs (text: -3 in 1)", "pass")
 
 
+def test_exact_outputs_fail_on_longer_answers_of_a_server_that_cannot_be_asked() -> None:
+    (check,) = folded([end(most_tokens=32, completion_tokens=136)] * 40).checks(())
+    assert (check.name, check.actual, check.verdict) == ("exact_outputs", "0 of 40 outputs (text: +104 in 40)", "fail")
+    (check,) = folded([end(most_tokens=32, completion_tokens=n) for n in (32, 9)]).checks(())
+    assert check.verdict == "pass"
+    assert check.actual == "2 of 2 outputs; 1 shorter: this server cannot be asked for an exact length"
+
+
+@pytest.mark.parametrize("asked", ["exact_tokens", "most_tokens"])
+def test_exact_outputs_without_usage_are_unknown(asked: str) -> None:
+    (check,) = folded([end(completion_tokens=None, **{asked: 32})] * 3).checks(())
+    assert (check.name, check.actual, check.verdict) == (
+        "exact_outputs", "0 of 0 outputs; 3 answers carry no usage", "unknown",
+    )  # fmt: skip
+    longer = [end(completion_tokens=None, **{asked: 32}), end(completion_tokens=33, **{asked: 32})]
+    assert folded(longer).checks(())[0].verdict == "fail"
+
+
 @pytest.mark.parametrize("row", [end(planned_tokens=None, prompt_tokens=5), end(planned_tokens=5, prompt_tokens=None),
                                  end(outcome="aborted", planned_tokens=5, prompt_tokens=6)])  # fmt: skip
 def test_exact_lengths_compare_only_planned_and_reported_answers(row: Row) -> None:
@@ -191,7 +209,7 @@ def test_image_cache_check_is_left_out_without_repeats_or_counters() -> None:
     assert ImageCacheHits().check(required=True) is None
 
 
-def test_exact_outputs_without_usage_are_unknown() -> None:
+def test_exact_outputs_without_any_usage_are_unknown() -> None:
     without = {"outcome": "ok", "traffic": "t", "exact_tokens": 32, "completion_tokens": None}
     counted = {**without, "completion_tokens": 32}
     for rows, verdict in (

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.request_stats import Part
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
 from loadchaos.core.latency import LatencyHistograms
@@ -30,7 +31,7 @@ def latency(*ttfts_s: float, bounds: int = 0) -> LatencyHistograms:
 def figures(**more: Any) -> ExpectationInputs:
     base: dict[str, Any] = {
         "counts": {"engine_deaths": 1, "hangs": 0, "failures": 2, "length_mismatch": 3},
-        "ok_share": {"": 0.97, "images": 0.5, "none": None},
+        "ok": {"": Part(97, 100), "images": Part(1, 2), "none": Part(0, 0)},
         "outcomes": {"": {"ok": 97, "http_error": 3, "shed": 1}, "images": {"ok": 5}},
         "latency": {"": latency(*([0.1, 0.2, 0.3] * 100), bounds=1), "images": latency(1.0)},
         "recoveries_s": [],
@@ -65,6 +66,17 @@ def test_failure_counts_are_by_standing() -> None:
     ]  # fmt: skip
     counts = rules.failure_counts([{"id": i, "attribution": a, "count": n} for i, a, n in rows])
     assert counts == {"expected": 2, "ours": 4, "known": 1, "unexplained": 6}
+
+
+def test_expectation_of_failures_names_kinds_and_occurrences() -> None:
+    counted = figures(counts={"failures": 1, "occurrences": 5})
+    assert judge("failures == 0", counted).actual == "1 kind, 5 occurrences"
+    assert judge("failures == 0", figures(counts={"failures": 0, "occurrences": 0})).actual == "0"
+
+
+def test_expectation_of_a_share_names_its_denominator() -> None:
+    assert judge("ok_share >= 95%", figures()).actual == "97.00%, 97 of 100 requests that had to succeed"
+    assert judge("shed_share <= 1%", figures()).actual == "0.99%, 1 of 101 requests sent"
 
 
 def test_expectation_marks_timeouts_as_lower_bounds() -> None:

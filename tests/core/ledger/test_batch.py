@@ -65,7 +65,7 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "begun": found.begun_by,
         "latency": {t: x.to_json() for t, x in found.latency.items()},
         "in_flight": found.in_flight,
-        "ok": found.ok_share(),
+        "ok": found.ok_parts(),
         "ended": found.phases[0].ended,
     }
 
@@ -104,7 +104,7 @@ def test_tail_counts_malformed_well_row_as_bad(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "odd",
     [{"outcome": "stalled"}, {"evidence": ["x"]}, {"error": "x"}, {"detail": {"stale_retry": 1}}, {"edge": 0},
-     {"length_mismatch": True}, {"expect": ["rejected"]}, {"exact_tokens": 9}],
+     {"length_mismatch": True}, {"expect": ["rejected"]}, {"exact_tokens": 9}, {"most_tokens": 9}],
 )  # fmt: skip
 def test_can_fold_rejects_requests_with_remarks(odd: dict[str, Any]) -> None:
     assert not batch.can_fold(*request(1, **odd))

@@ -102,7 +102,9 @@ def test_build_asks_for_usage_in_streamed_bodies_only(facts: Facts, step: Steps)
 def test_build_asks_for_exact_output_as_the_dialect_does(
     dialect: str, expected: dict[str, object], facts: Facts, step: Steps
 ) -> None:
-    body = json.loads(build(step(texts(20), output=Output(exact=7)), replace(facts, dialect=dialect)).body)
+    request = build(step(texts(20), output=Output(exact=7)), replace(facts, dialect=dialect))
+    body = json.loads(request.body)
+    assert (request.exact, request.most) == ((7, None) if expected else (None, 7))
     assert {k: v for k, v in body.items() if k.startswith(("ignore", "min_"))} == expected
     assert body["max_tokens"] == 7
 

@@ -20,6 +20,7 @@ END_KEYS = {
     "first_token_ns", "first_answer_ns", "last_byte_ns", "chunks", "itl_hist", "largest_gap_ns", "finish_reason",
     "prompt_tokens", "completion_tokens", "cached_tokens", "request_id", "error", "error_code", "detail", "evidence",
     "bytes_in", "bytes_out", "expect", "planned_tokens", "length_mismatch", "images", "image_tokens", "edge", "exact_tokens",
+    "most_tokens",
 }  # fmt: skip
 BEAT_KEYS = {
     "row", "at_ns", "in_flight", "tokens", "bytes", "oldest_silence_ns", "lag_ns", "users", "begun", "ended", "cpu_share",

@@ -1,0 +1,58 @@
+"""Verdicts about servers whose answers are wrong in a way that HTTP does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.runner.raw_server import Answer, RawServer, answer
+
+EXACT = [{"name": "exact", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 32}}]
+LOAD = [{"rate": "20/s", "law": "constant", "for": "2s", "max_in_flight": 32}]
+ALIVE = ["engine_deaths == 0", "hangs == 0"]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], RawServer]]:
+    """Starts raw servers."""
+    servers: list[RawServer] = []
+
+    def serve_one(reply: Answer) -> RawServer:
+        servers.append(RawServer(reply))
+        return servers[-1]
+
+    yield serve_one
+    for server in servers:
+        server.close()
+
+
+def ended(start: Any, server: RawServer, **parts: Any) -> Any:
+    run = start("--target", server.url, **{"load": LOAD, "target": {"dialect": "openai"}, **parts})
+    run.ends(90)
+    return run
+
+
+def test_exact_output_with_136_tokens_in_every_answer_fails(start: Any, serve: Any) -> None:
+    run = ended(start, serve(lambda _n, _body: (200, answer(136))), traffic=EXACT, expect=ALIVE)
+    check = run.check("exact_outputs")
+    assert (run.verdict()["verdict"], check["verdict"]) == ("fail", "fail")
+    assert check["actual"] == "0 of 40 outputs (exact: +104 in 40)"
+
+
+def test_exact_output_without_usage_is_unknown(start: Any, serve: Any) -> None:
+    run = ended(start, serve(lambda _n, _body: (200, answer(32, prompt=None))), traffic=EXACT, expect=ALIVE)
+    assert (run.verdict()["verdict"], run.check("exact_outputs")["verdict"]) == ("unknown", "unknown")
+    assert "40 answers carry no usage" in run.output
+
+
+def test_requests_answered_with_429_are_not_ok(start: Any, serve: Any) -> None:
+    def reply(_n: int, body: Any) -> Any:
+        busy = body.get("stream") and int(body["max_tokens"]) == 8
+        return (429, [{"error": {"message": "too many requests", "code": 429}}]) if busy else (200, answer(2))
+
+    run = ended(start, serve(reply), expect=["ok_share >= 80%"])
+    (share,) = run.verdict()["expectations"]
+    assert (run.verdict()["verdict"], share["verdict"]) == ("fail", "fail")
+    assert "0 of 40 requests that had to succeed" in run.output
