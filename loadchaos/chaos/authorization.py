@@ -39,8 +39,8 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: s
         return
     other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""
     raise AuthorizationError(
-        f"{asked} is not a server loadchaos started, and this run can harm it: {'; '.join(reasons)}. {problem} "
-        f"To allow it, say so with {option}{asked}{other}"
+        f"loadchaos did not start the server at {asked}, and this run can harm it: {'; '.join(reasons)}. {problem} "
+        f"To allow the run, add {option}{asked}{other}"
     )
 
 
@@ -72,8 +72,8 @@ def _why_not_local(url: str) -> str | None:
     owners = listeners(host, _port(url))
     if not owners:
         return (
-            "No process is visible that listens there: check the port, and that the server runs. "
-            "It may also be a forwarder."
+            "No process that listens there is visible: check the port, and that the server is running. "
+            "A container or a forwarded port looks the same."
         )
     return next((why for owner in owners if (why := _why_no_server(owner)) is not None), None)
 

@@ -29,7 +29,7 @@ _MEASURED = 9
 class RunProxy(TrafficProxy, Protocol):
     """A traffic proxy that a run opens before the load and closes at the end.
 
-    Clients connect to `address` in place of the server's. They still name the server in Host and in TLS.
+    Clients connect to `address` instead of the server's. They still name the server in Host and in TLS.
     `description` names the proxy in messages.
     """
 

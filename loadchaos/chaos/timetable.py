@@ -21,7 +21,7 @@ class Timetable:
         after_s: time of the first act; by default one interval. Without `every_s` and `at_s`, the only act.
         at_s: times of single acts.
         during_s: window outside of which no act begins.
-        trigger: an act of another attack to follow, in place of all times: ("after", "wake_up"), ("during", "sleep").
+        trigger: an act of another attack to follow, instead of a time: ("after", "wake_up"), ("during", "sleep").
         jitter: share of the interval by which each act is moved at random, either way.
         hold_s: time until an act that holds is taken back.
         times: maximum number of acts.

@@ -34,6 +34,7 @@ def profile(name_or_path: str) -> Path:
         return known[name_or_path]
     if path.is_dir():
         raise OptionError(f"{name_or_path} is a folder; a profile is a YAML file")
-    near = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.4)
+    near = [name for name in known if len(path.stem) > 2 and path.stem in name]
+    near = near or difflib.get_close_matches(path.stem, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise OptionError(f"no profile {name_or_path!r}: neither a file nor one of {', '.join(known)}{hint}")

@@ -64,6 +64,16 @@ def describe_duration(seconds: float) -> str:
     )
 
 
+def measured_duration(seconds: float) -> str:
+    """Format a measured duration: `0.85 ms`, `373 ms`, `1.25 s`, `2 min 5 s`."""
+    if seconds >= 100:
+        return describe_duration(round(seconds))
+    if seconds >= 1:
+        return f"{round(seconds, 3):g} s"
+    ms = seconds * 1000
+    return f"{ms:.0f} ms" if ms >= 1 else f"{ms:.2f} ms"
+
+
 _SIZES = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 

@@ -112,7 +112,8 @@ class Schedule(ProfilePart):
         if self.max_duration is not None:
             sentences.append(f"The load of a run ends after {describe_duration(self.max_duration)}")
         days = f" of the last {self.keep.days} days" if self.keep.days else ""
-        sentences.append(f"The newest {self.keep.runs} runs{days} are kept")
+        kept = f"{self.keep.runs} runs{days} are" if self.keep.runs > 1 else f"run{days} is"
+        sentences.append(f"Only the newest {kept} kept")
         return ". ".join(sentences) + "."
 
     def describe_next(self, now: datetime, name: str, count: int) -> list[str]:

@@ -365,7 +365,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadchaos.runner.follower", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=int, help="serve /metrics on 127.0.0.1 (0: a free port)")
-    parser.add_argument("--no-live", action="store_true", help="plain lines in place of the live view")
+    parser.add_argument("--no-live", action="store_true", help="print plain lines instead of the live view")
     parser.add_argument("--cockpit", action="store_true", help="make the pages of the web UI's tabs")
     options = parser.parse_args(argv)
     folder = RunFolder(options.run)

@@ -34,7 +34,7 @@ class Interrupts:
         self._signals.append(number)
         self._record.run("interrupted", signal=number.name)
         if len(self._signals) == 1:
-            self._print("interrupted: ending the run in order (Ctrl-C again ends it at once)")
+            self._print("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
         else:
             self._print("interrupted again: ending the run at once")
 

@@ -54,7 +54,7 @@ class TargetSpec:
         headers: request headers with their values.
         tls: certificates to trust.
         pid: root process, as given with --pid.
-        toxiproxy: API of a Toxiproxy that network attacks use in place of the built-in proxy.
+        toxiproxy: API of a Toxiproxy that network attacks use instead of the built-in proxy.
         external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
     """
 

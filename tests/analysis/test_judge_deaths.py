@@ -194,7 +194,7 @@ def test_judge_leaves_recovery_unknown_without_time_to_recover(history: Any) -> 
     for limit, decision in (("5s", "fail"), ("1m", "unknown")):
         (given,) = history.verdict(expect=[f"recovers_within <= {limit}"])["expectations"]
         assert given["verdict"] == decision
-        assert given["actual"] == "not recovered 9s750ms later, at the end of the run"
+        assert given["actual"] == "not recovered 9.75 s later, at the end of the run"
 
 
 def test_judge_fails_a_hang_with_health_ok(history: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import describe_duration, measured_duration
 
 
 @pytest.mark.parametrize(
@@ -13,3 +13,11 @@ from loadchaos.core.units import describe_duration
 )
 def test_describe_duration_has_spaces_and_units(seconds: float, expected: str) -> None:
     assert describe_duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.00085, "0.85 ms"), (0.373, "373 ms"), (9.75, "9.75 s"), (1.2, "1.2 s"), (125.2, "2 min 5 s"), (0, "0.00 ms")],
+)
+def test_measured_duration_has_spaces_and_one_unit(seconds: float, expected: str) -> None:
+    assert measured_duration(seconds) == expected

@@ -128,8 +128,8 @@ def test_junit_messages_show_no_raw_id(tmp_path: Path) -> None:
     ("given", "sentence"),
     [
         (rule("run", "completed"), "run completed"),
-        (rule("run", "interrupted: SIGINT", "unknown", "completed"),
-         "run: interrupted: SIGINT (expected: completed)"),
+        (rule("run", "interrupted by SIGINT", "unknown", "completed"),
+         "run: interrupted by SIGINT (expected: completed)"),
         (rule("ledger", "complete"), "record complete"),
         (rule("ledger", "3 unreadable rows"), "record: 3 unreadable rows"),
         (rule("load_delivered", "29.8% (179 of 600)", "unknown", ">= 95%"),

@@ -154,7 +154,7 @@ def test_ctrl_c_twice_leaves_a_slow_judge(tmp_path: Path) -> None:
         events = _until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))
         _until(lambda: b'"what":"end","' in events.read_bytes() or b'"what":"end"}' in events.read_bytes())
         process.send_signal(signal.SIGINT)
-        _until(lambda: b"Ctrl-C again ends it at once" in (tmp_path / "output").read_bytes())
+        _until(lambda: b"press Ctrl-C again to stop at once" in (tmp_path / "output").read_bytes())
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130

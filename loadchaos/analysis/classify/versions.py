@@ -60,14 +60,14 @@ def standing(issue: Mapping[str, Any], version: str) -> str:
     hit = within(affected, version) if affected else None
     if fix is not None and mine is not None:
         if mine < fix:
-            why = "it lacks the fix" if hit is not False else f"it is older than those affected ({affected})"
-            return f"you run {version}: {why}"
+            why = "lacks the fix" if hit is not False else f"is older than the affected versions ({affected})"
+            return f"you run {version}, which {why}"
         condition = fixed.partition(" ")[2]
         if condition:
             return f"you run {version}, which has the fix only {condition}"
         return f"you run {version}, which should have the fix. Report upstream that the bug is back"
     if hit is not None:
-        return f"you run {version}, {'one of the affected' if hit else 'not one of the affected'} ({affected})"
+        return f"you run {version}, {'an affected version' if hit else 'not an affected version'} ({affected})"
     return f"you run {version}"
 
 

@@ -6,6 +6,8 @@ network one sign proves nothing: a refused connection counts from the second pro
 
 from __future__ import annotations
 
+import re
+
 from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, S, TrafficSignals
 from loadchaos.core.ledger.rows import HeardRow
 
@@ -14,6 +16,7 @@ _TEXT_ALONE_NS = 10 * S  # a server with a dead engine and /health 200: vLLM 0.8
 _LATER_NS = 300 * MS
 _LAST_WORD_NS = 300 * MS  # time that the log has to show an orderly shutdown
 _NEAR_NS = 10 * S
+_INTERPRETER = re.compile(r"(?:\S*/)?python[\d.]*(?: -[^mc\s]\S*)*(?: -m)? (?=[^-\s])")
 
 Sign = tuple[int, str]  # its first time, and its text
 
@@ -87,7 +90,7 @@ class DeathEvidence:
         proofs = [self.orchestrator_end] if self.orchestrator_end is not None else []
         signs: list[Sign] = []
         for at_ns, pid, role, name in self._processes.gone:
-            sign = (at_ns, f"process {name or role} (pid {pid}, {role}) is gone")
+            sign = (at_ns, f"process {_short_title(name) or role} (pid {pid}, {role}) is gone")
             if role in ("engine_core", "api_server"):
                 # A server that was shut down loses its engine core as a dying one does.
                 (signs if self.log.may_still_explain(at_ns, now_ns) else proofs).append(sign)
@@ -140,13 +143,24 @@ class DeathEvidence:
         if network.refused_ns is not None:
             first, _, n = network.refused_ns
             sure = network.refused_twice() and self._silent_since(first, now_ns)
-            (proofs if sure else signs).append((first, f"connection refused ({n} probes)"))
+            (proofs if sure else signs).append((first, f"connection refused ({n} probe{'s' * (n != 1)})"))
         if network.says_dead(knows_death) and network.unhealthy_ns is not None:
             first, newest, n = network.unhealthy_ns
             sure = newest - first >= 50 * MS and self._silent_since(first, now_ns)
-            (proofs if sure else signs).append((first, f"/health returned {network.unhealthy_status} ({n} times)"))
+            (proofs if sure else signs).append(
+                (first, f"/health returned {network.unhealthy_status}{f' {n} times' if n > 1 else ''}")
+            )
         return proofs, signs
 
     def _silent_since(self, ns: int, now_ns: int) -> bool:
         """True without a token after `ns`, and where tokens prove nothing."""
         return not self._sole or self._traffic.silent_since(ns, now_ns)
+
+
+def _short_title(title: str) -> str:
+    """Name a process by its program, without interpreter, folder and options.
+
+    A title that the process has set (`VLLM::EngineCore`) stays.
+    """
+    program = _INTERPRETER.sub("", title, count=1).partition(" ")[0]
+    return program.rpartition("/")[2]

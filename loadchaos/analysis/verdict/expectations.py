@@ -15,7 +15,7 @@ from loadchaos.core import latency_names
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import OUTCOMES, Decision
 from loadchaos.core.stats import LogHistogram
-from loadchaos.core.units import duration_s, format_duration, growth, share
+from loadchaos.core.units import duration_s, growth, measured_duration, share
 
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
@@ -174,9 +174,9 @@ def _recovery(figures: ExpectationInputs) -> _Figure:
         return _Figure(0.0, "no outage", "duration")
     known = [r for r in figures.recoveries_s if r is not None]
     if figures.away_s is not None:
-        text = f"not recovered {format_duration(figures.away_s)} later, at the end of the run"
+        text = f"not recovered {measured_duration(figures.away_s)} later, at the end of the run"
         return _Figure(max([figures.away_s, *known]), text, "duration", still=True)
-    return _Figure(max(known), format_duration(max(known)), "duration")
+    return _Figure(max(known), measured_duration(max(known)), "duration")
 
 
 def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
@@ -230,7 +230,7 @@ def _interval_text(interval: tuple[float, float]) -> str:
 
 
 def _duration_text(ns: float) -> str:
-    return format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
+    return measured_duration(ns / 1e9)
 
 
 def _wanted(text: str, unit: str) -> float:

@@ -227,7 +227,7 @@ class RunHealth:
 
     def _completed(self) -> Check:
         if self.interrupted is not None:
-            return Check("run", "completed", f"interrupted: {self.interrupted}", "unknown")
+            return Check("run", "completed", f"interrupted by {self.interrupted}", "unknown")
         if self.end is None:
             return Check("run", "completed", "the record ends early", "unknown")
         if self.end.get("exit_code") or self.end.get("why"):

@@ -134,7 +134,7 @@ def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
         met = f"{deaths:,} in {exposures:,} {what}"
         return f"Crash rate {_percent(deaths / exposures)} ({met})" if exposures > deaths else f"Crashes: {met}"
     if decision == "unknown":
-        return "Not assessed: the checks do not prove that the load reached its target"
+        return "Not assessed: the verdict is unknown"
     bound = upper_bound_at_zero(exposures)
     if bound is None:
         return "Not assessed: no exposure"

@@ -26,7 +26,7 @@ class Draft:
         fixed_length: A payload has set prompt and output itself, so nothing is fitted to the server.
         history: Earlier messages as JSON, each with a trailing comma; `history_tokens` is their cost.
         extra: More fields of the body.
-        model: Model to ask for in place of the run's.
+        model: Model to ask for instead of the run's.
         request: A complete request that is sent as it is.
         notes: What was reduced to fit the server, in words.
     """

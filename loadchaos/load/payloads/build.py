@@ -58,13 +58,13 @@ def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
     prompt_tokens = draft.text_tokens + draft.image_tokens
     if prompt_tokens > limit >= shortest:
         allowed = limit - draft.image_tokens
-        draft.notes.append(f"{allowed} tokens of text in place of {draft.text_tokens}: the server's limit")
+        draft.notes.append(f"{allowed} tokens of text instead of {draft.text_tokens}: the server's limit")
         write_prompt(draft, facts, allowed, rng)
         prompt_tokens = allowed + draft.image_tokens
     if prompt_tokens + _output_tokens(draft.output) > sequence > prompt_tokens:
         remaining = sequence - prompt_tokens
         draft.notes.append(
-            f"{remaining} tokens of output in place of {_output_tokens(draft.output)}: the server's limit"
+            f"{remaining} tokens of output instead of {_output_tokens(draft.output)}: the server's limit"
         )
         draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": remaining})
 

@@ -106,7 +106,7 @@ def _limit_tokens(wanted: int, draft: Draft, facts: Facts) -> int:
     limits += [facts.input_limit] if facts.input_limit is not None else []
     available = min(limits, default=wanted + draft.image_tokens) - draft.image_tokens
     if available < wanted:
-        draft.notes.append(f"a conversation of {available} tokens in place of {wanted}: the server's limit")
+        draft.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
     return min(available, wanted)
 
 

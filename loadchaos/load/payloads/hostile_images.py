@@ -32,7 +32,7 @@ _EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
 
 
 class Options(BaseModel):
-    """Your own `folder` in place of the shipped corpus; `only` selects files.
+    """Your own `folder` instead of the shipped corpus; `only` selects files.
 
     Without a manifest, files without an image's suffix are not sent unless `only` names them.
     """

@@ -152,13 +152,13 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     """Put the images before the text, at most as many as the server takes."""
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append("the model takes no images: sent as text only")
+        draft.notes.append("the model does not accept images: sent as text only")
         return
     base = _base(step.run_seed, step.phase, step.traffic)
     wanted = image_count(options, base, step.ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
-        draft.notes.append(f"{count} images in place of {wanted}: the server takes no more in one prompt")
+        draft.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
     sizes = _sizes(options.size, options.aspect)
     makers = [_SizedImage(options.format, size, facts) for size in sizes]
     all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]

@@ -6,7 +6,7 @@ its dialect and version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,6 +20,7 @@ from loadchaos.server.dialects import DIALECTS
 
 ORDER = 20
 Reach = Literal["one", "edge", "over"]
+_REACH_TEXTS: Mapping[Reach, str] = {"one": "of 1 token", "edge": "up to the limit", "over": "beyond the limit"}
 _UNKNOWN_LIMIT_TOKENS = 64
 _OVERSHOOT_TOKENS = 64
 """Tokens by which prompt and output exceed the context on `over` rungs."""
@@ -94,7 +95,7 @@ class Options(BaseModel):
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
             f"{len(self.rungs())} cases around the context limit: {self.band} tokens from it in steps of "
-            f"{self.step}{above}; output {', '.join(self.output)}"
+            f"{self.step}{above}; answers {' or '.join(_REACH_TEXTS[reach] for reach in self.output)}"
         )
 
 
@@ -111,7 +112,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         write_prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
         draft.output = Output(max=1)
         draft.notes.append(
-            "the server's limit or token count is not known, or too small: a short prompt in place of a rung"
+            "a short prompt instead of one near the limit: the limit or the token count is unknown, or it is too small"
         )
         return
     write_prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)

@@ -145,10 +145,10 @@ def write_prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> Non
     own_tokens = max(1, tokens - template_tokens)
     if own_tokens + template_tokens > tokens and facts.text is not None:
         draft.notes.append(
-            f"{own_tokens + template_tokens} prompt tokens in place of {tokens}: the chat template costs that"
+            f"{own_tokens + template_tokens} prompt tokens instead of {tokens}: the chat template needs that many"
         )
     if style.script != "latin" and style.script not in dict(known.scripts):
-        draft.notes.append(f"Latin in place of {style.script}: what its words cost here is not known")
+        draft.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
     corpus = _cached_corpus(known, style.script)
     opening = ""
     if facts.text is not None and style is not _PLAIN:

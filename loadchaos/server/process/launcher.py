@@ -114,14 +114,14 @@ def _at_home(word: str) -> str:
 def refuse_taken_port(url: str) -> None:
     """Raise OptionError if a server listens there already.
 
-    That server would be tested in place of the one we start.
+    That server would be tested instead of the one we start.
     """
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
         s.settimeout(0.5)
         if s.connect_ex((parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))) == 0:
             raise OptionError(
-                f"a server listens on {url} already, so the launched one cannot: stop it, or choose another --port"
+                f"another server already listens on {url}: stop it, or launch the server on another --port"
             )
 
 
@@ -253,7 +253,7 @@ class LaunchedServer:
             self._started.set()
         elif report["what"] == "exit":
             ended = ServerExit(report.get("code"), report.get("signal"), str(report["reason"]), self._asked, at_ns)
-            reason = f"{ended.reason} (asked)" if ended.asked else ended.reason
+            reason = f"{ended.reason} (stopped by loadchaos)" if ended.asked else ended.reason
             self._row("exit", at_ns, code=ended.code, signal=ended.signal, reason=reason, asked=ended.asked)
             if not self.exit.done():
                 self.exit.set_result(ended)

@@ -39,9 +39,9 @@ def test_version_ranges_are_parsed(spec: str, version: str, inside: bool | None)
         ({"fixed": "0.27.1"}, "0.18.0", "lacks the fix"),
         ({"fixed": "0.27.1"}, "0.32.0", "should have the fix. Report upstream"),
         ({"fixed": "0.8.5.post1 with --disable-chunked-mm-input"}, "0.18.0", "only with --disable-chunked-mm-input"),
-        ({"fixed": "0.27.1", "affected": ">=0.11.0, <0.27.1"}, "0.10.0", "older than those affected"),
-        ({"affected": ">=0.11.0, <=0.13.0"}, "0.12.0", "one of the affected"),
-        ({"affected": ">=0.11.0, <=0.13.0"}, "0.14.0", "not one of the affected"),
+        ({"fixed": "0.27.1", "affected": ">=0.11.0, <0.27.1"}, "0.10.0", "older than the affected versions"),
+        ({"affected": ">=0.11.0, <=0.13.0"}, "0.12.0", "an affected version"),
+        ({"affected": ">=0.11.0, <=0.13.0"}, "0.14.0", "not an affected version"),
         ({"fixed": "vllm-project/vllm#34220"}, "0.18.0", "you run 0.18.0"),
     ],
 )
@@ -72,4 +72,4 @@ def test_verdict_has_the_standing_of_known_issues(history: object) -> None:
     h.serve(0.2).log(h.MISS).die(ids).idle(3).end()  # type: ignore[attr-defined]
     [failure] = h.verdict()["failures"]  # type: ignore[attr-defined]
     [known] = [k for k in failure["known"] if k["issue"] == "vllm-project/vllm#38551"]
-    assert (known["you_run"], known["standing"]) == ("0.18.0", "you run 0.18.0: it lacks the fix")
+    assert (known["you_run"], known["standing"]) == ("0.18.0", "you run 0.18.0, which lacks the fix")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from loadchaos.analysis.state.machine import StateMachine
 
 S = 1_000_000_000
@@ -96,3 +98,23 @@ def test_state_ignores_a_death_marker_alone(world: Any) -> None:
     world.add("heard", replica="server", what="dead", text="prompt: 'what is an EngineDeadError?'")
     world.idle(20)
     assert path(watch(world)) == ["healthy"]
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("VLLM::EngineCore", "VLLM::EngineCore"),
+        (
+            "/home/me/venv/bin/python -m vllm.entrypoints.openai.api_server --port 1",
+            "vllm.entrypoints.openai.api_server",
+        ),
+        ("/usr/bin/python3 /usr/local/bin/vllm serve model", "vllm"),
+    ],
+)
+def test_sign_of_a_lost_process_names_its_program_without_folders(world: Any, title: str, shown: str) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(3)
+    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name=title)
+    world.pids = {10: ("api_server", "S")}
+    signs = row_to(watch(world.close().run(1)), "dead")["signs"]
+    assert f"process {shown} (pid 11, engine_core) is gone" in signs

@@ -109,9 +109,9 @@ def test_expectation_of_a_percentile_shows_its_interval() -> None:
     values = [i / 1000 for i in range(100, 500)]
     judged = judge("ttft_p50 < 2s", figures(latency={"": latency(*values)}))
     assert judged.verdict == "pass"
-    assert judged.actual == "300ms (90 % interval 283ms to 317ms, n = 400)"
+    assert judged.actual == "300 ms (90 % interval 283 ms to 317 ms, n = 400)"
     few = judge("ttft_p99 < 2s", figures(latency={"": latency(*[0.1] * 100)}))
-    assert few.actual == "100ms (at least 100ms with 95 % confidence, n = 100): p99 needs 300 samples"
+    assert few.actual == "100 ms (at least 100 ms with 95 % confidence, n = 100): p99 needs 300 samples"
 
 
 def test_expectation_of_gaps_needs_answers_too() -> None:

@@ -34,17 +34,17 @@ def test_server_log_check_is_left_out_without_a_log() -> None:
 def test_fitted_check_has_its_count() -> None:
     log = RunHealth()
     for n in range(3):
-        fitted = f"{n + 1} images in place of {n + 4}: the server takes no more in one prompt" if n else ""
+        fitted = f"{n + 1} images instead of {n + 4}: the server accepts no more in one prompt" if n else ""
         log.feed({"row": "begin", "at_ns": n, "traffic": "images", "fitted": fitted})
     (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
     assert check.name == "fitted images"
-    assert check.actual == "2 of 3: N images in place of N: the server takes no more in one prompt"
+    assert check.actual == "2 of 3: N images instead of N: the server accepts no more in one prompt"
 
 
 def test_fitted_check_has_the_numbers_when_they_are_equal() -> None:
     log = RunHealth()
     for n in range(3):
-        fitted = "9 prompt tokens in place of 5: the chat template costs that"
+        fitted = "9 prompt tokens instead of 5: the chat template needs that many"
         log.feed({"row": "begin", "at_ns": n, "traffic": "short", "fitted": fitted})
     (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
-    assert check.actual == "3 of 3: 9 prompt tokens in place of 5: the chat template costs that"
+    assert check.actual == "3 of 3: 9 prompt tokens instead of 5: the chat template needs that many"

@@ -117,7 +117,7 @@ def test_build_reduces_too_many_images_with_a_note(facts: Facts, step: Steps, co
     request = build(step(payload), replace(facts, max_images=2))
     assert (request.images, request.image_tokens, request.tokens) == (2, 132, 172)
     assert counted(request) == 172
-    assert "2 images in place of 5" in request.fitted
+    assert "2 images instead of 5" in request.fitted
 
 
 def test_build_sends_text_to_a_model_without_images(facts: Facts, step: Steps) -> None:
@@ -132,7 +132,7 @@ def test_build_cuts_a_request_to_the_context_with_a_note(facts: Facts, step: Ste
     request = build(step(texts(500), output=Output(max=64)), small)
     assert counted(request) == request.tokens == 255
     assert request.max_tokens == 1
-    assert "in place of 500" in request.fitted
+    assert "instead of 500" in request.fitted
     assert build(step(texts(250), output=Output(max=64)), small).max_tokens == 6
 
 
@@ -151,7 +151,7 @@ def test_build_applies_lmdeploys_bound_to_prompt_and_answer(facts: Facts, step: 
     )
     request = build(step(texts(1200), output=Output(exact=64)), small)
     assert (request.tokens, request.max_tokens) == (1200, 16)
-    assert "16 tokens of output in place of 64" in request.fitted
+    assert "16 tokens of output instead of 64" in request.fitted
     vllm = build(step(texts(1200), output=Output(exact=64)), replace(small, dialect="vllm"))
     assert (vllm.tokens, vllm.max_tokens) == (1200, 64)
 

@@ -67,7 +67,7 @@ def test_conversation_is_shortened_to_the_servers_limit(knowing: Facts, step: St
     small = replace(knowing, max_model_len=256)
     request = build(step(talk(turns=3, tokens=2000, parallel=1), 2), small)
     assert counted(request, knowing.text) == request.tokens == 255
-    assert "255 tokens in place of 2000" in request.fitted
+    assert "255 tokens instead of 2000" in request.fitted
 
 
 def test_conversation_length_is_unknown_without_a_known_template(facts: Facts, step: Steps) -> None:
@@ -97,7 +97,7 @@ def test_text_in_another_script_is_exact(knowing: Facts, step: Steps) -> None:
 
 def test_text_in_an_unmeasured_script_is_latin_with_a_note(knowing: Facts, step: Steps) -> None:
     payload = {"text": text.Options(script="emoji")}
-    assert "Latin in place of emoji" in build(step(payload), knowing).fitted
+    assert "Latin instead of emoji" in build(step(payload), knowing).fitted
 
 
 def test_text_mixed_draws_a_script_per_prompt(knowing: Facts, step: Steps) -> None:
