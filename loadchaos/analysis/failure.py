@@ -6,6 +6,7 @@ attribution, the incident and the counts. verdict.json and findings.jsonl show t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,6 +51,7 @@ class Failure:
         incident: the incident it belongs to.
         in_log: how many log lines or readings show it.
         at_clients: how many answers show it.
+        requests: the same by (traffic, outcome).
         deaths: the deaths, hangs and outages it caused.
     """
 
@@ -81,6 +83,7 @@ class Failure:
     incident: Incident | None = field(default=None, repr=False, compare=False)
     in_log: int = 0
     at_clients: int = 0
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     deaths: list[Incident] = field(default_factory=list, repr=False, compare=False)
 
     @property
@@ -115,6 +118,11 @@ class Failure:
             "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
             **({"before_load": True} if self.before_load else {}),
         }  # fmt: skip
+        if self.requests:
+            by_traffic: dict[str, dict[str, int]] = {}
+            for (traffic, outcome), n in sorted(self.requests.items()):
+                by_traffic.setdefault(traffic, {})[outcome] = n
+            found["requests"] = by_traffic
         if self.deaths:
             first = self.deaths[0]
             found |= {

@@ -28,7 +28,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.analysis.verdict import symptoms
+from loadchaos.analysis.verdict import error_budget, symptoms
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
 from loadchaos.analysis.verdict.exact_lengths import ExactLengths
@@ -306,6 +306,8 @@ class Judge:
         checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
         figures = rules.figures_of(failures, episodes, self._figures(episodes, terms.expect))
         judged = rules.expectations(terms, figures)
+        error_budget.excuse(failures, judged, figures.errors[""].n)
+        checks += rules.uncovered(failures, judged)
         decision = rules.decide(failures, judged, checks)
         exposure = str((terms.exposure or {}).get("count") or "requests")
         if not self._mechanisms.exposures.get(exposure):

@@ -19,6 +19,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "hangs": ("count", "times the server hung"),
     "failures": ("count", "kinds of failure, without accepted ones"),
     "ok_share": ("share", "share of requests that succeed, among those that had to"),
+    "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
     "shed_share": ("share", "share of requests rejected by admission control, among those sent"),
     "restarts": ("count", "times the server came back as a new process"),
     "lost_requests": ("count", "requests lost to an engine death"),
@@ -38,7 +39,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
 Latencies and outcomes come on top.
 """
 
-_PER_TRAFFIC = {"ok_share", "shed_share"}
+_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate"}
 """Names of `NAMES` that also exist for one traffic."""
 _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
@@ -107,10 +108,61 @@ def _kind(name: str) -> Kind | None:
 
 def _unknown(full: str, traffics: Collection[str]) -> str:
     every = [*known_names(), *(f"{t}.{n}" for t in traffics for n in known_names())]
+    meant = _synonym(full, traffics)
+    if meant:
+        return f"unknown figure {full!r}; did you mean {meant}?"
     near = difflib.get_close_matches(full, every, n=1, cutoff=0.6)
     if near:
         return f"unknown figure {full!r}; did you mean {near[0]}?"
     return f"unknown figure {full!r}; known are {', '.join(NAMES)}, latencies such as ttft_p99, outcomes such as outcomes.ok"
+
+
+_SYNONYMS: tuple[tuple[str, str], ...] = (
+    (r"(?:error|failure|fail)s?_?(?:rate|ratio|share|percent|pct)|http_req_failed|num_failures", "error_rate"),
+    (r"success(?:ful)?_?(?:rate|ratio|share)|goodput|availability|ok_(?:rate|ratio)", "ok_share"),
+    (r"(?:engine_)?(?:death|crash)(?:e?s)?|crashed", "engine_deaths"),
+    (r"errors?|num_errors|failed(?:_requests)?", "failures"),
+    (r"timeouts?", "outcomes.timeout"),
+    (r"(?:throttled|rate_limited|rejected)(?:_share|_rate)?", "shed_share"),
+    (r"recovery(?:_time)?|mttr|time_to_recover", "recovers_within"),
+)
+"""Names in other tools, and the figure here."""
+_LATENCY_SYNONYMS: tuple[tuple[str, str], ...] = (
+    ("ttft", r"ttft|time_to_first_token|first_token(?:_latency|_time)?|ttfb|time_to_first_byte|http_req_waiting"),
+    ("ttfo", r"ttfo|time_to_first_output"),
+    ("itl", r"itl|inter_token_latency|tpot|time_per_output_token|tbt|time_between_tokens"),
+    (
+        "e2e",
+        r"e2e|e2el|e2e_latency|end_to_end_latency|request_latency|latency|response_time|duration|http_req_duration",
+    ),
+)
+_STATISTIC_SYNONYMS: tuple[tuple[str, str], ...] = (
+    ("mean", r"mean|avg|average"),
+    ("p50", r"p50|median|med|p_?50"),
+    ("p90", r"p_?90|90p|p\(90\)"),
+    ("p95", r"p_?95|95p|95th|p\(95\)"),
+    ("p99", r"p_?99|99p|99th|p\(99\)"),
+    ("p999", r"p_?99[._]?9|p_?999"),
+)
+
+
+def _synonym(full: str, traffics: Collection[str]) -> str:
+    """The figure that a name of another tool means; empty if there is none."""
+    first, dot, rest = full.partition(".")
+    prefix, name = (f"{first}.", rest) if dot and first in traffics else ("", full)
+    name = re.sub(r"_(?:ms|s|seconds|milliseconds)$", "", name.lower().replace("-", "_"))
+    for pattern, figure in _SYNONYMS:
+        if re.fullmatch(pattern, name):
+            return prefix + figure if figure in _PER_TRAFFIC or figure not in NAMES else figure
+    if name in OUTCOMES:
+        return f"{prefix}outcomes.{name}"
+    for latency, words in _LATENCY_SYNONYMS:
+        for statistic, forms in _STATISTIC_SYNONYMS:
+            if re.fullmatch(rf"(?:{words})[._](?:{forms})|(?:{forms})[._](?:{words})", name):
+                return f"{prefix}{latency}_{statistic}"
+        if re.fullmatch(words, name):
+            return f"{prefix}{latency}_p99"
+    return ""
 
 
 def _value(name: str, kind: Kind, text: str) -> float:

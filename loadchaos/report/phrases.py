@@ -206,6 +206,7 @@ CHECKS = {
         "",
         "run it against a server that nobody else uses, without attacks that reset its caches",
     ),
+    "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
     "exact_lengths": CheckText("prompt lengths as planned"),
     "image_usage": CheckText("image tokens in the usage of answers"),
     "substance": CheckText(

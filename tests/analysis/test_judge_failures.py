@@ -358,3 +358,57 @@ def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: Any) -> N
     assert [r["verdict"] for r in rules] == ["pass", "pass"]
     other = history.verdict(expect=["ok_share >= 80%", "images.shed_share <= 99.9%"])["expectations"]
     assert other[0]["verdict"] == "fail"
+
+
+def failing(history: Any, n: int, traffic: str = "text", outcome: str = "http_error") -> Any:
+    """A run of 200 answers of two traffics, and `n` errors."""
+    history.begin().work(10).work(10, traffic="images")
+    history.answer(history.send(n, traffic), outcome, status=500, error="the worker is out of slots")
+    return history.work(20).end()
+
+
+LIVE = ["engine_deaths == 0", "hangs == 0"]
+
+
+def test_judge_prints_the_rule_that_failed(history: Any) -> None:
+    verdict = failing(history, 3).verdict(expect=["e2e_p50 < 10s", "ok_share >= 80%"])
+    assert verdict["verdict"] == "fail"
+    assert {r["verdict"] for r in verdict["expectations"]} == {"pass"}
+    (rule,) = [c for c in verdict["checks"] if c["verdict"] == "fail"]
+    assert (rule["name"], rule["actual"]) == ("unaccepted_failures", "unexplained_http_error (3 times)")
+
+
+@pytest.mark.parametrize(
+    ("rule", "decision"),
+    [
+        ("error_rate <= 1%", "pass"), ("error_rate <= 0.1%", "fail"), ("outcomes.http_error <= 5", "pass"),
+        ("outcomes.http_error <= 2", "fail"), ("images.error_rate <= 3%", "pass"), ("text.error_rate <= 1%", "fail"),
+        ("images.outcomes.http_error < 4", "pass"), ("outcomes.timeout <= 5", "fail"), ("ok_share >= 90%", "fail"),
+        ("error_rate >= 0%", "fail"), ("error_rate < 1%", "pass"),
+    ],
+)  # fmt: skip
+def test_error_budget_excuses_failures_of_requests(history: Any, rule: str, decision: str) -> None:
+    verdict = failing(history, 3, "images").verdict(expect=[*LIVE, rule])
+    assert verdict["verdict"] == decision
+    (failure,) = verdict["failures"]
+    assert failure["requests"] == {"images": {"http_error": 3}}
+    assert failure["accepted"] == (decision == "pass")
+    if decision == "pass":
+        assert failure["acceptance"] == f"within the error budget {rule}"
+
+
+def test_error_budget_leaves_failures_counted_where_a_rule_asks(history: Any) -> None:
+    verdict = failing(history, 3).verdict(expect=[*LIVE, "error_rate <= 1%", "failures == 0"])
+    assert verdict["verdict"] == "fail"
+
+
+def test_error_budget_is_none_for_wrong_answers(history: Any) -> None:
+    failing(history, 1, outcome="wrong_output")
+    assert history.verdict(expect=[*LIVE, "error_rate <= 50%"])["verdict"] == "fail"
+    assert history.verdict(expect=[*LIVE, "outcomes.wrong_output <= 1"])["verdict"] == "pass"
+
+
+def test_error_budget_is_none_for_a_death(history: Any) -> None:
+    ids = history.begin().work(10).send(3)
+    history.serve(0.2).log(history.MISS).die(ids)
+    assert history.end().verdict(expect=["error_rate <= 50%"])["verdict"] == "fail"

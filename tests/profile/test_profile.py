@@ -1,6 +1,7 @@
 """Profiles: mistakes, overrides, phases and shipped profiles."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from loadchaos.core import resources
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
+from loadchaos.profile import expectation
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, Registry, from_mapping, load
@@ -298,3 +300,19 @@ def test_demo_profile_has_600_requests_and_reset_attacks(registry: Registry) -> 
 
 def test_schema_file_is_current() -> None:
     assert (resources.folder("schemas") / "profile.json").read_text() == schema(), "run `make schemas`"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("error_ratio", "error_rate"), ("failure_rate", "error_rate"), ("http_req_failed", "error_rate"),
+        ("tpot_p99", "itl_p99"), ("tpot", "itl_p99"), ("t.tpot_p95", "t.itl_p95"), ("latency_p95", "e2e_p95"),
+        ("p95_latency", "e2e_p95"), ("http_req_duration.p95", "e2e_p95"), ("p99_ttft_ms", "ttft_p99"),
+        ("mean_e2el_ms", "e2e_mean"), ("median_itl_ms", "itl_p50"), ("time_to_first_token.avg", "ttft_mean"),
+        ("response_time_p90", "e2e_p90"), ("success_rate", "ok_share"), ("crashes", "engine_deaths"),
+        ("http_error", "outcomes.http_error"), ("t.timeout", "t.outcomes.timeout"),
+    ],
+)  # fmt: skip
+def test_unknown_figure_of_another_tool_is_translated(name: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"did you mean {meant}?")):
+        expectation.parse(f"{name} <= 1", ["t"])

@@ -63,6 +63,7 @@ class Explainer:
         if known is None:
             known = self._record(failure)
         known.at_clients += bad.count
+        known.requests[bad.traffic, bad.outcome] += bad.count
         _add_example(known, bad)
 
     def _hidden_cause(self, bad: BadAnswer) -> Failure | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from loadchaos.analysis.failure import Failure
@@ -30,7 +31,7 @@ class FailureRegistry:
 
     def open(self, failure: Failure, incident: Incident) -> Failure:
         """Register a new failure, with its incident and counts of its own."""
-        opened = replace(failure, incident=incident, alt=(), in_log=0, at_clients=0)
+        opened = replace(failure, incident=incident, alt=(), in_log=0, at_clients=0, requests=Counter())
         self.failures[opened.key] = opened
         return opened
 

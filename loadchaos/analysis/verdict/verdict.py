@@ -19,6 +19,7 @@ SCHEMA = 1
 _EXIT: Mapping[Decision, int] = {"pass": 0, "fail": 1, "unknown": 3}
 _BY_SIGNAL = (130, 143)
 _BEFORE_LOAD = (2, 4)
+_MOST_NAMED = 5
 _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
 """Ids of failures without a known cause."""
 
@@ -103,6 +104,18 @@ def figures_of(
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
     """Results of the expectations of the profile, or of the default ones."""
     return [judge(text, figures) for text in (terms.expect or DEFAULT_EXPECT)]
+
+
+def uncovered(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult]) -> list[Check]:
+    """Check that no failure is left; only where it fails and no expectation says so."""
+    left = [f for f in failures if counts(f)]
+    if not left or any(j.name == "failures" and j.verdict == "fail" for j in judged):
+        return []
+    shown = "; ".join(
+        f"{f['id']} ({f['count']:,} {'time' if f['count'] == 1 else 'times'})" for f in left[:_MOST_NAMED]
+    )
+    more = f"; and {len(left) - _MOST_NAMED} more kinds" if len(left) > _MOST_NAMED else ""
+    return [Check("unaccepted_failures", "none outside of accept and error budgets", shown + more, "fail")]
 
 
 def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
