@@ -23,11 +23,13 @@ from loadchaos.load.wire.outcome import (
     error_event_outcome,
     error_object,
 )
-from loadchaos.load.wire.sse import Event, SseParser
+from loadchaos.load.wire.sse import MAX_EVENT_BYTES, Event, SseParser
 
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
 _TOKEN_KEYS = ("content", "reasoning", "reasoning_content", "refusal")
+MAX_BODY_BYTES = 64 << 20
+"""Limit of an answer that is one JSON value."""
 _MIN_COUNTED_TOKENS = 8
 """Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
 
@@ -41,12 +43,13 @@ class Completion:
 
     `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can decide the outcome, in byte order.
     `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the packet that completed the event.
-    `chunks` counts those with content.
+    `chunks` counts those with content. `fault`: why the rest is not read, as the body is too long.
     """
 
     __slots__ = (
         "_between_events",
         "_body",
+        "_body_bytes",
         "_events",
         "_pending",
         "_prefix",
@@ -58,6 +61,7 @@ class Completion:
         "asked_stream",
         "chunks",
         "done_seen",
+        "fault",
         "finish",
         "first_answer_ns",
         "first_token_ns",
@@ -87,6 +91,7 @@ class Completion:
         self.usage: dict[str, Any] | None = None
         self.answer_id: str | None = None
         self.done_seen = False
+        self.fault: str | None = None
         self.is_stream = asked_stream or declared_stream
         self.has_text = False
         self.has_answer = False
@@ -100,6 +105,7 @@ class Completion:
         self._template = EventTemplate()
         self._pending: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
+        self._body_bytes = 0
 
     def feed(self, at_ns: int, piece: bytes) -> int:
         """Read bytes that arrived at `at_ns`.
@@ -138,10 +144,10 @@ class Completion:
             # Some servers forget the last blank line; a cut frame is no such case.
             if last is not None and (complete or last.data == b"[DONE]"):
                 self._event(at_ns, last)
-            if self.is_empty() and self._sse.comments == 0 and self._prefix.strip():
+            if self.fault is None and self.is_empty() and self._sse.comments == 0 and self._prefix.strip():
                 text = self._prefix[:_PREFIX_BYTES].decode("utf-8", "replace")
                 self.outcome_events.append(OutcomeEvent("protocol_error", f"the stream contained no event: {text!r}"))
-        elif complete:
+        elif complete and self.fault is None:
             self._read_json_body(b"".join(self._body))
 
     @property
@@ -225,12 +231,19 @@ class Completion:
             self._read(at_ns, piece)
 
     def _read(self, at_ns: int, piece: bytes) -> None:
+        if self.fault is not None:
+            return
         if not self.is_stream:
             self._body.append(piece)
+            self._body_bytes += len(piece)
+            if self._body_bytes > MAX_BODY_BYTES:
+                self.fault, self._body = f"the body is longer than {MAX_BODY_BYTES >> 20} MiB", []
             return
         for event in self._sse.feed(piece):
             self._event(at_ns, event)
         self._between_events = self._sse.between_events
+        if self._sse.too_long:
+            self.fault = f"an event of the stream is longer than {MAX_EVENT_BYTES >> 20} MiB"
 
     def _count(self, key: str) -> int | None:
         value = self.usage.get(key) if self.usage else None

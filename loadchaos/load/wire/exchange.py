@@ -338,7 +338,7 @@ class Exchange:
         # Nearly every packet of a stream is one chunk: it can neither end the body nor break it.
         if answer is not None and self.first_body_ns is not None and (chunk := self._parser.single_chunk(data)):
             self.progress.tokens += answer.feed(at_ns, chunk)
-            return True
+            return answer.fault is None or self._finish("not_http", answer.fault)
         if self.first_byte_ns is None:
             self.first_byte_ns = at_ns
         parser = self._parser
@@ -354,8 +354,9 @@ class Exchange:
                 self.progress.tokens += self.answer.feed(at_ns, body)
             elif len(self._error_body) < _KEPT_ERROR_BYTES:
                 self._error_body += body
-        if parser.broken is not None:
-            return self._finish("not_http", parser.broken)
+        fault = parser.broken or (self.answer.fault if self.answer is not None else None)
+        if fault is not None:
+            return self._finish("not_http", fault)
         return self._finish("complete", "") if parser.done else True
 
     def _finish(self, end: End, why: str) -> bool:

@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 
 MAX_HEAD_BYTES = 1 << 20
 """Limit of a response head. Real heads have up to 100 kB (cookies, traces)."""
+MAX_DECODED_BYTES = 64 << 20
+"""Limit of a compressed body once decoded: half a megabyte can become half a gigabyte."""
 _MAX_CHUNK_LINE = 4096
 _MAX_CACHED_HEADS = 64
 _MAX_CACHED_HEAD_BYTES = 4096
@@ -28,7 +30,7 @@ class _BrokenError(Exception):
 
 
 class _Inflater(Protocol):
-    def decompress(self, data: bytes, /) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
     @property
     def eof(self) -> bool: ...
 
@@ -71,6 +73,7 @@ class ResponseParser:
 
     __slots__ = (
         "_buffer",
+        "_decoded",
         "_framing",
         "_inflate",
         "_keep_alive",
@@ -103,6 +106,7 @@ class ResponseParser:
         self._keep_alive = False
         self._remaining = 0
         self._inflate: _Inflater | None = None
+        self._decoded = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes that these bytes complete."""
@@ -267,9 +271,14 @@ class ResponseParser:
         inflate = self._inflate
         assert inflate is not None
         try:
-            plain = inflate.decompress(body)
+            plain = inflate.decompress(body, max_length=MAX_DECODED_BYTES - self._decoded + 1)
         except zlib.error as e:
             self.broken, self.done = f"the compressed body is broken: {e}", False
+            return b""
+        self._decoded += len(plain)
+        if self._decoded > MAX_DECODED_BYTES:
+            limit = MAX_DECODED_BYTES >> 20
+            self.broken, self.done = f"the compressed body is longer than {limit} MiB once decoded", False
             return b""
         if self.done and not inflate.eof:
             self.broken, self.done = "the compressed body is truncated", False

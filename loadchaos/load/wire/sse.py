@@ -11,6 +11,8 @@ import re
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+MAX_EVENT_BYTES = 8 << 20
+"""Limit of one event. Those of chat answers have up to some 100 kB (log probabilities)."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -24,34 +26,44 @@ class Event(NamedTuple):
 class SseParser:
     """Incremental parser: any split of the bytes gives the same events.
 
-    `comments` counts comment lines (keep-alives). After the last byte, `close` returns an unfinished event.
+    `comments` counts comment lines (keep-alives). After the last byte, `close` returns an unfinished event. `too_long`: an
+    event has passed MAX_EVENT_BYTES, and nothing more is read.
     """
 
-    __slots__ = ("_at_start", "_data", "_name", "_rest", "_skip_lf", "comments")
+    __slots__ = ("_at_start", "_data", "_data_bytes", "_name", "_rest", "_skip_lf", "_tail", "comments", "too_long")
 
     def __init__(self) -> None:
         self.comments = 0
+        self.too_long = False
         self._rest = b""
+        self._tail: list[bytes] = []  # pieces that continue the line of `_rest`: joined once, when it ends
         self._data: list[bytes] = []
+        self._data_bytes = 0  # of `_rest`, `_tail` and `_data`
         self._name = ""
         self._skip_lf = False  # the last line ended with CR at the end of a packet: an LF now still belongs to it
         self._at_start = True
 
     def feed(self, piece: bytes) -> list[Event]:
         """Return the events completed by this piece, in order."""
+        if self.too_long:
+            return []
         if self._skip_lf and piece:
             self._skip_lf = False
             piece = piece.removeprefix(b"\n")
-        data = self._rest + piece
+        if self._rest and not self._at_start and b"\n" not in piece and b"\r" not in piece:
+            self._tail.append(piece)
+            self._grow(len(piece))
+            return []
+        data = self._take_rest() + piece
         if self._at_start:
             if len(data) < len(_BOM) and _BOM.startswith(data):
                 self._rest = data
                 return []
             self._at_start = False
             data = data.removeprefix(_BOM)
-        if b"\r" not in data:
-            return self._feed_lf(data)
-        return self._feed_any(data)
+        events = self._feed_lf(data) if b"\r" not in data else self._feed_any(data)
+        self._grow(len(self._rest))
+        return events
 
     @property
     def between_events(self) -> bool:
@@ -63,10 +75,28 @@ class SseParser:
 
         The standard drops such an event.
         """
-        rest, self._rest = self._rest, b""
+        rest = self._take_rest()
+        if self.too_long:
+            return None
         if rest:
             self._line(rest)
         return self._dispatch()
+
+    def _take_rest(self) -> bytes:
+        """Take the unfinished line."""
+        rest = self._rest
+        if self._tail:
+            rest = b"".join((rest, *self._tail))
+            self._tail = []
+        self._rest = b""
+        self._data_bytes -= min(len(rest), self._data_bytes)
+        return rest
+
+    def _grow(self, size: int) -> None:
+        self._data_bytes += size
+        if self._data_bytes > MAX_EVENT_BYTES:
+            self.too_long = True
+            self._rest, self._tail, self._data = b"", [], []
 
     def _feed_lf(self, data: bytes) -> list[Event]:
         # Nearly every server sends LF only, and most frames are one data line.
@@ -104,6 +134,7 @@ class SseParser:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
+            self._grow(len(value))
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
         # id, retry and unknown fields say nothing about an answer
@@ -115,5 +146,5 @@ class SseParser:
 
     def _dispatch(self) -> Event | None:
         data, name = self._data, self._name
-        self._data, self._name = [], ""
+        self._data, self._name, self._data_bytes = [], "", 0
         return Event(b"\n".join(data), name) if data else None

@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -177,6 +178,18 @@ def idle_close(good: bytes) -> Callable[[Peer], None]:
     return act
 
 
+def endless_line(peer: Peer) -> None:
+    """Send one event that never ends, 64 kB at a time."""
+    peer.sendall(stream(ROLE, end=b"") + b"%x\r\ndata: " % (1 << 30))
+    for _ in range(160):
+        peer.sendall(b"x" * 65536)
+
+
+def gzip_bomb(peer: Peer) -> None:
+    """Send 80 kB that decode to 80 MB."""
+    peer.sendall(plain(zlib.compress(b" " * 80_000_000), extra="Content-Encoding: gzip\r\n"))
+
+
 LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "a", "logprob": -0.5}]}
 LOGPROBS = frame({"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [LOGPROB]}}]})
 LMDEPLOY_ERROR = delta(finish="error", role="assistant", content="internal error happened")
@@ -259,6 +272,9 @@ MODES: dict[str, bytes | Callable[[Peer], None]] = {
     "until_close": then(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(GOOD), close),
     "until_close_cut_short": then(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + ROLE + TOKENS, close),
     "hundred_continue": b"HTTP/1.1 100 Continue\r\n\r\n" + stream(*GOOD),
+    "event_of_4_mb": stream(ROLE, frame(delta(content="x" * 4_000_000)), *TAIL),
+    "event_without_end": endless_line,
+    "gzip_bomb": gzip_bomb,
     "big_headers": BIG_HEAD.encode() + b"".join(chunk(p) for p in GOOD) + b"0\r\n\r\n",
     # whole bodies
     "whole": plain(whole()),

@@ -135,3 +135,13 @@ def test_completion_of_an_endless_answer_is_parsed_as_it_arrives() -> None:
     for n in range(3000):
         answer.feed(n, chunk("word"))
     assert answer.chunks == 3000
+
+
+def test_completion_bounds_a_body_that_is_one_json_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadchaos.load.wire.completion.MAX_BODY_BYTES", 1 << 20)
+    answer = Completion(RULES, asked_stream=False, declared_stream=False)
+    for n in range(20):
+        answer.feed(n, b'{"a": "' + b"x" * 65536)
+    assert answer.fault == "the body is longer than 1 MiB"
+    answer.close(20, complete=True)
+    assert answer.outcome_events == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.load.wire import http1
-from loadchaos.load.wire.http1 import MAX_HEAD_BYTES, ResponseParser
+from loadchaos.load.wire.http1 import MAX_DECODED_BYTES, MAX_HEAD_BYTES, ResponseParser
 
 SAID = ("status", "reason", "version", "headers", "has_head", "done", "reusable", "broken", "request_id")
 CHUNKED = (
@@ -155,3 +155,13 @@ def test_http1_parser_head_cache_does_not_change_heads(heads: list[list[bytes]])
         anew.feed(raw.replace(b"\r\n", b"\n") + b"\n\n")
         http1._heads.update(kept)
         assert [getattr(known, k) for k in SAID] == [getattr(anew, k) for k in SAID]
+
+
+def test_response_parser_bounds_a_decoded_body() -> None:
+    packed = zlib.compress(b" " * (MAX_DECODED_BYTES + 1))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    parser = ResponseParser()
+    body = b"".join(parser.feed(piece) for piece in (head, packed[:1000], packed[1000:]))
+    assert len(body) <= MAX_DECODED_BYTES
+    assert parser.broken == "the compressed body is longer than 64 MiB once decoded"
+    assert not parser.reusable

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.load.wire.sse import Event, SseParser
+from loadchaos.load.wire.sse import MAX_EVENT_BYTES, Event, SseParser
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 FIELD = st.sampled_from(
@@ -73,3 +74,34 @@ def test_sse_parser_counts_comments() -> None:
     parser.feed(b": ping\n\n: pi")
     parser.feed(b"ng\r\n\r\n")
     assert parser.comments == 2
+
+
+def _cpu_s(parser: SseParser, stream: bytes, size: int) -> float:
+    begun = time.process_time()
+    for at in range(0, len(stream), size):
+        parser.feed(stream[at : at + size])
+    return time.process_time() - begun
+
+
+def test_sse_parser_takes_linear_time_for_a_long_line() -> None:
+    """A line of 4 MB in packets cost seconds; one of twice the size four times as much."""
+    short, long = (min(_cpu_s(SseParser(), b"data: " + b"x" * n, 1400) for _ in range(3)) for n in (1 << 20, 4 << 20))
+    assert long < 1.0
+    assert long < 10 * short + 0.05
+
+
+@pytest.mark.parametrize("line", [b"x" * 1400, b"data: " + b"x" * 1393 + b"\n"])
+def test_sse_parser_stops_at_an_event_without_end(line: bytes) -> None:
+    parser = SseParser()
+    assert _cpu_s(parser, b"data: " + line * (2 * MAX_EVENT_BYTES // 1400), 1400) < 3
+    assert parser.too_long
+    assert parser.feed(b"\n\ndata: a\n\n") == []
+    assert parser.close() is None
+
+
+def test_sse_parser_bound_is_for_one_event() -> None:
+    parser = SseParser()
+    event = b"data: " + b"x" * (MAX_EVENT_BYTES // 2) + b"\n\n"
+    found = [e for _ in range(6) for half in (event[:1000], event[1000:-1], event[-1:]) for e in parser.feed(half)]
+    assert len(found) == 6
+    assert not parser.too_long
