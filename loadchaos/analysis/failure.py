@@ -42,6 +42,7 @@ class Failure:
         repeats: further equal lines.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
+        candidates: unexplained lines that may name its cause, likeliest first: `{source, line, process, text}`.
         outcome: the request outcome it shows as; an attack may list it among its effects.
         replica: the server it belongs to, where a detector knows it.
         explains_death: it names the cause of a death at the same time, if nothing else does.
@@ -74,6 +75,7 @@ class Failure:
     clock_s: float | None = None
     frame: str = ""
     gone: bool = False
+    candidates: tuple[Mapping[str, Any], ...] = ()
     outcome: str = ""
     replica: str | None = None
     explains_death: bool = False
@@ -123,6 +125,8 @@ class Failure:
             for (traffic, outcome), n in sorted(self.requests.items()):
                 by_traffic.setdefault(traffic, {})[outcome] = n
             found["requests"] = by_traffic
+        if self.candidates:
+            found["candidates"] = [dict(c) for c in self.candidates]
         if self.deaths:
             first = self.deaths[0]
             found |= {

@@ -57,6 +57,7 @@ from loadchaos.core.ledger.rows import (
 from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
 
 _MOST_STATES = 10_000
+_MOST_OPEN = 16  # newest incidents that may still get candidates
 
 
 class Judge:
@@ -215,6 +216,16 @@ class Judge:
             self._logged(failure)
         while self._log_classifier.stops:
             self._tracker.add_shutdown(self._log_classifier.stops.pop()[0])
+        self._add_candidates()
+
+    def _add_candidates(self) -> None:
+        """Give deaths that no log names the unexplained lines around them."""
+        for incident in self._tracker.incidents[-_MOST_OPEN:]:
+            if incident.kind not in ("death", "restart") or incident.causes:
+                continue
+            if incident.closed_ns is None or not incident.candidates:
+                replica = None if self._tracker.sole else incident.replica
+                incident.candidates = self._log_classifier.last_words(incident.opened_ns, replica)
 
     def _poll(self, now_ns: int | None) -> None:
         self._read_logs(now_ns)
@@ -312,7 +323,8 @@ class Judge:
         exposure = str((terms.exposure or {}).get("count") or "requests")
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
-        totals, notes = self._stats.total(), [*self._health.notes, *self._detectors.notes]
+        totals = self._stats.total()
+        notes = [*self._health.notes, *self._detectors.notes, *self._log_classifier.unexplained.notes()]
         return {
             "schema": rules.SCHEMA,
             "profile": terms.profile,

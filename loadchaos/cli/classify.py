@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     from loadchaos.analysis.classify.signature_file import Signature
     from loadchaos.analysis.failure import Failure
 
-_KEYS = ("id", "severity", "title", "role", "evidence", "process", "at", "frames", "known", "remedy", "alt")
+_KEYS = (
+    "id",
+    "severity",
+    "title",
+    "role",
+    "evidence",
+    "process",
+    "at",
+    "frames",
+    "known",
+    "remedy",
+    "alt",
+    "candidates",
+)
 """Keys of a failure in JSON. Scripts rely on them: never remove one, and note a new one in the changelog."""
 _BODY_CHARS = 1 << 20
 _BODY_STARTS = ("{", "data:", "event:")
@@ -163,6 +176,7 @@ def _failure_data(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
         "known": with_standing(failure.known, dialect, version),
         "remedy": failure.remedy,
         "alt": list(failure.alt),
+        "candidates": [{k: c[k] for k in ("line", "process", "text")} for c in failure.candidates],
         "frame": failure.frame or None,
         "repeats": failure.repeats,
         "also": list(failure.also),

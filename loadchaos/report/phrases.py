@@ -496,6 +496,11 @@ def evidence_text(evidence: Any) -> str:
     return f"{where}  {clean(evidence.get('text') or '', 400)}".strip()
 
 
+def candidate_texts(failure: Mapping[str, Any]) -> list[str]:
+    """Format unexplained log lines that may be its cause, likeliest first."""
+    return [evidence_text(c) for c in failure.get("candidates") or []]
+
+
 _ISSUE_FIELDS = {"state": "now", "seen": "seen in"}
 
 

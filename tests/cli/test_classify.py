@@ -19,7 +19,20 @@ from loadchaos.cli.main import main
 CRASHES = Path(__file__).parents[1] / "crashes"
 DEATH = (CRASHES / "vllm" / "encoder-cache-miss-in-the-drafter.log").read_bytes().partition(b"\n\n")[2]
 QUIET = (CRASHES / "benign" / "vllm-start-up.log").read_bytes().partition(b"\n\n")[2]
-KEYS = {"id", "severity", "title", "role", "evidence", "process", "at", "frames", "known", "remedy", "alt"}
+KEYS = {
+    "id",
+    "severity",
+    "title",
+    "role",
+    "evidence",
+    "process",
+    "at",
+    "frames",
+    "known",
+    "remedy",
+    "alt",
+    "candidates",
+}
 
 
 def call(*args: str | Path, stdin: bytes | None = None) -> Result:

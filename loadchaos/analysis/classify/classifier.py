@@ -11,11 +11,22 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import group
+from loadchaos.analysis.classify.last_words import SUSPICIOUS, Candidate, LastWords, says_error
 from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
+from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import LogLine, expand, strip_prefixes, without_margin
 from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, begins_chained_traceback, guilty_frame
-from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
+from loadchaos.analysis.classify.signature_file import (
+    UNCAUGHT,
+    UNEXPLAINED_END,
+    UNKNOWN,
+    Signature,
+    SignatureError,
+    Signatures,
+    load,
+)
+from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
@@ -24,6 +35,7 @@ _LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stan
 _EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message
+_TITLE = 240
 _INTRO = 3  # lines between an echo and the traceback that it introduces
 _REPEATS = 8  # equal matches reported one by one within _REPEAT_S (or _REPEAT_LINES); more are counted
 _REPEAT_S = 10.0
@@ -32,6 +44,8 @@ _MOST_REPEATS_KEPT = 4_096
 _LONGEST_BODY = 1 << 20
 _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
+_ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
+_ERRORS = ("ERROR", "CRITICAL", "FATAL")
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
 PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
@@ -49,6 +63,7 @@ class _Writer:
     chained: bool = False
     intro: list[Match] = field(default_factory=list)
     intro_line: int = -_INTRO
+    word: Candidate | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +93,9 @@ class _Source:
     facts: dict[str, str] = field(default_factory=dict)
     before: str = ""
     last_line: int = 0
+    starting: bool = False
+    served: bool = False
+    stopped_line: int = -_ENDED_IN_ORDER
     ending: tuple[Trace, Match] | None = None
     crash: tuple[Match, NativeStack] | None = None
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
@@ -99,8 +117,12 @@ class Classifier:
     Its state is bounded, and no text makes it raise.
     """
 
-    def __init__(self, signatures: Signatures | None = None) -> None:
+    def __init__(self, signatures: Signatures | None = None, *, live: bool = False) -> None:
+        """Match against `signatures`; live: the phase is known elsewhere."""
         self._signatures = signatures or load()
+        self._live = live
+        self.last_words = LastWords()
+        self.loud: list[Candidate] = []  # lines at ERROR level that no rule knows, for the caller to take
         self._sources: dict[str, _Source] = {}
         self._chain = 0
 
@@ -119,7 +141,8 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if not state.open and line_no > state.attend_until and not self._signatures.may_match(line):
+        idle = not state.open and line_no > state.attend_until
+        if idle and not self._signatures.may_match(line) and SUSPICIOUS.search(line) is None:
             return []  # nine lines in ten end here
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns)
@@ -128,10 +151,22 @@ class Classifier:
                 continue
             found += self._line(text, position, before)
         for match in found:
+            self._follow_phase(match, state)
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
         return [m for m in found if self._is_reported(m, state)]
+
+    def _follow_phase(self, match: Match, state: _Source) -> None:
+        """Follow whether the server starts, serves or ends."""
+        if match.role == "start":
+            state.starting, state.served = match.signature.starting, not match.signature.starting
+            if not self._live:
+                self.last_words.forget(str(match.evidence["source"]))
+        elif match.role == "ready":
+            state.starting, state.served = False, True
+        elif match.role == "stop":
+            state.stopped_line = match.evidence["line"]
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
         """Expect the stack of a death without a traceback.
@@ -179,11 +214,25 @@ class Classifier:
             state.open = 0
             if died and state.ending is not None and state.last_line - state.ending[1].evidence["line"] <= _LAST_WORDS:
                 found.append(state.ending[1])
+            elif died and not self._live and (end := self._unexplained_end(source, state)) is not None:
+                found.append(end)
             for repeat in state.repeats.values():
                 if repeat.left_out and repeat.last.role == "cause" and repeat.last.severity not in DEADLY:
                     found.append(replace(repeat.last, repeats=repeat.left_out - 1))
             state.repeats.clear()  # in a log that goes on with a new life nothing is a repeat of the old one
         return found
+
+    def _unexplained_end(self, source: str, state: _Source) -> Match | None:
+        """Match for a log that ends with an error that no rule knows."""
+        word = self.last_words.at_end(source, state.last_line, starting=state.starting)
+        if word is None or state.last_line - state.stopped_line <= _ENDED_IN_ORDER:
+            return None
+        line = LogLine(word.text, word.process)
+        match = self._match(UNEXPLAINED_END, None, line, _Position(source, state, word.line, word.at_ns), None)
+        if not state.served:
+            match.severity = "startup"
+        match.title = f"{match.title}: {normalise(word.text)[:_TITLE]}"
+        return match
 
     def _line(self, text: str, position: _Position, before: str) -> list[Match]:
         state, line = position.state, strip_prefixes(text)
@@ -203,6 +252,7 @@ class Classifier:
                 level = line.level or strip_prefixes(expand(before)[-1]).level
                 writer.trace.logged |= bool(line.level) or level in _LOG_LEVELS
                 writer.trace.warned |= level == _WARNS
+                writer.trace.loud |= level in _ERRORS or (not level and says_error(before))
             return found
         trace = writer.trace
         if trace is None or (line.level and line.level != trace.level):  # another logger between the lines
@@ -247,7 +297,10 @@ class Classifier:
             logged=logged,
             warned=last is not None and last.warned,
             named=last is not None and last.named,
+            loud=last is not None and last.loud,
         )
+        if writer.word is not None and line_no - writer.word.line <= _INTRO:
+            writer.word.loud = False  # it introduces this traceback
         writer.chained = False
         if introduced:
             for match in writer.intro:
@@ -274,7 +327,12 @@ class Classifier:
         if any(m.role in ("cause", "echo") for m in found):
             trace.named = True
         elif trace.exception and not trace.named:
-            found.append(self._match(UNKNOWN, None, line, position, trace))
+            unknown = self._match(UNKNOWN, None, line, position, trace)
+            unknown.loud = (
+                trace.loud and trace.exception not in _ENDINGS and not self._signatures.is_harmless(line.text)
+            )
+            found.append(unknown)
+            self._keep_exception(trace, line, position)
         return found
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
@@ -291,6 +349,8 @@ class Classifier:
             writer.last_line = line_no
             return []
         found = self._scan(line, position, trace)
+        if not found:
+            self._listen(writer, line, position)
         if line.level and not line.writer:
             state.carry = ""
         introducing = [m for m in found if m.role == "echo"]
@@ -298,6 +358,27 @@ class Classifier:
             writer.intro, writer.intro_line = introducing, line_no
             state.attend_until = max(state.attend_until, line_no + _INTRO)
         return found
+
+    def _keep_exception(self, trace: Trace, line: LogLine, position: _Position) -> None:
+        """Keep an unknown exception as a candidate for a death."""
+        if trace.exception in _ENDINGS or trace.warned or self._signatures.is_harmless(line.text):
+            return
+        text = LogLine(line.text, line.writer)
+        word = self.last_words.feed(text, position.source, position.line_no, position.at_ns)
+        if word is not None:
+            word.traced, word.loud = True, False
+
+    def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
+        """Keep a line that no rule knows as a candidate for the cause of a death."""
+        if SUSPICIOUS.search(line.text) is None and line.level not in _ERRORS:
+            return
+        if self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text):
+            return
+        word = self.last_words.feed(line, position.source, position.line_no, position.at_ns)
+        if word is not None and word.loud:
+            word.loud = writer.last is None  # else it goes on with the message of an exception
+            writer.word = word
+            self.loud.append(word)
 
     def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
         state = position.state
@@ -349,6 +430,7 @@ class Classifier:
         )
         match = match_of(signature, hit_in, self._signatures.known)
         match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
+        match.starting = position.state.starting and not self._live
         return match
 
     def _is_reported(self, match: Match, state: _Source) -> bool:
@@ -391,8 +473,24 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
     is_body = len(lines) <= 1
     for n, line in enumerate(lines, 1):
         matches += classifier.feed(line, line_no=n, source=source)
-    matches += classifier.close(died=True)
-    return group(matches, quiet=not is_body)
+    matches += classifier.close(died=not is_body)
+    leftover: list[Match] = []
+    found = [with_candidates(f, classifier.last_words) for f in group(matches, quiet=not is_body, leftover=leftover)]
+    if is_body:
+        return found
+    errors = UnexplainedErrors()
+    errors.add_exceptions(leftover)
+    for word in classifier.loud:
+        if word.loud:
+            errors.add_line(word)
+    return found + errors.beside(found)
+
+
+def with_candidates(failure: Failure, words: LastWords) -> Failure:
+    """Add candidates for the cause of a death to a failure without one."""
+    if failure.role != "echo" or failure.severity not in (*DEADLY, "hang"):
+        return failure
+    return replace(failure, candidates=tuple(words.around(failure.evidence)))
 
 
 def _is_one_json(text: str) -> bool:

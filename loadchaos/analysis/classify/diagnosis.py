@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from loadchaos.analysis.classify.classifier import Classifier
+from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import Signatures
+from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.server.dialects import DIALECTS
 
@@ -75,6 +76,7 @@ class Diagnosis:
         self._context: list[Match] = []
         self._deaths: list[Failure] = []
         self._others: dict[tuple[str, str], Failure] = {}
+        self._errors = UnexplainedErrors()
 
     def feed(self, line: str, count: int = 1) -> None:
         """Fold the next line.
@@ -85,6 +87,15 @@ class Diagnosis:
         self.landmarks.feed(line, at)
         for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)
+        if len(self._classifier.loud) > _MOST_HELD:
+            self._take_lines()
+
+    def _take_lines(self) -> None:
+        """Count the lines at ERROR level that no rule knows."""
+        lines, self._classifier.loud = self._classifier.loud, []
+        for word in lines:
+            if word.loud:
+                self._errors.add_line(word)
 
     def finish(self) -> list[Failure]:
         """End the log and give its failures, deaths first.
@@ -94,7 +105,9 @@ class Diagnosis:
         for match in self._classifier.close(died=True):
             self._hold(match)
         self._group()
+        self._take_lines()
         found = [*self._deaths, *self._others.values()]
+        found += self._errors.beside(found)
         found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence["line"]))
         return found
 
@@ -109,8 +122,10 @@ class Diagnosis:
 
     def _group(self) -> None:
         held, self._held = self._held, []
-        for failure in group(held, context=self._context):
-            self._add(failure)
+        leftover: list[Match] = []
+        for failure in group(held, context=self._context, leftover=leftover):
+            self._add(with_candidates(failure, self._classifier.last_words))
+        self._errors.add_exceptions(leftover)
         self._context = (self._context + held)[-_MOST_CONTEXT:]
 
     def _add(self, failure: Failure) -> None:

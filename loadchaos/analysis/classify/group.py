@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.classify.match import Match, near
-from loadchaos.analysis.classify.signature_file import UNKNOWN
+from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END, UNKNOWN
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
@@ -16,7 +16,13 @@ _ENDED = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")  # they only
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
 
-def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Match] = ()) -> list[Failure]:
+def group(
+    matches: Iterable[Match],
+    *,
+    quiet: bool = True,
+    context: Sequence[Match] = (),
+    leftover: list[Match] | None = None,
+) -> list[Failure]:
     """Failures in the order of their evidence.
 
     Args:
@@ -24,6 +30,7 @@ def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Mat
         quiet: leave out client errors that ended in no 500.
         context: earlier matches that were grouped already (300 s of them are enough). They may explain new ones, and an
             echo of a death among them is not reported again.
+        leftover: takes new exceptions that no signature knows and that killed nobody.
     """
     old = {id(m) for m in context}
     by_source: dict[str, list[Match]] = {}
@@ -32,7 +39,7 @@ def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Mat
     found: list[Failure] = []
     for of_source in by_source.values():
         for life in _lives(of_source):
-            found += _life(life, old, quiet=quiet)
+            found += _life(life, old, quiet=quiet, leftover=leftover)
     found.sort(key=lambda f: (f.at_ns, f.evidence["line"]))
     return _merged(found)
 
@@ -51,11 +58,13 @@ def _lives(matches: Sequence[Match]) -> list[list[Match]]:
     return [life for life in lives if life]
 
 
-def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]:
+def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[Match] | None) -> list[Failure]:
     used = set(old)
     explained: set[int] = set()  # by an earlier death: one cause kills once
     failures = []
-    for cluster in _deaths(life):
+    life = _without_explained_end(life)
+    deaths = _deaths(life)
+    for cluster in deaths:
         failure, by = _death(cluster, life, used, explained)
         # Reported before, unless only its envelope was and this is the cause, which came late.
         if not any(id(m) in old for m in cluster) or (by.role == "cause" and id(by) not in old):
@@ -70,6 +79,11 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
             first = unknown.setdefault(match.chain, match)  # the first of a chain is the root
             if first.values.get("exception") in _ENDED and match.values.get("exception") not in _ENDED:
                 unknown[match.chain] = match
+    if leftover is not None:
+        for match in unknown.values():
+            told = match.chain in echoes or match.chain in named or id(match) in used or match.warned
+            if not told and not any(near(match, m, _ONE_DEATH_S) for cluster in deaths for m in cluster):
+                leftover.append(match)
     last_echo: Match | None = None  # the last echo with a known exception
     engine_cause: Match | None = (
         None  # the engine's own last line on a request: the API server's echo adds nothing to it
@@ -102,6 +116,15 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
             severity: Severity = "degraded" if match.signature.weak else match.severity
             failures.append(_failure(match, severity=severity, exception=unknown.get(match.chain)))
     return failures
+
+
+def _without_explained_end(life: Sequence[Match]) -> Sequence[Match]:
+    """Drop the match of an end with an error if others say more."""
+    ends = [m for m in life if m.id == UNEXPLAINED_END.id]
+    if not ends:
+        return life
+    others = [m for m in life if m.role in ("cause", "echo") and m.id not in (UNKNOWN.id, UNEXPLAINED_END.id)]
+    return [m for m in life if m not in ends or not any(near(m, other, _ONE_DEATH_S) for other in others)]
 
 
 def _deaths(life: Sequence[Match]) -> list[list[Match]]:
@@ -171,7 +194,7 @@ def _death(
     used.add(id(refined))
     explained.update(chosen_ones)
     severity: Severity = chosen.severity if chosen.severity in (*DEADLY, "node") else "engine_death"
-    if any(m.severity == "startup" for m in cluster):
+    if any(m.severity == "startup" for m in cluster) or all(m.starting for m in cluster):
         severity = "startup"
     failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
     return replace(failure, gone=bool(echoes)), refined

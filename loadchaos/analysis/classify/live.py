@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 from collections import deque
 from pathlib import PurePath
+from typing import Any
 
-from loadchaos.analysis.classify.classifier import Classifier
+from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match
-from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.classify.unexplained import UnexplainedErrors
+from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.rows import LogRow
+from loadchaos.core.model import KERNEL_LOG
 
 _QUIET_NS = 2 * S
 _LONGEST_NS = 10 * S
@@ -41,7 +44,8 @@ class LiveClassifier:
     """
 
     def __init__(self) -> None:
-        self._classifier = Classifier()
+        self._classifier = Classifier(live=True)
+        self.unexplained = UnexplainedErrors()
         self._matches: list[Match] = []
         self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
         self._first_ns = self._newest_ns = 0
@@ -70,13 +74,30 @@ class LiveClassifier:
         if now_ns is None:
             self._hold(self._classifier.close(died=died), self._newest_ns)
         elif not self._matches or (not at_once and self._is_open(now_ns)):
+            if not self._matches:
+                self._take_lines([])
             return []
         matches, self._matches = self._matches, []
         while self._context and self._newest_ns - self._context[0][0] > _CONTEXT_NS:
             self._context.popleft()
-        found = group(matches, context=[match for _, match in self._context])
+        leftover: list[Match] = []
+        found = group(matches, context=[match for _, match in self._context], leftover=leftover)
         self._context.extend((self._newest_ns, match) for match in matches)
-        return found
+        self.unexplained.add_exceptions(leftover)
+        self._take_lines(found)
+        return [with_candidates(failure, self._classifier.last_words) for failure in found]
+
+    def _take_lines(self, found: list[Failure]) -> None:
+        """Count ERROR lines that no rule knows, unless a death is near."""
+        lines, self._classifier.loud = self._classifier.loud, []
+        if not any(f.severity in DEADLY for f in found):
+            for word in lines:
+                if word.loud:
+                    self.unexplained.add_line(word)
+
+    def last_words(self, at_ns: int, replica: str | None) -> list[dict[str, Any]]:
+        """Unexplained lines around a death that no log names."""
+        return self._classifier.last_words.at_time(at_ns, replica, kernel=KERNEL_LOG)
 
     def _is_open(self, now_ns: int) -> bool:
         """True while more lines of this burst are worth waiting for."""

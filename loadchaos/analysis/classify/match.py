@@ -23,7 +23,8 @@ class Match:
     """One signature found in one line; group() turns matches into failures.
 
     `chain` is the number of its traceback (0: none). `warned`: a logger only warned of it, so that a deadly one is reported
-    only where something died of it.
+    only where something died of it. `loud`: an exception that a logger reported as an error. `starting`: the server had
+    not served yet.
     """
 
     signature: Signature
@@ -48,6 +49,8 @@ class Match:
     template: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     warned: bool = False
+    loud: bool = False
+    starting: bool = False
 
 
 @dataclass(slots=True)

@@ -49,8 +49,8 @@ class Trace:
 
     Chained tracebacks share `chain`.
 
-    `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `named`: a signature knows it
-    or one that it follows from, and what is raised from that adds nothing.
+    `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `loud`: it was an error.
+    `named`: a signature knows it or one that it follows from, and what is raised from that adds nothing.
     """
 
     chain: int
@@ -61,6 +61,7 @@ class Trace:
     logged: bool = False
     warned: bool = False
     named: bool = False
+    loud: bool = False
 
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line of the same writer.

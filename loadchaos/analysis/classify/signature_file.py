@@ -18,7 +18,7 @@ from loadchaos.core.model import Severity
 WORD = re.compile(r"[A-Za-z]{3,}")
 """Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
 
-ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "stop")
+ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "ready", "stop")
 _COMMON_TEXT = """
 error errors exception failed failure request requests memory with for not the and was from this that session engine process
 server model cache tokens token number config info warning message code line file core get post chat http
@@ -26,7 +26,7 @@ server model cache tokens token number config info warning message code line fil
 _COMMON = frozenset(_COMMON_TEXT.split())
 _STRINGS = ("id", "title", "severity", "role", "layer", "remedy", "why", "trigger", "versions", "where")
 _LISTS = ("find", "pattern", "unless", "unless_before", "alt", "known", "refines", "examples", "frames")
-_OTHER = ("quiet", "vague", "weak", "asynchronous", "within_s", "variant", "derive", "symptom")
+_OTHER = ("quiet", "vague", "weak", "asynchronous", "within_s", "variant", "derive", "symptom", "starting")
 _SEVERITIES = get_args(Severity)
 
 
@@ -88,6 +88,7 @@ class Signature:
     weak: bool = False
     asynchronous: bool = False
     symptom: bool = False
+    starting: bool = False
     within_s: float = 10.0
     derive: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,6 +106,7 @@ class Signatures:
     skip: tuple[re.Pattern[str], ...]
     engine: tuple[re.Pattern[str], ...]
     ignore: tuple[re.Pattern[str], ...]
+    harmless: tuple[re.Pattern[str], ...]
     known: Mapping[str, Mapping[str, Any]]
 
     def get(self, signature_id: str) -> Signature | None:
@@ -151,6 +153,10 @@ class Signatures:
         """True for a line that quotes client text or is our own."""
         return any(p.search(text) for p in self.ignore)
 
+    def is_harmless(self, text: str) -> bool:
+        """True for an error that servers log and survive."""
+        return any(p.search(text) for p in self.harmless)
+
 
 # An exception that no signature names; it counts only where an echo shows that it mattered.
 UNKNOWN = Signature(
@@ -175,6 +181,19 @@ UNCAUGHT = Signature(
     patterns=(),
     vague=True,
     remedy="the exception ended the process; report it with the log around it",
+)
+
+# A log that ends with an error that no signature knows.
+UNEXPLAINED_END = Signature(
+    id="unexplained_end",
+    title="The log ends with an error that no rule knows",
+    severity="engine_death",
+    role="echo",
+    file="",
+    find=(),
+    patterns=(),
+    vague=True,
+    remedy="read the last lines of the log; report them upstream with the log around them",
 )
 
 _EXTRA_KEYS = frozenset({"Traceback", "File", "traceback"})  # so that tracebacks are read at all
@@ -219,6 +238,7 @@ def build(texts: Mapping[str, str]) -> Signatures:
         skip=_patterns("frames.toml", "skip", frames.get("skip", [])),
         engine=_patterns("frames.toml", "engine", frames.get("engine", [])),
         ignore=_patterns("ignore.toml", "line", [e["pattern"] for e in ignore.get("line", [])]),
+        harmless=_patterns("ignore.toml", "harmless", [e["pattern"] for e in ignore.get("harmless", [])]),
         known=issues,
     )
 
@@ -311,7 +331,8 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
         weak=bool(data.get("weak")),
         asynchronous=bool(data.get("asynchronous")),
         symptom=symptom,
-        within_s=float(data.get("within_s", 10.0)),
+        starting=bool(data.get("starting")),
+        within_s=float(data.get("within_s", 10.0)),  # fmt: skip
         derive=dict(data.get("derive", {})),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from loadchaos.analysis.classify.versions import with_standing
@@ -73,6 +73,7 @@ class Incident:
     signs: list[str] = field(default_factory=list)
     causes: list[Failure] = field(default_factory=list)
     echoes: list[Failure] = field(default_factory=list)
+    candidates: list[dict[str, Any]] = field(default_factory=list)  # unexplained log lines around it, likeliest first
     beside: list[str] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     in_flight: list[Sent] = field(default_factory=list)
@@ -93,6 +94,11 @@ class Incident:
         """Failure that names it: the first cause, echo, or what the signs show."""
         if self.causes:
             return min(self.causes, key=lambda s: s.at_ns)
+        named = self._unexplained()
+        return named if named.candidates or not self.candidates else replace(named, candidates=tuple(self.candidates))
+
+    def _unexplained(self) -> Failure:
+        """Failure that names it where no log gives a cause."""
         if self.has_log and (killed := self._killed()) is not None:
             return killed
         if self.echoes:
@@ -102,6 +108,8 @@ class Incident:
             title = f"{title} ({self.exit.get('reason')})"
         if self.has_log and self.kind in ("death", "restart"):
             remedy = "Read the end of its log: loadchaos knows no line of it. Send it upstream with this incident."
+            if self.candidates:
+                remedy = "No rule knows these lines of its log. Send them upstream with this incident."
         if (
             self.kind == "death"
             and self.exit is not None
@@ -232,6 +240,7 @@ class Incident:
             "evidence": dict(named.evidence),
             "frames": list(named.frames),
             "process": named.process,
+            "candidates": [dict(c) for c in named.candidates],
             "exit": dict(self.exit) if self.exit else None,
             "causes": [_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_SHOWN]],
             "echoes": [_shown(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_SHOWN]],

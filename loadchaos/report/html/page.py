@@ -27,6 +27,7 @@ from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
     advice_text,
+    candidate_texts,
     cause_text,
     count_text,
     evidence_text,
@@ -144,6 +145,7 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
         ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
         ("lost", lost_text(f)),
         ("cause", cause_text(f)),
+        *(("unexplained line", text) for text in candidate_texts(f)),
     ]
     advice = [
         ("what to do", remedy_text(f.get("remedy"))),

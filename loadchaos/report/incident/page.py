@@ -15,6 +15,7 @@ from typing import Any
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.phrases import (
     TARGET,
+    candidate_texts,
     cause_text,
     is_server_fault,
     known_text,
@@ -144,6 +145,7 @@ def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
     ]
     known = [known_text(k) for k in incident.get("known") or []]
     rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none that loadchaos knows"]
+    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident)]
     rows += [f"- **observed**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
     return [r for r in rows if r]
 

@@ -75,12 +75,15 @@ def _failure_text(f: Mapping[str, Any], width: int) -> str:
         _field(str(SEVERITY.get(f["severity"], f["severity"])), clean(f["title"], 400), width, lead=""),
         _field(
             "id",
-            clean(f["id"], 80) + ("" if f["role"] == "cause" else " (a symptom; its cause is not in this log)"),
+            clean(f["id"], 80) + _what_is_known(f),
             width,
         ),
         _field("cause" if f["role"] == "cause" else "line", where, width),
         _field("", clean(f["evidence"]["text"], 400), width),
     ]
+    for n, candidate in enumerate(f.get("candidates") or ()):
+        text = f"line {number(candidate['line'])}: {clean(candidate['text'], 300)}"
+        rows.append(_field("maybe" if n == 0 else "", text, width))
     if f.get("frame"):
         rows.append(_field("frame", clean(f["frame"], 200), width))
     if f.get("also"):
@@ -95,6 +98,16 @@ def _failure_text(f: Mapping[str, Any], width: int) -> str:
     if remedy := remedy_text(f.get("remedy")):
         rows.append(_field("remedy", remedy, width))
     return "\n".join(rows)
+
+
+def _what_is_known(f: Mapping[str, Any]) -> str:
+    if f["role"] == "cause":
+        return ""
+    if f.get("candidates"):
+        return " (a symptom; no rule names its cause. Unexplained lines, likeliest first:)"
+    return (
+        " (no rule knows this line)" if f["id"] == "unexplained_end" else " (a symptom; its cause is not in this log)"
+    )
 
 
 def _others_text(others: Sequence[Mapping[str, Any]], width: int) -> str:

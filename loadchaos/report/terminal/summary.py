@@ -14,6 +14,7 @@ from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
     advice_text,
+    candidate_texts,
     cause_text,
     count_text,
     evidence_text,
@@ -158,6 +159,8 @@ def _failure(page: _TextPage, verdict: Mapping[str, Any], folder: Path, i: int, 
     page.field("in flight", count_text(failure, "in_flight_at_death", "in_flight"))
     page.field("lost", lost_text(failure))
     page.field("evidence", evidence_text(failure.get("evidence")), "cyan")
+    for text in candidate_texts(failure):
+        page.field("unexplained", text, "cyan")
     for known in failure.get("known") or []:
         page.field("known issue", known_text(known))
     if not failure.get("known") and blamed:

@@ -1,0 +1,174 @@
+"""Collect unexplained error lines: candidates for a death's cause.
+
+A candidate is an error line that no signature matches: a line logged at ERROR or CRITICAL, an exception, or a message of
+native code. Candidates are ranked by their kind, then by how near their writer is to the fault, then by their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.prefixes import LogLine
+
+_MOST_KEPT = 200  # of one log
+_MOST_SOURCES = 64
+_MOST_SHOWN = 3
+_LONGEST = 400
+_BEFORE, _AFTER = 400, 60  # lines around what shows the death
+_BEFORE_S, _AFTER_S = 60, 10  # the same by time
+_END = 8  # lines at the end of a log that may be its last words
+_S = 1_000_000_000
+_FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
+
+SUSPICIOUS = re.compile(
+    r"ERROR|CRITICAL|FATAL|\[E\]|\[F\]|[Ff]atal|[Ee]rror|Exception|[Aa]ssert|[Ff]ailed|[Aa]bort|[Kk]illed|[Pp]anic"
+    r"|terminat|[Uu]nsupported|not support|[Cc]annot|[Cc]ould not|[Uu]nable|core dumped|[Ii]nvalid|E\d{5}\b"
+    r"|[EF]\d{4} \d\d:"
+)
+"""Cheap search for lines that may be candidates; most lines of a log stop here."""
+
+_NATIVE = re.compile(
+    r"\bFATAL\b|^[Ff]atal\b|\[F\]|\bF\d{4} \d\d:|terminate called|\b[Aa]ssertion (?:`|fail)|(?:^|\] )(?:Aborted|Killed)\b"
+    r"|core dumped|panicked at|\b(?:CUDA|HIP|NPU|SYCL|ACL|Driver)\b[\w ]{0,20}\berror\b|NCCL error|[Cc]heck failed:"
+    r"|[Ii]llegal instruction|Bus error|unsupported toolchain|\bwhat\(\):|\bERR\d{5}\b|\bE[A-Z]\d{4}\b|libc\+\+abi"
+    r"|but (?:your )?CPU does not support"
+)
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)(?::\s|$)"
+)
+_MARKED = re.compile(r"\[E\]|\[(?:ERROR|CRITICAL)\]|^(?:ERROR|CRITICAL)\b|\bE\d{4} \d\d:|\bERROR\b|\|CCL_ERROR\|")
+_WORDED = re.compile(
+    r"\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"
+    r"|not supported|\b[Ii]nvalid\b"
+)
+_HARMLESS = re.compile(
+    r"^\s*(?:File \"|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b|UserWarning|Deprecat"
+    r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
+    r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
+)
+_QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One unexplained error line. `rank` is higher for a likelier cause."""
+
+    source: str
+    line: int
+    text: str
+    process: str
+    rank: int
+    at_ns: int | None = None
+    loud: bool = False  # logged at ERROR or higher, outside a traceback
+    traced: bool = False  # the exception of a traceback
+
+    def to_json(self) -> dict[str, Any]:
+        """The candidate as `classify --json` and verdict.json have it."""
+        return {"source": self.source, "line": self.line, "process": self.process or None, "text": self.text}
+
+
+@dataclass
+class LastWords:
+    """Candidates of all logs, newest last; bounded."""
+
+    kept: dict[str, deque[Candidate]] = field(default_factory=dict)
+
+    def feed(self, line: LogLine, source: str, line_no: int, at_ns: int | None) -> Candidate | None:
+        """Fold a line that no signature matches; gives its candidate."""
+        rank, loud = rank_of(line)
+        if not rank:
+            return None
+        return self.add(Candidate(source, line_no, line.text.strip()[:_LONGEST], line.writer, rank, at_ns, loud))
+
+    def add(self, candidate: Candidate) -> Candidate:
+        """Keep a candidate."""
+        kept = self.kept.get(candidate.source)
+        if kept is None:
+            if len(self.kept) >= _MOST_SOURCES:
+                self.kept.pop(next(iter(self.kept)))
+            kept = self.kept[candidate.source] = deque(maxlen=_MOST_KEPT)
+        kept.append(candidate)
+        return candidate
+
+    def around(self, evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Best candidates around the line that shows a death."""
+        line, kept = evidence.get("line"), self.kept.get(str(evidence.get("source") or ""), ())
+        if not isinstance(line, int):
+            return []
+        found = [c for c in kept if -_BEFORE <= c.line - line <= _AFTER and c.line != line]
+        return [c.to_json() for c in best(found)]
+
+    def at_time(self, at_ns: int, replica: str | None, *, kernel: str = "") -> list[dict[str, Any]]:
+        """Best candidates around a time, of one server and the kernel.
+
+        Args:
+            at_ns: monotonic ns.
+            replica: the stem of the log's name; None for all logs.
+            kernel: name of the kernel's log.
+        """
+        found: list[Candidate] = []
+        for source, kept in self.kept.items():
+            if replica is None or source == kernel or PurePath(source).stem == replica:
+                since, until = at_ns - _BEFORE_S * _S, at_ns + _AFTER_S * _S
+                found += [c for c in kept if c.at_ns is not None and since <= c.at_ns <= until]
+        return [c.to_json() for c in best(found)]
+
+    def at_end(self, source: str, last_line: int, *, starting: bool) -> Candidate | None:
+        """The likeliest error at the end of a log, None without one.
+
+        `starting`: the server has not served yet, so that any error ended it; else only a message of native code did.
+        """
+        least = _LOGGED if starting else _FATAL
+        ended = [c for c in self.kept.get(source, ()) if last_line - c.line <= _END and c.rank >= least]
+        chosen = best(ended)
+        return chosen[0] if chosen else None
+
+    def forget(self, source: str) -> None:
+        """Drop the candidates of a log that began a new life."""
+        self.kept.pop(source, None)
+
+
+def says_error(raw: str) -> bool:
+    """True for a raw line that announces an error."""
+    return re.search(r"\b(?:[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|[Ff]ailure)\b", raw) is not None
+
+
+def rank_of(line: LogLine) -> tuple[int, bool]:
+    """Rank a line, and tell whether it is loud; 0 for no candidate."""
+    text = line.text
+    if not text.strip() or text[0] in " \t" or _HARMLESS.search(text[:300]):
+        return 0, False
+    loud = line.level in ("ERROR", "CRITICAL", "FATAL") or _MARKED.search(text[:120]) is not None
+    if line.level in _QUIET_LEVELS:
+        return 0, False
+    if _NATIVE.search(text[:300]):
+        return _FATAL, loud
+    if _EXCEPTION.match(text):
+        return _RAISED, loud
+    if loud:
+        return _CRITICAL if line.level == "CRITICAL" else _LOGGED, True
+    return (_SAID, False) if _WORDED.search(text[:300]) else (0, False)
+
+
+def best(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The likeliest candidates, equal texts once, in order of rank."""
+    chosen: dict[str, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda c: (-c.rank, _distance(c.process), c.line)):
+        chosen.setdefault(normalise(candidate.text), candidate)
+        if len(chosen) >= _MOST_SHOWN:
+            break
+    return list(chosen.values())
+
+
+def _distance(process: str) -> int:
+    """Distance of the writer from the fault: a worker is nearest."""
+    name = process.lower()
+    if "worker" in name or "rank" in name or "tp" in name:
+        return 0
+    return 2 if "api" in name else 1

@@ -1,0 +1,108 @@
+"""Last words: errors that no rule knows are shown where a server died, failed to start or went on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.report.terminal.diagnosis import render
+
+PTX = "CUDA error: the provided PTX was compiled with an unsupported zoolchain."
+UCX = "FATAL: XUCX library was compiled with zavx but CPU does not support it."
+DIED = "(APIServer pid=1) ERROR 01-05 12:12:01 [core_client.py:564] Engine core proc EngineCore_DP0 died unexpectedly."
+SERVES = "(APIServer pid=1) INFO:     Application startup complete.\n"
+TRACE = """(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88] Error in the flux handler
+(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88] Traceback (most recent call last):
+(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88]   File "/x/vllm/entrypoints/flux.py", line 7, in handle
+(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88]     raise FluxError
+(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88] FluxError: slot {n} is odd
+(APIServer pid=1) INFO:     10.0.0.7:41214 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
+"""
+
+
+def test_echo_of_a_death_shows_the_native_message_before_it() -> None:
+    text = f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n(APIServer pid=1) ERROR 01-05 12:12:00 [x.py:1] odd\n{DIED}\n"
+    [failure] = classify_text(text)
+    assert (failure.id, failure.role, failure.severity) == ("engine_core_proc_died", "echo", "engine_death")
+    assert [c["text"] for c in failure.candidates] == [PTX, "odd"]
+    assert failure.candidates[0]["line"] == 2
+
+
+def test_log_that_ends_in_a_fatal_message_is_a_failed_start() -> None:
+    [failure] = classify_text(f"[1736078321.1] [node:42:0] UCX  INFO version 1.18\n{UCX}\n")
+    assert (failure.id, failure.severity, failure.evidence["text"]) == ("unexplained_end", "startup", UCX)
+
+
+def test_log_that_ends_in_an_error_while_starting_is_a_failed_start() -> None:
+    start = "(APIServer pid=1) INFO 01-05 12:00:00 [api_server.py:1] vLLM API server version 0.32.0\n"
+    text = f"{start}INFO: loading\n(EngineCore pid=9) ERROR 01-05 12:00:09 [core.py:1] the flux is odd\n"
+    [failure] = classify_text(text)
+    assert (failure.id, failure.severity) == ("unexplained_end", "startup")
+    assert [f.id for f in classify_text(text + SERVES + "INFO: more\n" * 9)] == ["unexplained_error"]
+
+
+def test_unknown_exception_that_killed_nobody_is_counted() -> None:
+    found = classify_text(SERVES + "".join(TRACE.format(n=n) for n in range(12)) + "INFO: goes on\n" * 20)
+    [failure] = found
+    assert (failure.id, failure.severity, failure.repeats) == ("unexplained_exception", "request", 11)
+    assert failure.title == "FluxError: slot N is odd in flux.py handle"
+
+
+def test_error_without_a_traceback_is_counted() -> None:
+    line = "2026-11-20 15:53:37,917 - lmdeploy - ERROR - x.py:797 - session {n} met an odd flux\n"
+    [failure] = classify_text(SERVES + "".join(line.format(n=n) for n in range(5)) + "INFO: goes on\n" * 20)
+    assert (failure.id, failure.repeats) == ("unexplained_error", 4)
+
+
+def test_unexplained_errors_are_at_most_three_findings() -> None:
+    words = ("red", "green", "blue", "black", "white")
+    lines = [f"(APIServer pid=1) ERROR 01-05 12:00:00 [x.py:1] the {word} flux\n" for word in words]
+    assert len(classify_text(SERVES + "".join(lines) + "INFO: goes on\n" * 20)) == 3
+
+
+def test_errors_around_a_death_are_no_findings_of_their_own() -> None:
+    text = SERVES + TRACE.format(n=3) + f"(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n"
+    [failure] = classify_text(text)
+    assert failure.id == "engine_core_proc_died"
+    assert [c["text"] for c in failure.candidates][0] == PTX
+
+
+def test_diagnosis_prints_the_candidates() -> None:
+    diagnosis = Diagnosis("x")
+    for line in f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n".splitlines():
+        diagnosis.feed(line)
+    [found] = diagnosis.finish()
+    row: dict[str, Any] = {
+        "id": found.id, "severity": found.severity, "title": found.title, "role": found.role, "at": None,
+        "evidence": found.evidence, "candidates": found.candidates, "remedy": "",
+    }  # fmt: skip
+    shown = render("x", [row], lines=3, version=None, marks={}, width=200)
+    assert f"maybe    line 2: {PTX}" in shown
+    assert "its cause is not in this log" not in shown
+
+
+@pytest.mark.parametrize("line", [UCX, f"(EngineCore pid=9) {PTX}"])
+def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: Any, line: str) -> None:
+    ids = history.begin().work(5).send(5)
+    history.serve(0.2).log(line).die(ids)
+    history.idle(3).end()
+    verdict = history.verdict()
+    [failure] = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
+    assert failure["candidates"][0]["text"] in line
+    [incident] = [i for i in history.judge().incidents if i.kind == "death"] if hasattr(history, "judge") else [None]
+    if incident is not None:
+        assert incident.to_json()["candidates"]
+
+
+def test_verdict_notes_an_unknown_exception_with_its_count(history: Any) -> None:
+    history.begin().work(5)
+    history.log("".join(TRACE.format(n=n) for n in range(4)).rstrip())
+    history.work(20).end()
+    verdict = history.verdict()
+    assert verdict["verdict"] == "pass"
+    assert verdict["failures"] == []
+    [note] = verdict["notes"]
+    assert note.startswith("unexplained exception in the server's log, 4 x: FluxError: slot N is odd in flux.py handle")
