@@ -274,6 +274,12 @@ def _list(name: str, entry: str, data: Mapping[str, Any], key: str) -> tuple[str
     return tuple(texts)
 
 
+def _check_find(name: str, entry: str, texts: Sequence[str]) -> None:
+    for text in texts:
+        if not WORD.search(text):
+            raise SignatureError(f"{name}: {entry}: find {text!r} has no word of three letters or more")
+
+
 def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
     entry = str(data.get("id") or f"entry {n + 1}")
     _only(name, entry, data, (*_STRINGS, *_LISTS, *_OTHER))
@@ -291,9 +297,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
         raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true for one without log lines)")
     if not lists["find"] and not symptom:
         raise SignatureError(f"{name}: {entry}: find is missing")
-    for text in lists["find"]:
-        if not WORD.search(text):
-            raise SignatureError(f"{name}: {entry}: find {text!r} has no word of three letters or more")
+    _check_find(name, entry, lists["find"])
     for expression in data.get("derive", {}).values():
         _check_expression(name, entry, expression)
     variants = []
@@ -332,7 +336,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
         asynchronous=bool(data.get("asynchronous")),
         symptom=symptom,
         starting=bool(data.get("starting")),
-        within_s=float(data.get("within_s", 10.0)),  # fmt: skip
+        within_s=float(data.get("within_s", 10.0)),
         derive=dict(data.get("derive", {})),
     )
 

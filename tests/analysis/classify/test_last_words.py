@@ -8,6 +8,8 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
 from loadchaos.report.terminal.diagnosis import render
 
 PTX = "CUDA error: the provided PTX was compiled with an unsupported zoolchain."
@@ -67,7 +69,7 @@ def test_errors_around_a_death_are_no_findings_of_their_own() -> None:
     text = SERVES + TRACE.format(n=3) + f"(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n"
     [failure] = classify_text(text)
     assert failure.id == "engine_core_proc_died"
-    assert [c["text"] for c in failure.candidates][0] == PTX
+    assert failure.candidates[0]["text"] == PTX
 
 
 def test_diagnosis_prints_the_candidates() -> None:
@@ -89,12 +91,14 @@ def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: Any, li
     ids = history.begin().work(5).send(5)
     history.serve(0.2).log(line).die(ids)
     history.idle(3).end()
-    verdict = history.verdict()
-    [failure] = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
+    [failure] = [f for f in history.verdict()["failures"] if f["severity"] == "engine_death"]
     assert failure["candidates"][0]["text"] in line
-    [incident] = [i for i in history.judge().incidents if i.kind == "death"] if hasattr(history, "judge") else [None]
-    if incident is not None:
-        assert incident.to_json()["candidates"]
+    judge = Judge(Terms("test"))
+    for row in history.rows:
+        judge.feed(row)
+    judge.verdict()
+    [incident] = [i for i in judge.incidents if i.kind == "death"]
+    assert incident.to_json()["candidates"][0]["text"] in line
 
 
 def test_verdict_notes_an_unknown_exception_with_its_count(history: Any) -> None:
