@@ -39,7 +39,10 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
     """
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
         return  # attacks load and unload models during the run
-    data = client.pages["/v1/models"].json()
+    page = client.pages["/v1/models"]
+    if page.status != 200:
+        return  # a server without that page, whose model the user named
+    data = page.json()
     served = [str(m.get("id")) for m in (data or {}).get("data") or () if isinstance(m, dict)]
     for number, traffic in _active_traffic(profile):
         named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})

@@ -56,7 +56,7 @@ class Preparation:
         headers, tls = dict(self._target.headers), self._target.tls.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
-            client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url)
+            client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
             await preflight.wait_until_healthy(client, self._ready_within_s(), self._server.exit_reason, self._print)
             progress = asyncio.create_task(self._print_progress(client))
             try:
@@ -150,7 +150,7 @@ class Preparation:
         self._print(facts_line(facts))
         await self._record_configuration(client, facts, head)
         await self._server.learn_canary(facts)
-        proxy = await self._open_proxy(dialect)
+        proxy = await self._open_proxy(client.health_path or dialect.health_path)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
 
@@ -177,12 +177,12 @@ class Preparation:
             }
         )
 
-    async def _open_proxy(self, dialect: Dialect) -> RunProxy | None:
+    async def _open_proxy(self, health_path: str) -> RunProxy | None:
         """Open the proxy that network attacks need; None without any."""
         if not any(a.network for a in self._profile.attacks):
             return None
         proxy = await self._server.open_proxy()
-        delay_s = await proxy.added_delay_s(dialect.health_path, self._target.tls.context())
+        delay_s = await proxy.added_delay_s(health_path, self._target.tls.context())
         delay = "added delay unknown" if delay_s is None else f"added delay {delay_s * 1000:.1f} ms"
         self._note(
             "network proxy", f"requests go through {proxy.description} for network attacks ({delay}); probes bypass it"

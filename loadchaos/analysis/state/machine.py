@@ -291,15 +291,15 @@ class StateMachine:
         if not self._was_up or self.state == "restarting":
             now_ok = network.refused_ns is None and network.unhealthy_ns is None
             if now_ok and network.health_ok_ns is not None and network.health_ok_ns > (self._down_ns or 0):
-                return "healthy", network.health_ok_ns, ["/health returns 200"]
+                return "healthy", network.health_ok_ns, [f"{network.page} returns 200"]
             if self._worked_ns is not None and self._worked_ns > (self._down_ns or 0) + _BACK_NS:
                 return "healthy", self._worked_ns, ["answers requests"]
             return ("restarting" if self._was_up else "starting"), 0, []
         if network.unhealthy_ns is not None and network.unhealthy_ns[2] >= 2:
-            return "degraded", network.unhealthy_ns[0], [f"/health returns {network.unhealthy_status}"]
+            return "degraded", network.unhealthy_ns[0], [f"{network.page} returns {network.unhealthy_status}"]
         silent = network.silent_ns.get("health")
         if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
-            return "degraded", silent[0], ["/health does not answer"]
+            return "degraded", silent[0], [f"{network.page} does not answer"]
         return "healthy", self._now_ns, ["working"]
 
     def _recovery(self) -> Verdict | None:
@@ -326,7 +326,7 @@ class StateMachine:
         if self._engine_was_gone:
             return None  # LMDeploy says /health 200 without its engine: before 0.14 for ever, now until it looks
         if reached - down >= _BACK_SURE_NS and network.health_ok_ns is not None and network.health_ok_ns > down:
-            return "restarting", reached, ["/health returned 200 for 10 s"]
+            return "restarting", reached, [f"{network.page} returned 200 for 10 s"]
         return None
 
     def _enter(self, target: State, since_ns: int, signs: list[str]) -> StateRow:

@@ -119,10 +119,13 @@ class NetworkSignals:
         self.unhealthy_ns: tuple[int, int, int] | None = None
         self.unhealthy_status: int | None = None
         self.unhealthy_body = ""
+        self.page = "/health"
+        """Page that tells the health: another one where the server has no /health."""
 
     def probe(self, row: ProbeRow) -> None:
         """Fold one probe of tcp or health."""
         at_ns, what = row["at_ns"], str(row.get("what"))
+        self.page = str(row.get("path") or self.page)
         if row.get("ok"):
             self._reached(at_ns, what)
             if what == "health":

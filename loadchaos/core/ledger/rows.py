@@ -370,6 +370,7 @@ class ProbeRow(_Row):
     took_ns: Annotated[int, NS, "duration"]
     error: Annotated[str | None, "error; null: none"]
     body: Annotated[str | None, "start of the answer when it is not ok"]
+    path: NotRequired[Annotated[str, "path of the page that was asked for health"]]
 
 
 _From = TypedDict("_From", {"from": Annotated[State, "state before"]})  # `from` is a keyword: no class can declare it

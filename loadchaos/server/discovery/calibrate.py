@@ -9,6 +9,7 @@ facts; only what makes a run impossible (401, wrong model, not HTTP) is an error
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
+from loadchaos.server.dialects.gateways import LIVENESS_PATH
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, parse_target
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
@@ -42,12 +44,18 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     Raises:
         TargetError: A run against this server is impossible.
     """
-    paths = tuple(path for path in PATHS if path != "/v1/models")
+    await client.find_health_path()
+    # LiteLLM's /health sends a request to every model.
+    paths = tuple(
+        path for path in PATHS if path != "/v1/models" and (path, client.health_path) != ("/health", LIVENESS_PATH)
+    )
     answers = await asyncio.gather(
         client.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
     )
     pages = dict(zip(("/v1/models", *paths), answers, strict=True))
     models = pages["/v1/models"]
+    if request.model is not None and models.status not in (0, 200, 401, 403):
+        models = await _named_model(client, request.model, models)
     _refuse_impossible(client, models, request)
     found = detect({path: ProbedPage(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
     name = found.dialect.name if request.dialect == "auto" else request.dialect
@@ -65,6 +73,17 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
         sources=sources,
     )
     return await _development(client, DIALECTS[name], _limits(facts, entry, pages))
+
+
+async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
+    """Ask a server without /v1/models for one token of the model that the user named.
+
+    Returns a list with that model if it answers, else what says why it cannot be tested.
+    """
+    answer = await client.generate(model, "Hello")
+    if answer.status == 200:
+        return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))
+    return answer if answer.status in (0, 401, 403) else models
 
 
 def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
@@ -93,7 +112,7 @@ def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, reque
     if models.status != 200 or not isinstance(models.json(), dict):
         raise TargetError(
             f"{url}/v1/models answered {models.status} {models.text[:120]!r}: this is no OpenAI-compatible server; if its "
-            "API has a path prefix, add it to --target"
+            "API has a path prefix, add it to --target; if it only lacks that page, name its model with --model"
         )
 
 

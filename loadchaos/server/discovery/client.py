@@ -12,6 +12,7 @@ import httpx
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.units import describe_duration
+from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 _READ_LIMIT_S = 10.0
@@ -78,6 +79,8 @@ class DiscoveryClient:
         generations: Number of generations so far; `reads` counts all other requests.
         pages: Last response to each GET by path.
         absent: Responses of endpoints that do not exist.
+        model: The model that the user named, if any.
+        health_path: Page that tells its health; None before `find_health_path`.
         failed: Error of the last generation with status 0 or 5xx.
     """
 
@@ -89,6 +92,19 @@ class DiscoveryClient:
     pages: dict[str, DiscoveryResponse] = field(default_factory=dict)
     absent: dict[str, DiscoveryResponse] = field(default_factory=dict)
     failed: str | None = None
+    model: str | None = None
+    health_path: str | None = None
+
+    async def find_health_path(self) -> None:
+        """Find the page to ask for health: /health, or LiteLLM's liveness page.
+
+        Without an answer it stays unknown.
+        """
+        if self.health_path is None:
+            answer = await self.ask("GET", LIVENESS_PATH, admin=True, limit_s=3.0)
+            if 0 < answer.status < 500:  # a 502 may come from a gateway in front of it
+                litellm = is_litellm(answer.status, answer.headers, answer.text)
+                self.health_path = LIVENESS_PATH if litellm else "/health"
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S

@@ -15,9 +15,10 @@ from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
-from loadchaos.server.discovery.client import DiscoveryClient
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _POLL_S = 0.2
+_ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
 _OTHERS_S = 5.0
 _OTHERS_POLL_S = 0.5
@@ -26,7 +27,9 @@ _OTHERS_POLL_S = 0.5
 async def wait_until_healthy(
     client: DiscoveryClient, within_s: float, ended: Callable[[], str | None], print_line: Callable[[str], None]
 ) -> None:
-    """Poll /health (or /v1/models if there is none) until it answers.
+    """Poll /health until it answers.
+
+    Without it /v1/models is polled, and without that the model that the user named is asked for a token.
 
     Args:
         client: Where to send the requests.
@@ -41,13 +44,11 @@ async def wait_until_healthy(
     printed = begin
     last = "no request was sent yet"
     while True:
-        answer = await client.ask("GET", "/health", admin=True, limit_s=3.0)
-        if answer.status == 404:
-            answer = await client.ask("GET", "/v1/models", limit_s=3.0)
+        answer = await _health(client)
         # 401 comes from a running server; the error for it is raised when the models are read.
         if answer.status in (200, 401, 403):
             return
-        last = f"/health answered {answer.status}" if answer.status else answer.text
+        last = f"{client.health_path} answered {answer.status}" if answer.status else answer.text
         if why := ended():
             raise TargetError(f"the server did not become healthy: {why}; read the end of its log")
         now = time.monotonic()
@@ -62,6 +63,18 @@ async def wait_until_healthy(
             )
             printed = now
         await asyncio.sleep(_POLL_S)
+
+
+async def _health(client: DiscoveryClient) -> DiscoveryResponse:
+    """Ask the best page that the server has for its health."""
+    await client.find_health_path()
+    answer = await client.ask("GET", client.health_path or "/health", admin=True, limit_s=3.0)
+    if answer.status in _ABSENT:
+        answer = await client.ask("GET", "/v1/models", limit_s=3.0)
+    if answer.status in _ABSENT and client.model is not None:
+        answer = await client.generate(client.model, "Hello")
+        client.failed = None  # it may still be starting
+    return answer
 
 
 async def require_first_answer(client: DiscoveryClient, model: str) -> None:
@@ -83,6 +96,10 @@ def _hint(text: str) -> str:
         return "; its certificate is not trusted: give its CA with --ca FILE, or skip the check with --insecure"
     if "ConnectError" in text:
         return "; check that it runs and that this is its port"
+    if "/v1/models answered" in text or '"Not Found"' in text:
+        return (
+            "; it has neither /health nor /v1/models: name its model with --model, or add its path prefix to --target"
+        )
     if "RemoteProtocolError" in text or "illegal" in text.lower():
         return "; the program that listens there does not speak HTTP: check the port"
     return "; read its log, or give it more time with --wait-ready"

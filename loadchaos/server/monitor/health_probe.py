@@ -1,5 +1,8 @@
 """Probe a server by TCP connect and GET /health, each on a new connection.
 
+A server without /health (404) is probed at /v1/models, LiteLLM at its liveness page. Without any of them only the TCP
+probe remains: a page that does not exist says nothing about the server.
+
 While the server is up: a connect every 100 ms and /health every 250 ms. After two seconds of failing probes: at most one
 of each per second, to spare a server that is coming back.
 """
@@ -9,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.http_get import Endpoint, get, tcp_connect
+from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
+from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
 
 TCP_EVERY_S = 0.1
 HEALTH_EVERY_S = 0.25
@@ -22,6 +27,10 @@ _DOWN_AFTER_S = 2.0
 _STARTING_S = 30.0  # a server that was never up is probed at full pace for so long
 _TCP_ROW_EVERY_NS = 500_000_000  # successful connects are written twice a second
 _BODY_CHARS = 300
+_HEALTH, _MODELS = "/health", "/v1/models"
+_ABSENT = (404, 405)
+_MODELS_OK = (401, 403, 429)
+"""Statuses of /v1/models, beside 200, of a server that works."""
 
 
 class HealthProbe:
@@ -39,6 +48,9 @@ class HealthProbe:
         health_ok: Sequence[int] = (200,),
     ) -> None:
         self._replica, self._endpoint, self._emit = replica, endpoint, emit
+        self._litellm_ruled_out = False
+        self._page_found = not endpoint.path.endswith(_HEALTH)
+        self._base_path = endpoint.path.removesuffix(_HEALTH)
         self._redactor, self._health_ok = redactor, health_ok
         self.healthy = asyncio.Event()
         self._was_up = False
@@ -87,12 +99,42 @@ class HealthProbe:
             if self.down:
                 await self._reachable.wait()  # the TCP probe goes on; its first success is followed at once
             begin = time.monotonic()
-            await self._health()
-            await _until(begin + (DOWN_EVERY_S if self.down else HEALTH_EVERY_S))
+            answer = await self._ask()
+            if answer is not None:
+                self._health(answer)
+            slow = self.down or answer is None or self._endpoint.path.endswith(_MODELS)
+            await _until(begin + (DOWN_EVERY_S if slow else HEALTH_EVERY_S))
 
-    async def _health(self) -> None:
-        answer = await get(self._endpoint, LIMIT_S)
-        ok = answer.error is None and answer.status in self._health_ok
+    async def _ask(self) -> HttpResponse | None:
+        """Ask the page that tells the health; None where the server has none.
+
+        A page that never existed is looked for again; one that was there once is not left.
+        """
+        if self._page_found:
+            return await get(self._endpoint, LIMIT_S)
+        base = self._base_path
+        if not self._litellm_ruled_out:
+            answer = await get(replace(self._endpoint, path=base + LIVENESS_PATH), LIMIT_S)
+            if answer.error is not None:
+                return answer
+            self._litellm_ruled_out = answer.status is not None and answer.status < 500  # else: of a gateway before it
+            if is_litellm(answer.status, answer.headers, answer.body.decode("utf-8", "replace")):
+                self._page_found, self._endpoint = True, replace(self._endpoint, path=base + LIVENESS_PATH)
+                return answer
+        for page in (_HEALTH, _MODELS):
+            self._endpoint = replace(self._endpoint, path=base + page)
+            answer = await get(self._endpoint, LIMIT_S)
+            if answer.error is not None or answer.status not in _ABSENT:
+                self._page_found = answer.error is None and answer.status in (*self._health_ok, *_MODELS_OK)
+                return answer
+        self._endpoint = replace(self._endpoint, path=base + _MODELS)
+        self.healthy.set()  # it answers HTTP, and tells no more
+        self._bad_since = None
+        return None
+
+    def _health(self, answer: HttpResponse) -> None:
+        fine = (*self._health_ok, *_MODELS_OK) if self._endpoint.path.endswith(_MODELS) else self._health_ok
+        ok = answer.error is None and answer.status in fine
         if ok:
             self._bad_since = None
             self._was_up = True
@@ -114,6 +156,7 @@ class HealthProbe:
                 "took_ns": answer.took_ns,
                 "error": answer.error,
                 "body": body or None,
+                "path": self._endpoint.path,
             }
         )
 

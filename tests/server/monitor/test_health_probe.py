@@ -129,3 +129,19 @@ def test_health_probe_names_incomplete_responses(server: Any, rows: Any, raw: by
             assert row["error"].startswith(error)
 
     asyncio.run(story())
+
+
+def test_health_probe_without_a_health_page_asks_for_the_models(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        server.pages.clear()
+        await server.start()
+        async with probed(server, rows) as probe:
+            await asyncio.wait_for(probe.healthy.wait(), 10)
+            assert rows.of("probe", what="health") == []
+            server.pages["/v1/models"] = (200, b"{}")
+            await rows.until(lambda: rows.of("probe", what="health", ok=True))
+            assert rows.of("probe", what="health")[0]["path"] == "/v1/models"
+            server.pages.clear()  # it was there once: now it is not healthy
+            await rows.until(lambda: rows.of("probe", what="health", ok=False, status=404))
+
+    asyncio.run(story())

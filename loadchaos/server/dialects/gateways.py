@@ -1,0 +1,18 @@
+"""Recognise gateways whose /health must not be asked.
+
+LiteLLM's /health sends a request to every model that it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LIVENESS_PATH = "/health/liveliness"
+"""LiteLLM's page that only says that it runs. Other servers answer 404."""
+_HEADER = "x-litellm-"
+_LIVENESS_TEXT = "I'm alive!"
+
+
+def is_litellm(status: int | None, headers: Mapping[str, str], body: str) -> bool:
+    """True for LiteLLM's answer to `LIVENESS_PATH`; header names are in lower case."""
+    return status == 200 and (_LIVENESS_TEXT in body or any(name.startswith(_HEADER) for name in headers))
