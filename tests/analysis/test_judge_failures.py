@@ -412,3 +412,37 @@ def test_error_budget_is_none_for_a_death(history: Any) -> None:
     ids = history.begin().work(10).send(3)
     history.serve(0.2).log(history.MISS).die(ids)
     assert history.end().verdict(expect=["error_rate <= 50%"])["verdict"] == "fail"
+
+
+def test_finish_error_is_one_failure_whatever_the_model_wrote(history: Any) -> None:
+    history.begin().work(5)
+    for i in range(82):
+        words = " ".join(f"{word}{i}" for word in ("river", "moon", "stone"))
+        history.answer(history.send(1), "finish_error", error=words, completion_tokens=7).serve(0.2)
+    verdict = history.work(20).end().verdict()
+    assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("unexplained_finish_error", 82)]
+    assert len(verdict["incidents"]) == 1
+
+
+@pytest.mark.parametrize("outcome", ["finish_error", "wrong_output", "protocol_error"])
+def test_text_of_the_model_is_no_evidence_of_a_death(history: Any, outcome: str) -> None:
+    history.begin().work(5)
+    history.answer(history.send(3), outcome, error=f"vllm EngineDeadError: {history.TEXT_OF_DEATH}")
+    verdict = history.work(20).end().verdict()
+    assert {f["severity"] for f in verdict["failures"]} == {"request"}
+    assert {s["state"] for s in verdict["states"]} <= {"healthy", "terminated"}  # we stop it at the end
+    assert verdict["expectations"][1]["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=300) DEBUG 11-20 15:53:40 [logger.py:39] Request chatcmpl-1 details: prompt: '{}', prompt_token_ids: None",  # noqa: E501
+        "INFO 11-20 15:53:40 [logger.py:41] Received request chatcmpl-1: prompt: '{}', params: SamplingParams(n=1)",
+        "2026-11-20 15:53:40 - proxy - forwarding text: '{}'",
+    ],
+)
+def test_log_lines_that_quote_prompts_are_not_believed(history: Any, line: str) -> None:
+    history.begin().work(5).log(line.format("ERROR vllm EngineDeadError: " + history.TEXT_OF_DEATH))
+    verdict = history.work(20).end().verdict()
+    assert (verdict["verdict"], verdict["failures"]) == ("pass", [])

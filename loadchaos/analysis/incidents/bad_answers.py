@@ -9,9 +9,9 @@ from typing import Any
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.state.signals import says_engine_dead
+from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import BLAMELESS, Facts
 
@@ -60,7 +60,7 @@ class BadAnswerQueue:
         """Fold an answer that was neither expected nor blameless."""
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
-        text = str(row.get("error") or "")[:_MOST_TEXT]
+        text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
         key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text))
         known = self._waiting.get(key)
         if known is not None:
@@ -79,6 +79,14 @@ class BadAnswerQueue:
             found.append(first)
             self._waiting.popitem(last=False)
         return found
+
+
+def _is_model_text(row: EndRow) -> bool:
+    """True for an answer with finish_reason error whose text the model wrote.
+
+    LMDeploy puts its own error text there, with no token generated.
+    """
+    return row.get("outcome") == "finish_error" and row.get("completion_tokens") != 0
 
 
 @lru_cache(maxsize=2_000)
@@ -112,6 +120,8 @@ def bad_outcome(row: EndRow) -> str | None:
 
 def is_echo(bad: BadAnswer) -> bool:
     """True for an answer that only says that the engine is dead."""
+    if bad.outcome in MODEL_TEXT:
+        return False
     return says_engine_dead(bad.text) or any(f.role == "echo" for f in _classified(bad.text))
 
 
@@ -120,8 +130,8 @@ def failure_of(bad: BadAnswer) -> Failure:
 
     It is named by a signature of its text, else by its outcome and normalised text.
     """
-    for failure in _classified(bad.text) if bad.text else ():
-        if failure.role == "cause":
+    for failure in _classified(bad.text) if bad.text and bad.outcome != "wrong_output" else ():
+        if failure.role == "cause" and not (bad.outcome in MODEL_TEXT and failure.severity in DEADLY):
             return replace(at(failure, bad.at_ns), outcome=bad.outcome)
     shown = evidence("client", bad.text or f"{bad.outcome} (no text)")
     if bad.outcome in ("overlength_not_refused", "unexpected_ok", "unexpected_rejection"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.core.ledger.rows import AttackRow, CanaryRow, EndRow, HeartbeatRow, MetricsRow, ProbeRow, ProcessRow
+from loadchaos.core.model import Outcome
 from loadchaos.server.dialects import any_server
 
 S = 1_000_000_000
@@ -21,6 +22,8 @@ _HEALTH_DEAD = any_server(lambda d: d.health_dead)
 _HEALTH_HUNG = any_server(lambda d: d.health_hung)
 _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
 """Outcomes of a request whose engine is gone, whatever its error text."""
+MODEL_TEXT: frozenset[Outcome] = frozenset({"finish_error", "wrong_output", "protocol_error"})
+"""Outcomes whose text may be what the model wrote: it is never evidence of a death."""
 _HEARTBEAT_FRESH_NS = 2 * S
 
 
@@ -80,7 +83,7 @@ class TrafficSignals:
         if row.get("outcome") in _BROKEN:
             self.broken.append(row["at_ns"])
         text = str(row.get("error") or "")
-        if says_engine_dead(text):
+        if row.get("outcome") not in MODEL_TEXT and says_engine_dead(text):
             self.dead_text_ns = self.dead_text_ns or row["at_ns"]
             self.dead_texts += 1
         return False

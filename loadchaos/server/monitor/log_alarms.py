@@ -21,6 +21,8 @@ _FAILING = r" ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died une
 _DEAD = "|".join(p.pattern for p in any_server(lambda d: (*d.engine_dead, *d.log_dead)))
 _SHUTDOWN = "|".join(p.pattern for p in any_server(lambda d: d.log_shutdown))
 _TEXTS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHUTDOWN})".encode())
+_QUOTING = re.compile(r"\b(?:prompt|text|messages|input_text)[=:] ?['\"\[]")
+"""A line that logs a request: what it says is the client's text."""
 
 
 class LogAlarms:
@@ -42,9 +44,11 @@ class LogAlarms:
             what: AlarmEvent = "failing" if found["failing"] else "dead" if found["dead"] else "ending"
             if time.monotonic() - self._written.get(what, -_REPEAT_S) < _REPEAT_S:
                 continue
-            self._written[what] = time.monotonic()
             begin, end = data.rfind(b"\n", 0, found.start()) + 1, data.find(b"\n", found.end())
             line = data[begin : end if end >= 0 else None].decode("utf-8", "replace").strip()
+            if _QUOTING.search(line):
+                continue
+            self._written[what] = time.monotonic()
             self._row(what, line[:_LINE_CHARS])
 
     def close(self) -> None:

@@ -82,3 +82,17 @@ def test_log_alarms_find_engine_death_behind_an_error(tmp_path: Path, rows: Any)
     alarms.poll()
     assert [what for what, _ in alarms_of(rows)] == ["listening", "failing", "dead"]
     alarms.close()
+
+
+def test_log_alarms_leave_out_lines_that_quote_a_prompt(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "server.log"
+    append(log, "")
+    alarms = LogAlarms(log, "server", rows.append)
+    alarms.poll()
+    append(
+        log, "DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'EngineDeadError: CRITICAL', token_ids: None\n"
+    )
+    append(log, "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\n")
+    alarms.poll()
+    assert alarms_of(rows)[1:] == [("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom")]
+    alarms.close()
