@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from loadchaos.core.errors import ProfileError
 
+_MOST_VALUES = 100_000
 Loc = tuple[int | str, ...]
 
 
@@ -102,11 +103,44 @@ def read(path: Path) -> Any:
         raise ProfileError([_marked(path, e)]) from None
     except (YAMLError, ValueError, RecursionError) as e:
         raise ProfileError([f"{path}:1:1: not YAML: {e}"]) from None
+    _refuse_alias_bomb(path, node)
     if node is None:
         raise ProfileError([f"{path}:1:1: the profile is empty; `loadchaos init` copies examples to start from"])
     if not isinstance(node, dict):
         raise ProfileError([f"{path}:1:1: not a profile: a mapping with name, traffic and load was expected"])
     return node
+
+
+def _refuse_alias_bomb(path: Path, root: Any) -> None:
+    """Refuse a file whose aliases (`*name`) stand for more values than a profile can have.
+
+    Each alias is one object here, but every reader that copies or walks it visits it again.
+
+    Raises ProfileError at the smallest value that is too large, or that contains itself.
+    """
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+
+    def size(node: Any) -> int:
+        if not isinstance(node, Mapping | list):
+            return 1
+        if (known := sizes.get(id(node))) is not None:
+            return known
+        if id(node) in open_:
+            raise _bomb(path, node, "an alias stands for a value that contains it")
+        open_.add(id(node))
+        children = node.values() if isinstance(node, Mapping) else node
+        sizes[id(node)] = total = 1 + sum(map(size, children))
+        open_.discard(id(node))
+        if total > _MOST_VALUES:
+            raise _bomb(path, node, f"aliases make more than {_MOST_VALUES} values of it")
+        return total
+
+    size(root)
+
+
+def _bomb(path: Path, node: Any, why: str) -> ProfileError:
+    return ProfileError([f"{path}:{node.lc.line + 1}:{node.lc.col + 1}: {why}; write out the values you need"])
 
 
 def _marked(path: Path, error: MarkedYAMLError) -> str:

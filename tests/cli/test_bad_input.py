@@ -24,6 +24,10 @@ traffic:
 load:
   - {users: 2, requests: 4}
 """
+BOMB = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+"""Each line is nine times the one before it: the sixth has more values than a profile may have."""
 
 
 def loadchaos(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -59,6 +63,7 @@ PROFILES = [
     ("a value out of range", replaced("users: 2", "users: 0"), r"small\.yaml:7:\d+.*greater than 0"),
     ("a unit missing", replaced("requests: 4", "for: 30"), r"small\.yaml:7:\d+.*unit"),
     ("empty weights", replaced("{name: text,", "{name: text, weight: 0,"), r"weight"),
+    ("aliases of aliases", lambda t: t + BOMB, r"small\.yaml:13:\d+: aliases make more than 100000 values"),
     ("no traffic", replaced("  - {name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}", "  []"), r"traffic"),
     ("an attack the dialect does not have", lambda t: t + "attacks: [{admin: reset_mm_cash, every: 2s}]\n",
      r"reset_mm_cash.*did you mean.*reset_mm_cache"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core import bounded_http
+from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.units import describe_duration
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 _READ_LIMIT_S = 10.0
+_TOTAL_LIMIT_S = 1800.0
+_MOST_INCOMPLETE = 3
 _CUT = ("RemoteProtocolError", "ReadError", "WriteError")
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
@@ -64,7 +68,7 @@ class DiscoveryResponse:
         """Parse the body as JSON; None if it is none."""
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -82,6 +86,8 @@ class DiscoveryClient:
         model: The model that the user named, if any.
         health_path: Page that tells its health; None before `find_health_path`.
         failed: Error of the last generation with status 0 or 5xx.
+        began_s: When the server was found healthy; all requests together have 30 minutes from there.
+        incomplete: Number of answers that began and did not end; the third ends the discovery.
     """
 
     http: httpx.AsyncClient
@@ -94,6 +100,8 @@ class DiscoveryClient:
     failed: str | None = None
     model: str | None = None
     health_path: str | None = None
+    began_s: float = field(default_factory=time.monotonic)
+    incomplete: int = 0
 
     async def find_health_path(self) -> None:
         """Find the page to ask for health: /health, or LiteLLM's liveness page.
@@ -129,14 +137,30 @@ class DiscoveryClient:
         return answer
 
     async def _send(self, method: str, url: str, body: Any, limit_s: float) -> DiscoveryResponse:
+        left_s = self.began_s + _TOTAL_LIMIT_S - time.monotonic()
+        if left_s <= 0:
+            raise TargetError(
+                f"{self.base_url} was not identified within {describe_duration(_TOTAL_LIMIT_S)} "
+                f"({self.reads + self.generations} requests): the server is too slow or does not answer; see its log"
+            )
+        limit_s = min(limit_s, left_s)
         try:
-            response = await self.http.request(method, url, json=body, timeout=limit_s)
-            text = response.text
-        except httpx.TimeoutException:
+            response = await bounded_http.request(self.http, method, url, json=body, limit_s=limit_s)
+        except bounded_http.IncompleteError as e:
+            self.incomplete += 1
+            if self.incomplete >= _MOST_INCOMPLETE:
+                raise TargetError(
+                    f"{self.base_url}: {self.incomplete} answers began and did not end within {describe_duration(limit_s)}: "
+                    "no load is sent to it; check the server and what stands before it"
+                ) from e
+            return DiscoveryResponse(0, {}, f"{e} within {describe_duration(limit_s)}")
+        except bounded_http.TooLargeError as e:
+            return DiscoveryResponse(0, {}, str(e))
+        except TimeoutError:
             return DiscoveryResponse(0, {}, f"no answer within {describe_duration(limit_s)}")
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, LookupError) as e:
             return DiscoveryResponse(0, {}, f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
-        return DiscoveryResponse(response.status_code, {k.lower(): v for k, v in response.headers.items()}, text)
+        return DiscoveryResponse(response.status, response.headers, response.text)
 
     async def generate(self, model: str, content: Any) -> DiscoveryResponse:
         """Request a chat completion of one token."""

@@ -44,6 +44,7 @@ async def wait_until_healthy(
     printed = begin
     last = "no request was sent yet"
     while True:
+        client.began_s, client.incomplete = time.monotonic(), 0  # a server that still starts is not judged
         answer = await _health(client)
         # 401 comes from a running server; the error for it is raised when the models are read.
         if answer.status in (200, 401, 403):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import secrets
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import httpx
 
+from loadchaos.core import bounded_http
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.base import ServerAccess
@@ -110,10 +112,13 @@ class Canary:
         self._emit(ask)
         status, text, error = 0, "", ""
         try:
-            answer = await client.post(self._url, json=body)
-            status, page = answer.status_code, answer.text
-            text, error = _answer_text(answer.json()) if status == 200 else "", "" if status == 200 else page
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as e:
+            answer = await bounded_http.request(client, "POST", self._url, json=body, limit_s=_LIMIT_S)
+            status, page = answer.status, answer.text
+            text, error = _answer_text(json.loads(page)) if status == 200 else "", "" if status == 200 else page
+        except (
+            httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError, RecursionError,
+            bounded_http.IncompleteError, bounded_http.TooLargeError,
+        ) as e:  # fmt: skip
             error = f"{type(e).__name__}: {e}"
         finally:
             error = self._redactor.text(error)[:_TEXT_CHARS]

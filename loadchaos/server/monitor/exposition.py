@@ -6,6 +6,7 @@ Each series is parsed once by prometheus-client and then recognised by its text,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,11 @@ from prometheus_client.samples import Sample
 
 from loadchaos.server.dialects import MetricName
 
-_MOST_SERIES = 100_000  # a server that adds labels without end must not fill our memory
+_MOST_SERIES = 20_000  # a server that adds labels without end must not fill our memory, nor take our CPU
+_LONGEST_LINE_BYTES = 1 << 16
+_NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_OTHER = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*[ \t]*(?:\{[^\n]*\})?[ \t]+[^ \t]+(?:[ \t]+-?[0-9.]+)?[ \t\r]*")
+"""A line of a metric that is not read: the form is enough."""
 EVERY_ENGINE = "*"
 
 
@@ -38,7 +43,7 @@ def _engine(labels: Mapping[str, str]) -> str:
 class PageParser:
     """Parse the pages of one server.
 
-    `bad_lines` counts the lines of the last page that are no exposition.
+    `bad_lines` counts the lines of the last page that are no exposition, `unread` those of series beyond the first 20,000.
 
     Args:
         names: Metrics to read.
@@ -53,8 +58,10 @@ class PageParser:
         for name in names:
             for rank, theirs in enumerate(name.theirs):
                 self._wanted.setdefault(theirs + name.part, []).append((name, rank))
+        self._wanted_names = {name.encode() for name in self._wanted}
         self._known: dict[bytes, tuple[_Series, ...]] = {}
         self.bad_lines = 0
+        self.unread = 0
 
     def parse(self, page: bytes) -> dict[str, dict[str, float]]:
         """Return values by engine and our name, summed over other labels.
@@ -64,7 +71,7 @@ class PageParser:
         Series without an engine label (process_start_time_seconds) count for every engine. A page without any engine
         label gives engine "0".
         """
-        self.bad_lines = 0
+        self.bad_lines = self.unread = 0
         found: dict[tuple[str, str], tuple[int, float]] = {}
         known = self._known
         for line in page.split(b"\n"):
@@ -73,6 +80,13 @@ class PageParser:
             text, _, number = line.rpartition(b" ")
             series = known.get(text)
             if series is None:
+                name = _NAME.match(line)
+                if name is None or name[0] not in self._wanted_names or len(line) > _LONGEST_LINE_BYTES:
+                    self.bad_lines += len(line) > _LONGEST_LINE_BYTES or _OTHER.fullmatch(line) is None
+                    continue
+                if len(known) >= _MOST_SERIES:
+                    self.unread += 1
+                    continue
                 number, series = self._learn(line, text, number)
             if series:
                 self._add(found, series, number)
@@ -107,8 +121,7 @@ class PageParser:
         if sample.timestamp is not None:
             # The text before the last blank holds the value here and changes with it: it cannot be a key.
             return str(sample.value).encode(), series
-        if len(self._known) < _MOST_SERIES:
-            self._known[text] = series
+        self._known[text] = series
         return number, series
 
     def _series(self, sample: Sample) -> list[_Series]:

@@ -117,6 +117,8 @@ class Scraper:
             )
         if bad := self._parser.bad_lines:
             self._gap.report(0.0, f"{bad} line{'s' * (bad != 1)} of the metrics page could not be parsed")
+        if unread := self._parser.unread:
+            self._gap.report(0.0, f"{unread} series of the metrics page were not read: it has too many")
         self._last_page = page
         if self._kept_at is None or time.monotonic() - self._kept_at > _PAGE_EVERY_S:
             await self.save_page("start" if self._kept_at is None else "periodic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,26 @@ def test_page_parser_counts_bad_lines() -> None:
     parser = PageParser([MetricName("a", ("x",))])
     assert parser.parse(b"<html>\nx 1\n\xff\xfe\n") == {"0": {"a": 1}}
     assert parser.bad_lines == 2
+
+
+def test_page_parser_skips_other_metrics_and_counts_what_is_no_line() -> None:
+    parser = PageParser([MetricName("a", ("x",))])
+    assert parser.parse(b'x 1\nother{l="a b}"} 2\nother_total 3 1700000000\nother{} 1\n') == {"0": {"a": 1}}
+    assert parser.bad_lines == 0
+    parser.parse(b"x 1\nwhat is this line\n{} 3\nother\n" + b"x" * 70_000 + b" 1\n")
+    assert parser.bad_lines == 4
+
+
+@pytest.mark.parametrize("name", ["other", "x"])
+def test_page_parser_takes_bounded_time_for_a_page_of_12_mb(name: str) -> None:
+    """Labels that change with each page are the worst case."""
+    parser = PageParser([MetricName("a", ("x",))])
+    for scrape in range(3):
+        lines = (f'{name}{{engine="0",request="{scrape}-{n:060d}"}} {n}.0\n' for n in range(120_000))
+        page = "".join(lines).encode()
+        assert len(page) > 10_000_000
+        begin = time.process_time()
+        parser.parse(page)
+        assert time.process_time() - begin < (4.0 if scrape == 0 else 1.5)
+    assert parser.unread == (120_000 if name == "x" else 0)
+    assert parser.bad_lines == 0

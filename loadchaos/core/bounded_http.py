@@ -1,0 +1,95 @@
+"""Send one HTTP request with limits for its whole time and size.
+
+httpx limits only the time between two pieces, and reads and unpacks a body of any size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+MOST_BYTES = 32 << 20
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+class IncompleteError(Exception):
+    """The answer began, but did not end in time."""
+
+
+class TooLargeError(Exception):
+    """The answer is larger than the limit."""
+
+
+@dataclass(frozen=True)
+class BoundedResponse:
+    """A complete response; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+
+async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> BoundedResponse:
+    """Send a request and read its answer.
+
+    Args:
+        http: the client.
+        method: HTTP method.
+        url: where it goes.
+        limit_s: limit of the whole exchange in seconds.
+        options: further arguments of `httpx.AsyncClient.stream`.
+
+    Raises:
+        TimeoutError: no headers came in time.
+        IncompleteError: headers came in time, the body did not.
+        TooLargeError: the body has more than 32 MiB, packed or not.
+        httpx.HTTPError: the connection failed.
+    """
+    began = False
+    body: list[bytes] = []
+    size = 0
+    try:
+        async with (
+            asyncio.timeout(limit_s),
+            http.stream(
+                method, url, timeout=limit_s, **{**options, "headers": {**_PLAIN, **(options.get("headers") or {})}}
+            ) as response,
+        ):
+            began = True
+            if response.is_stream_consumed:  # of a transport in memory
+                return BoundedResponse(response.status_code, _lower(response.headers), response.text)
+            async for piece in response.aiter_raw():
+                body.append(piece)
+                size += len(piece)
+                if size > MOST_BYTES:
+                    raise TooLargeError(f"the answer has more than {MOST_BYTES >> 20} MiB")
+    except (TimeoutError, httpx.TimeoutException) as e:
+        if began:
+            raise IncompleteError(f"the answer began but did not end ({size} bytes of its body came)") from e
+        raise TimeoutError from e
+    headers = _lower(response.headers)
+    data = _unpacked(b"".join(body), headers.get("content-encoding", ""))
+    return BoundedResponse(response.status_code, headers, data.decode(response.encoding or "utf-8", "replace"))
+
+
+def _lower(headers: httpx.Headers) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _unpacked(data: bytes, encoding: str) -> bytes:
+    """Unpack gzip and deflate, which a server may send though it was not asked to."""
+    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        return data
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        found = unpacker.decompress(data, MOST_BYTES + 1)
+    except zlib.error as e:
+        raise httpx.DecodingError(f"no {encoding} data: {e}") from e
+    if len(found) > MOST_BYTES:
+        raise TooLargeError(f"the answer has more than {MOST_BYTES >> 20} MiB unpacked")
+    return found

@@ -1,0 +1,137 @@
+"""Answers are bounded in time and size, on raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import resource
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from loadchaos.core import bounded_http
+from loadchaos.core.errors import TargetError
+from loadchaos.server.discovery.client import DiscoveryClient
+
+Answer = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """A server that answers each connection once, in threads."""
+
+    def handle(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            answer(connection)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=handle, args=[server.accept()[0]], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def head(length: int, *more: str) -> bytes:
+    return "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {length}", *more, "", ""]).encode()
+
+
+def drips_body(connection: socket.socket) -> None:
+    connection.sendall(head(1000))
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.05)
+
+
+def drips_head(connection: socket.socket) -> None:
+    for byte in head(1000):
+        connection.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+def huge(connection: socket.socket) -> None:
+    connection.sendall(head(600 << 20))
+    for _ in range(600):
+        connection.sendall(b"x" * (1 << 20))
+
+
+def gzip_bomb(connection: socket.socket) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
+    connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
+
+
+def packed(connection: socket.socket) -> None:
+    data = gzip.compress(b'{"a": 1}')
+    connection.sendall(head(len(data), "Content-Encoding: gzip") + data)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (drips_body, bounded_http.IncompleteError),
+        (drips_head, TimeoutError),
+        (huge, bounded_http.TooLargeError),
+        (gzip_bomb, bounded_http.TooLargeError),
+    ],
+)
+def test_bounded_request_ends_in_time_and_memory(answer: Answer, error: type[Exception]) -> None:
+    limit_s = 30.0 if error is bounded_http.TooLargeError else 2.0
+
+    async def story(url: str) -> None:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with pytest.raises(error):
+                await bounded_http.request(http, "GET", url, limit_s=limit_s)
+
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with serving(answer) as url:
+        asyncio.run(story(url))
+    assert time.monotonic() - begin < 15.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+def test_bounded_request_unpacks_an_answer() -> None:
+    async def story(url: str) -> None:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await bounded_http.request(http, "GET", url, limit_s=5.0)
+        assert (answer.status, answer.text) == (200, '{"a": 1}')
+
+    with serving(packed) as url:
+        asyncio.run(story(url))
+
+
+def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
+    async def story(url: str) -> None:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, url, url)
+            for _ in range(2):
+                answer = await client.ask("GET", "/x", limit_s=0.3)
+                assert answer.status == 0
+                assert "began but did not end" in answer.text
+            with pytest.raises(TargetError, match="3 answers began and did not end"):
+                await client.ask("GET", "/x", limit_s=0.3)
+
+    with serving(drips_body) as url:
+        asyncio.run(story(url))
+
+
+def test_discovery_has_a_total_limit() -> None:
+    async def story(url: str) -> None:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, url, url)
+            assert (await client.ask("GET", "/x")).json() == {"a": 1}
+            client.began_s -= 1801.0
+            with pytest.raises(TargetError, match=r"was not identified within 30 min"):
+                await client.ask("GET", "/x")
+
+    with serving(packed) as url:
+        asyncio.run(story(url))
