@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from loadchaos.core.model import DEFAULT_EXPECT, Terms
 from loadchaos.core.units import DurationS, share
-from loadchaos.profile import expectation, validate
+from loadchaos.profile import abort_rule, expectation, validate
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.cron import Schedule
@@ -84,15 +84,18 @@ class CheckedPayload(Protocol):
 
 
 class Limits(ProfilePart):
-    """Timeouts of a request in seconds: first byte, gap between bytes, total.
+    """Limits of a client in seconds: first byte, gap between bytes, total.
 
     `retry_idle`: a request is sent again if its connection was idle for longer and closed before a byte of the answer.
+    `backoff`: pause of a user after an error, doubled after each further one, up to `backoff_max`; 0s: none.
     """
 
     first_byte: DurationS = 120.0
     between_bytes: DurationS = 30.0
     total: DurationS = 600.0
     retry_idle: DurationS = 0.5
+    backoff: DurationS = 0.1
+    backoff_max: DurationS = 2.0
 
 
 class Exposure(ProfilePart):
@@ -133,6 +136,7 @@ class Profile(ProfilePart):
     traffic: tuple[Traffic, ...] = Field(min_length=1)
     load: tuple[Phase, ...] = Field(min_length=1)
     limits: Limits = Limits()
+    abort_when: str | None = None
     attacks: tuple[AttackPlan, ...] = ()
     watch: MonitorOptions = MonitorOptions()
     exposure: Exposure | None = None
@@ -148,6 +152,13 @@ class Profile(ProfilePart):
         if len(found) > _MOST_PHASES:
             raise ValueError(f"more than {_MOST_PHASES:,} phases, repeats included: use fewer and longer phases")
         return found
+
+    @field_validator("abort_when")
+    @classmethod
+    def _parse_abort_when(cls, text: str | None) -> str | None:
+        if text is not None:
+            abort_rule.parse(text)
+        return text
 
     def terms(self, seed: int) -> Terms:
         """The part of the profile that the analysis needs."""

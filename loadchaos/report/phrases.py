@@ -427,6 +427,8 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
         text += f"; {plural(stale, 'idle connection')} {closed} replaced"
     if resent := generator.get("retries"):
         text += f"; {plural(resent, 'request')} sent again after an idle connection was closed without an answer"
+    if pauses := generator.get("backed_off"):
+        text += f"; {plural(pauses, 'pause')} of users after instant errors (limits: backoff)"
     if not generator.get("limited"):
         return text
     why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
+from loadchaos.profile import abort_rule
 from loadchaos.runner.children import LoadProcess, Locust
+from loadchaos.runner.error_rate_watch import ErrorRateWatch
 from loadchaos.runner.options import locust_arguments
 from loadchaos.runner.pause_gate import PauseGate
 from loadchaos.runner.run_attacks import RunAttacks
@@ -46,10 +48,13 @@ class LoadSession:
         self._context, self._server, self._attacks = context, server, attacks
         self._record, self._interrupts = context.record, context.interrupts
         self._gate = PauseGate(context.profile, server, attacks, context.record, context.print_line)
-        self._notices = WorkerNotices(context.print_line)
+        self._notices = WorkerNotices(context.print_line, context.profile.limits)
         self._tails: dict[str, Tail] = {}
         self._silent_ticks = 0  # ticks and not time: a run that was stopped (SIGSTOP) has received nothing either
         self.begun = self.running = self.shortened = False
+        rule = context.profile.abort_when
+        self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
+        self._aborted: str | None = None
         folder = context.record.folder
         self._process: LoadProcess = Locust(folder, self._record.event)
         self._commands: WebCommands | None = None
@@ -112,7 +117,7 @@ class LoadSession:
     async def record_end(self) -> None:
         """Write the row `load_end`."""
         if self.begun:
-            self._record.run("load_end", shortened=self.shortened)
+            self._record.run("load_end", shortened=self.shortened, aborted=self._aborted)
 
     async def cancel_restart(self) -> None:
         """Cancel a restart of the server that is under way."""
@@ -143,6 +148,8 @@ class LoadSession:
                 row["file"] = path.name  # heartbeats are of one worker: the file tells which
                 self._process.feed(row)
                 self._notices.feed(row)
+                if self._errors is not None:
+                    self._errors.feed(row)
                 self._record.feed(row)
 
     # --- state ----------------------------------------------------------------------------------------------------------
@@ -174,4 +181,8 @@ class LoadSession:
         if self.stop_pressed:
             self.shortened = True
             return "Stop was pressed"
+        if self._errors is not None and (why := self._errors.reason()) is not None:
+            self._aborted = why
+            self._context.print_line(f"the load ends early: {why}")
+            return f"abort_when: {why}"
         return self._process.lost_reason() or self._gate.stop_reason()

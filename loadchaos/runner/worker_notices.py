@@ -6,17 +6,20 @@ from collections.abc import Callable
 
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
+from loadchaos.core.units import format_duration
+from loadchaos.profile.profile import Limits
 from loadchaos.runner.options import Master
 
 
 class WorkerNotices:
-    """Printer for `worker` and `disk` rows.
+    """Printer for `worker` and `disk` rows, and for the first pause of a user after errors.
 
     `load_begun` is set when the workers begin the load.
     """
 
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        self._print = print_line
+    def __init__(self, print_line: Callable[[str], None], limits: Limits) -> None:
+        self._print, self._limits = print_line, limits
+        self._backoff_told = False
         self.load_begun = False
 
     def waiting(self, master: Master, local_url: str | None) -> None:
@@ -34,6 +37,13 @@ class WorkerNotices:
     def feed(self, row: Row) -> None:
         """Print one row of requests-*.jsonl where it is about a worker."""
         typed = as_typed(row)
+        if typed["row"] == "heartbeat" and typed.get("backed_off") and not self._backoff_told:
+            self._backoff_told = True
+            first, most = format_duration(self._limits.backoff), format_duration(self._limits.backoff_max)
+            self._print(
+                f"users wait after instant errors: {first}, doubled after each error in a row, {most} at most "
+                "(limits: backoff, backoff_max)"
+            )
         if typed["row"] == "disk":
             self._print(f"note: {typed['text']}")
         if typed["row"] != "worker":

@@ -60,6 +60,8 @@ class RunHealth:
         self.load_end_ns: int | None = None
         self.interrupted: str | None = None
         self.shortened = False
+        self._aborted: str | None = None
+        self._backed_off: dict[str, int] = {}  # by worker's file
         self.newest_ns = 0
         self.lag = LogHistogram()
         self.cpu_share = 0.0
@@ -110,6 +112,7 @@ class RunHealth:
             self.load_end_ns = at_ns
             self._probe_gap(at_ns)
             self.shortened = bool(row.get("shortened"))
+            self._aborted = row.get("aborted")
         elif what == "interrupted":
             self.interrupted = str(row.get("why") or row.get("signal") or "interrupted")
         elif what == "end":
@@ -181,6 +184,8 @@ class RunHealth:
     def _on_heartbeat(self, row: HeartbeatRow) -> None:
         if row.get("lag_ns") is not None:
             self.lag.add(float(row["lag_ns"]))
+        if row.get("backed_off"):
+            self._backed_off[str(row.get("file", ""))] = int(row["backed_off"])
         self.cpu_share = max(self.cpu_share, float(row.get("cpu_share") or 0.0))
 
     @property
@@ -248,6 +253,9 @@ class RunHealth:
         part = given / planned if planned else 0.0
         why = ", ".join(f"{n} missed: {w or 'why is not known'}" for w, n in sorted(stats.missed.items()))
         actual = f"{part:.1%} ({given} of {planned}{'; ' + why if why else ''})"
+        if self._aborted:
+            actual += f"; ended early by abort_when: {self._aborted}"
+            return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "unknown")
         return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
 
     def _shed(self, stats: RequestStats) -> Check:
@@ -346,6 +354,7 @@ class RunHealth:
             "cpu_share_max": round(self.cpu_share, 3),
             "stale_connections": stats.stale,
             "retries": stats.resent,
+            "backed_off": sum(self._backed_off.values()),
         }
 
 

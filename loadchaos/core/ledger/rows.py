@@ -256,6 +256,7 @@ class HeartbeatRow(_Row):
     begun: Annotated[int, "requests begun so far"]
     ended: Annotated[int, "requests ended so far"]
     aborted: Annotated[int, "requests that either side aborted so far"]
+    backed_off: NotRequired[Annotated[int, "pauses of users after instant errors so far"]]
     images_in_prefill: Annotated[int, "image requests in flight that have received nothing yet"]
     cpu_share: Annotated[float, "share of one core that the worker used"]
 
@@ -340,6 +341,7 @@ class RunDetail(_FromFile, total=False):
     step: Annotated[int, "checkpoint: highest step begun"]
     rss_bytes: Annotated[int, BYTES, "checkpoint: memory of the run process"]
     shortened: Annotated[bool, "load_end: true when the load was ended before its plan was done"]
+    aborted: Annotated[str | None, "load_end: rule of `abort_when` that ended the load, with its figures"]
     signal: Annotated[str, "interrupted: name of the signal"]
     exit_code: Annotated[int, "end: exit code that an error or a signal demands"]
     why: Annotated[str, "end: what went wrong"]

@@ -290,13 +290,14 @@ def collect(connection: Connection, feed: Feed) -> bool:
 class Slot:
     """One user's connection pool: at most one idle connection.
 
-    `collect` is how answers are read.
+    `collect` is how answers are read. `errors_in_row`: the user's failed requests since its last good one.
     """
 
     def __init__(self, target: Origin, collect: Collect = collect) -> None:
         self.target = target
         self.collect = collect
         self.opened = 0
+        self.errors_in_row = 0
         self._idle: Connection | None = None
 
     def acquire(self, now_ns: int) -> tuple[Connection | None, bool]:

@@ -31,6 +31,7 @@ from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, 
 from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.rounds import Rounds
+from loadchaos.load.worker.rows import expected_outcomes
 from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 
@@ -182,7 +183,7 @@ class Dispatcher:
                 self._recorder.miss(step, "no_slot")
             else:
                 self._recorder.note_lag(time.monotonic_ns() - due_ns)
-                self._assign(partial(self._run_request, prepared or self.plan.build_request(step), due_ns))
+                self._assign(partial(self._run_due, prepared or self.plan.build_request(step), due_ns))
                 sleep(0)  # send it now, not when the next one has been built
         self._change_round(phase, round_, None)
 
@@ -224,7 +225,28 @@ class Dispatcher:
             and (step := rounds.next_step()) is not None
         ):
             prepared = self.plan.build_request(step)
-            self._run_request(prepared, time.monotonic_ns(), slot)
+            begun_ns = time.monotonic_ns()
+            pause_s = self._backoff_s(prepared, self._run_request(prepared, begun_ns, slot), begun_ns, slot)
+            if phase.for_s is not None:
+                pause_s = min(pause_s, phase.for_s - self._phase_time_s(begin_ns))
+            if pause_s > 0:
+                self._recorder.backed_off += 1
+                self.control.stopping.wait(pause_s)
+
+    def _backoff_s(self, wire: WireRequest, reply: Reply, begun_ns: int, slot: Slot) -> float:
+        """Pause of a user after an instant error, in seconds, as a client with retries makes.
+
+        Without it, users of a closed phase send thousands of requests a second to a gateway whose server is gone, and use up
+        their whole plan before a pause of the load can arrive.
+        """
+        if reply.outcome == "aborted" or reply.outcome in expected_outcomes(wire.request):
+            slot.errors_in_row = 0
+            return 0.0
+        pause_s = self.plan.backoff_s(slot.errors_in_row)
+        slot.errors_in_row += 1
+        if self.plan.server_is_gone(reply):
+            pause_s = max(pause_s, DEAD_SERVER_PAUSE_S)
+        return pause_s - (time.monotonic_ns() - begun_ns) / 1e9
 
     def _retire_user(self) -> bool:
         """True if this user has to leave, as there are too many."""
@@ -238,7 +260,11 @@ class Dispatcher:
         """
         if not self.control.wait():
             return False
-        return phase.for_s is None or time.monotonic_ns() - self.control.paused_ns() - begin_ns < phase.for_s * 1e9
+        return phase.for_s is None or self._phase_time_s(begin_ns) < phase.for_s
+
+    def _phase_time_s(self, begin_ns: int) -> float:
+        """Time of a closed phase, in seconds, without pauses of the load."""
+        return (time.monotonic_ns() - self.control.paused_ns() - begin_ns) / 1e9
 
     def _change_round(self, phase: WorkerPhase, finished: int | None, next_round: int | None) -> None:
         """Record a change of rounds.
@@ -324,7 +350,10 @@ class Dispatcher:
 
     # ---- one request ----
 
-    def _run_request(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
+    def _run_due(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
+        self._run_request(wire, due_ns, slot)
+
+    def _run_request(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
         step = wire.request.step
         exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
@@ -334,9 +363,7 @@ class Dispatcher:
         if pipelining is not None:
             for follower in followers:
                 self._end(follower, pipelining.act_pipelined(follower, exchange))
-        if step.due_s is None and self.plan.server_is_gone(reply):
-            # A closed loop against a dead server would use up its whole plan before a pause can arrive.
-            self.control.stopping.wait(DEAD_SERVER_PAUSE_S)
+        return reply
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
         """Begin the other requests of a pipeline; each has its own ledger rows."""

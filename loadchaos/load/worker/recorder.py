@@ -43,6 +43,7 @@ class RequestRecorder:
         self._aborted = 0
         self.begun = 0
         self.ended = 0
+        self.backed_off = 0
         self.lag_ns = 0
         self._missed: dict[tuple[str, int, MissReason], int] = {}
         self._compact = False
@@ -165,6 +166,7 @@ class RequestRecorder:
                 "begun": self.begun,
                 "ended": self.ended,
                 "aborted": self._aborted,
+                "backed_off": self.backed_off,
                 "images_in_prefill": sum(
                     exchange.first_body_ns is None for exchange in self._in_flight_with_images.values()
                 ),

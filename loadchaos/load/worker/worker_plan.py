@@ -110,6 +110,7 @@ class WorkerPlan:
             int(limits.total * 1e9),
             int(limits.retry_idle * 1e9),
         )
+        self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = outcome_rules(dialect)
         self._nonces = NonceHistory()
@@ -190,6 +191,10 @@ class WorkerPlan:
             head = request_head(self.target.path(path), self.target.host_header, self._headers)
             self._heads[path] = head
         return head
+
+    def backoff_s(self, errors_before: int) -> float:
+        """Pause of a user after an error, in seconds, after `errors_before` in a row."""
+        return min(self._backoff_max_s, self._backoff_s * 2.0 ** min(errors_before, 30))
 
     def server_is_gone(self, reply: Reply) -> bool:
         """True if there is no server, or its error reports a dead engine."""

@@ -24,7 +24,7 @@ END_KEYS = {
 }  # fmt: skip
 BEAT_KEYS = {
     "row", "at_ns", "in_flight", "tokens", "bytes", "oldest_silence_ns", "lag_ns", "users", "begun", "ended", "cpu_share",
-    "aborted", "images_in_prefill",
+    "aborted", "backed_off", "images_in_prefill",
 }  # fmt: skip
 ABORTS = {
     "name": "aborts", "weight": 1, "payload": {"text": {"tokens": 64}},
@@ -292,3 +292,34 @@ def test_dispatcher_burst_is_sent_at_once_and_again_to_an_idle_server(server: An
     assert outcomes(child.rows()) == {"ok": 24}
     assert max(in_flight(child.rows())) == 12
     assert min(r["at_ns"] for r in begins if r["step"] >= 12) > max(r["at_ns"] for r in ends if r["step"] < 12)
+
+
+def test_dispatcher_users_back_off_on_instant_errors(server: Any, child: Any) -> None:
+    server.refuse = "no"
+    child.plan(server, [{"users": 4, "for": "2s"}])
+    assert child.run() == 0, child.log()
+    ends = child.rows("end")
+    # After 0.1, 0.2, 0.4 and 0.8 s: five for each user, and no more.
+    assert 4 * 4 <= len(ends) <= 4 * 6
+    assert outcomes(ends) == {"http_error": len(ends)}
+    assert child.rows("heartbeat")[-1]["backed_off"] >= 4 * 3
+    assert child.rows("load")[-1]["at_ns"] - child.rows("load")[0]["at_ns"] < 3_000_000_000
+
+
+def test_dispatcher_backoff_lasts_over_rounds_and_is_bounded(server: Any, child: Any) -> None:
+    server.refuse = "no"
+    limits = {"limits": {"backoff": "50ms", "backoff_max": "100ms"}}
+    child.plan(server, [{"users": 2, "requests": 2, "rounds": 10}], profile=limits)
+    assert child.run() == 0, child.log()
+    begins = child.rows("begin")
+    took_s = (begins[-1]["at_ns"] - begins[0]["at_ns"]) / 1e9
+    assert len(begins) == 20
+    assert 0.6 < took_s < 2
+
+
+def test_dispatcher_without_backoff_sends_at_once(server: Any, child: Any) -> None:
+    server.refuse = "no"
+    child.plan(server, [{"users": 2, "requests": 60}], profile={"limits": {"backoff": "0s"}})
+    assert child.run() == 0, child.log()
+    assert len(child.rows("end")) == 60
+    assert child.rows("heartbeat")[-1]["backed_off"] == 0

@@ -1,0 +1,53 @@
+"""Watch the share of failed requests, to end the load by `abort_when`."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from loadchaos.core.ledger.rows import as_typed
+from loadchaos.core.model import Row
+from loadchaos.profile.abort_rule import AbortRule
+
+_FEWEST = 10
+"""Fewer requests in the time of the rule say nothing about a share."""
+_NOT_COUNTED = ("aborted", "missed", "unfinished")
+
+
+class ErrorRateWatch:
+    """Folds rows of requests-*.jsonl.
+
+    A request failed if its outcome was not among those that its traffic expects.
+    """
+
+    def __init__(self, rule: AbortRule) -> None:
+        self._rule = rule
+        self._window: deque[tuple[int, bool]] = deque()  # (ended at, failed)
+        self._failed = 0
+        self._first_ns: int | None = None
+        self._newest_ns = 0
+
+    def feed(self, row: Row) -> None:
+        """Fold one row."""
+        typed = as_typed(row)
+        if typed["row"] == "heartbeat":
+            self._newest_ns = max(self._newest_ns, int(typed["at_ns"]))
+        if typed["row"] != "end" or typed["outcome"] in _NOT_COUNTED:
+            return
+        at_ns, failed = int(typed["at_ns"]), typed["outcome"] not in (typed.get("expect") or ("ok",))
+        self._first_ns = self._first_ns or at_ns
+        self._newest_ns = max(self._newest_ns, at_ns)
+        self._window.append((at_ns, failed))
+        self._failed += failed
+
+    def reason(self) -> str | None:
+        """Reason to end the load now; None to continue."""
+        for_ns = int(self._rule.for_s * 1e9)
+        since_ns = self._newest_ns - for_ns
+        while self._window and self._window[0][0] <= since_ns:
+            self._failed -= self._window.popleft()[1]
+        ended = len(self._window)
+        if self._first_ns is None or self._first_ns > since_ns or ended < _FEWEST:
+            return None
+        if not self._rule.is_met(self._failed, ended):
+            return None
+        return f"{self._rule.text} ({self._failed:,} of {ended:,} requests failed in the last {self._rule.for_s:g} s)"
