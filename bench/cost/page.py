@@ -11,7 +11,7 @@ from bench.cost.rows import MARGINAL, MARGINAL_CONTENDERS, MARGINAL_FEW, SCENARI
 
 _METHOD = """\
 This page is written by `make bench`. `python -m bench.cost --help` lists further options. Compare ratios: the microseconds
-belong to this machine.
+depend on the machine.
 
 - **Server and cores.** The load server is `bench/server.c` (epoll, one thread) on a core of its own; the client runs on
   another core. A stream has 128 tokens, one every 20 ms, the first 100 to 120 ms after the request. Streams begin at the
@@ -27,7 +27,7 @@ belong to this machine.
   histograms and fires Locust's event. The other clients send one prepared body of the same size and only keep timestamps.
 - Figures are medians over the trials. Ratios are computed within a repeat. A single stall of the machine shows in a p99.
 - With `--urgent`, clients of one process have priority over other work of the machine. `loadchaos run`, GuideLLM and AIPerf
-  have not.
+  do not.
 """
 _NO = "–"
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Iterator
 
 import click
@@ -39,7 +41,8 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     usage = " ".join(command.collect_usage_pieces(context))
     yield from (f"## {path}", "", f"    {path} {usage}", "")
-    yield from (" ".join((command.help or "").replace("\b", "").split()), "")
+    for paragraph in inspect.cleandoc(command.help or "").replace("\b", "").split("\n\n"):
+        yield from (*textwrap.wrap(" ".join(paragraph.split()), 130), "")
     rows = [record for p in command.params if (record := p.get_help_record(context)) is not None]
     if rows:
         yield from ("| option | |", "|---|---|")

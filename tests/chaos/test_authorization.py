@@ -173,11 +173,13 @@ def test_check_refuses_every_host_but_loopback(host: str, local_port: int) -> No
 def test_check_refuses_a_port_whose_listener_has_another_address(tmp_path: Path) -> None:
     with listening(tmp_path, "vllm", "serve", "m", on="127.0.0.2") as port:
         authorization.check(f"http://127.0.0.2:{port}", HARM, [])
-        with pytest.raises(AuthorizationError, match="No process is visible"):
+        with pytest.raises(AuthorizationError, match="No process that listens there is visible"):
             authorization.check(f"http://127.0.0.1:{port}", HARM, [])
 
 
-@pytest.mark.parametrize(("owners", "message"), [([Listener(None)], "is not visible"), ([], "No process is visible")])
+@pytest.mark.parametrize(
+    ("owners", "message"), [([Listener(None)], "is not visible"), ([], "No process that listens there is visible")]
+)
 def test_check_refuses_a_loopback_port_without_a_visible_owner(
     owners: list[Listener], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

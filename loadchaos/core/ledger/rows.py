@@ -151,7 +151,7 @@ class EndRow(_Row):
     traffic: Annotated[str, "name of the traffic in the profile"]
     due_ns: Annotated[int, MOMENT, "when the plan wanted it sent"]
     sent_ns: Annotated[int | None, MOMENT, "when its first byte was sent; null: it was not"]
-    outcome: Annotated[Outcome, "what it came to"]
+    outcome: Annotated[Outcome, "outcome of the request"]
     status: Annotated[int | None, "HTTP status; null: no answer came"]
     first_byte_ns: Annotated[int | None, MOMENT, "first byte of the answer"]
     first_token_ns: Annotated[int | None, MOMENT, "first token; TTFT is this minus due_ns"]

@@ -60,7 +60,7 @@ Every command reads parts and Parquet as one file. DuckDB can query `requests-*.
 
 ## Rows
 
-A field marked * is absent in some rows. An outcome is one of: OUTCOMES.
+A field marked * is absent in some rows. Outcomes: OUTCOMES.
 """
 
 
