@@ -180,7 +180,7 @@ class RequestStats:
         return found
 
     def ok_parts(self, shed_allowed: Container[str] = ()) -> dict[str, Part]:
-        """Requests that succeeded, of those that had to, by traffic; "" is all of it.
+        """Count requests that had to succeed and did, by traffic ("": all).
 
         A request that the server shed had to succeed, unless its traffic (or "" for all) is in `shed_allowed`.
         """
@@ -191,9 +191,9 @@ class RequestStats:
         return {**parts, "": _sum(parts.values())}
 
     def error_parts(self) -> dict[str, Part]:
-        """Requests with an outcome that was not expected, of those with an outcome, by traffic; "" is all of it.
+        """Count requests with an unexpected outcome, by traffic ("": all).
 
-        Requests that we aborted are in neither number.
+        The whole is all requests with an outcome. Requests that we aborted are in neither number.
         """
         parts = {traffic: Part(self.failed[traffic], self.judged[traffic]) for traffic in self.outcomes}
         return {**parts, "": _sum(parts.values())}

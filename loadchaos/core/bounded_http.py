@@ -82,7 +82,7 @@ def _lower(headers: httpx.Headers) -> dict[str, str]:
 
 
 def _unpacked(data: bytes, encoding: str) -> bytes:
-    """Unpack gzip and deflate, which a server may send though it was not asked to."""
+    """Unpack gzip and deflate, which a server may send without a request."""
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
         return data
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)

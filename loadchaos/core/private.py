@@ -12,7 +12,10 @@ _users: list[int] = []  # the mask before `create_privately`
 
 
 def create_privately() -> None:
-    """Create all files of this process and its children with 0600, folders with 0700."""
+    """Set the umask: files of this process and its children get mode 0600.
+
+    Folders get mode 0700.
+    """
     before = os.umask(_MASK)
     if not _users:
         _users.append(before)

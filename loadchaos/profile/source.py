@@ -112,7 +112,7 @@ def read(path: Path) -> Any:
 
 
 def _refuse_alias_bomb(path: Path, root: Any) -> None:
-    """Refuse a file whose aliases (`*name`) stand for more values than a profile can have.
+    """Refuse a file whose aliases (`*name`) expand to too many values.
 
     Each alias is one object here, but every reader that copies or walks it visits it again.
 

@@ -271,7 +271,7 @@ def cause_text(failure: Mapping[str, Any]) -> str:
 
 
 def is_server_fault(failure: Mapping[str, Any]) -> bool:
-    """True for a failure of the server in the load that no attack of ours caused."""
+    """True for a failure during the load that no attack of ours caused."""
     return (failure.get("attribution") or "server") == "server" and not failure.get("before_load")
 
 

@@ -152,7 +152,10 @@ class DetectorSuite:
 
 
 def _feed_of(detector: Detector, kind: str) -> Callable[[Row], None] | None:
-    """The method that folds rows of a kind: `_on_<kind>`, or `feed` where a detector has its own; None without one."""
+    """Find the method of a detector for rows of a kind; None without one.
+
+    It is `_on_<kind>`, or `feed` if the detector defines it.
+    """
     if type(detector).feed is not Detector.feed:
         return detector.feed
     return getattr(detector, f"_on_{kind}", None)

@@ -22,7 +22,10 @@ _BAD_NAMES = {"unexpected_rejection": "rejected"}
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """One rule that was met. `traffic` "" is all of it, `outcome` None every one."""
+    """One rule that was met.
+
+    `traffic` "" means all traffic, `outcome` None means every outcome.
+    """
 
     rule: str
     traffic: str

@@ -107,9 +107,9 @@ def _decision(figure: _Figure, op: str, wanted: float) -> Decision:
 
 
 def shed_allowed(expect: Sequence[str]) -> set[str]:
-    """Traffics ("" for all) whose shed requests the profile bounds by a rule of their own.
+    """List traffics whose shed requests have a rule of their own ("": all).
 
-    `ok_share` leaves them out.
+    `ok_share` does not count these requests.
     """
     found = set()
     for text in expect:

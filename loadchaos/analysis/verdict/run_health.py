@@ -265,7 +265,7 @@ class RunHealth:
         return Check("shed", f"<= {_SHED:.0%}", f"{part:.1%}", "pass" if part <= _SHED else "unknown")
 
     def _retries(self, stats: RequestStats) -> Check:
-        """Check requests sent again: a server that drops them hides behind retries."""
+        """Check that few requests were sent again: retries hide dropped ones."""
         n, part = stats.resent, stats.resent / max(1, stats.begun)
         many = n > _FEW_RETRIES and part > _RETRIES
         actual = f"{part:.1%} ({n} of {_requests(stats.begun)} sent again on a new connection)"

@@ -107,7 +107,10 @@ def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
 
 
 def uncovered(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult]) -> list[Check]:
-    """Check that no failure is left; only where it fails and no expectation says so."""
+    """Check that no failure remains that no expectation covers.
+
+    Returns the check only if it fails.
+    """
     left = [f for f in failures if counts(f)]
     if not left or any(j.name == "failures" and j.verdict == "fail" for j in judged):
         return []

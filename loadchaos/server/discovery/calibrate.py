@@ -76,7 +76,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
 
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
-    """Ask a server without /v1/models for one token of the model that the user named.
+    """Request one token of the named model from a server without /v1/models.
 
     Returns a list with that model if it answers, else what says why it cannot be tested.
     """
