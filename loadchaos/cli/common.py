@@ -65,9 +65,9 @@ def duration(_: click.Context, parameter: click.Parameter, value: str | None) ->
 
 
 def _allow(_: click.Context, __: click.Parameter, folders: tuple[str, ...]) -> None:
-    from loadchaos.load.payloads import image_files
+    from loadchaos.load.payloads import images_by_path
 
-    image_files.allow(folders)
+    images_by_path.allow(folders)
 
 
 allow_path_option = click.option(

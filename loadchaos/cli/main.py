@@ -20,6 +20,7 @@ from loadchaos.cli.sim import sim
 from loadchaos.cli.soak import soak, trend
 from loadchaos.cli.stack import stack
 from loadchaos.cli.worker import worker
+from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, ProfileError
 
 _EXIT_CODES = """\b
@@ -45,7 +46,7 @@ class _Commands(click.Group):
             click.echo(str(e) if isinstance(e, ProfileError) else f"loadchaos: {e}", err=True)
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has started: a run handles Ctrl-C itself
-            ctx.exit(130)
+            ctx.exit(exit_codes.INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List each command with its whole first sentence.

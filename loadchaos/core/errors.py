@@ -1,6 +1,6 @@
 """Exceptions for mistakes of loadchaos or its user, with exit codes.
 
-A fault of the server is data and never an exception. Exit codes: 2 profile and options, 3 unknown, 4 target.
+A fault of the server is data and never an exception. All exit codes: core/exit_codes.py.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
+from loadchaos.core import exit_codes
+
 
 class LoadchaosError(Exception):
     """Base of all errors for users; `exit_code` is that of the command."""
 
-    exit_code = 2
+    exit_code = exit_codes.USER_ERROR
 
 
 def next_step(e: OSError) -> str:
@@ -60,10 +62,10 @@ class TargetError(LoadchaosError):
     For example it is unreachable, not healthy, refuses the key, or lacks the model, images or development endpoints.
     """
 
-    exit_code = 4
+    exit_code = exit_codes.TARGET_ERROR
 
 
 class LedgerError(LoadchaosError):
     """The run folder could not be written or read, so no run in it can pass."""
 
-    exit_code = 3
+    exit_code = exit_codes.UNKNOWN

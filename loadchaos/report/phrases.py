@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.core import exit_codes
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
-_BEFORE_LOAD = (2, 4)
+_BEFORE_LOAD = exit_codes.BEFORE_LOAD
 """Exit codes of a run that sent no load: the reason it stopped comes first, whatever else was seen."""
 
 SECTIONS = {

@@ -12,7 +12,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Terms
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
-from loadchaos.load.payloads import image_files
+from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.resume import ResumePoint
 from loadchaos.runner.server_under_test import TargetSpec, free_port
@@ -152,7 +152,7 @@ def _refuse_for_workers(options: Options) -> None:
         raise OptionError(
             "--processes and --master exclude each other: with --master, start one `loadchaos worker` for each process"
         )
-    if image_files.allowed():
+    if images_by_path.allowed():
         raise OptionError(
             "--allow-path and --master exclude each other: workers get files from the folder of a requests file only; "
             "copy the images there"

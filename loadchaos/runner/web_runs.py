@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.finalize import Result
@@ -105,7 +106,7 @@ async def _serve(
         result = await run(profile, options, WebStart(ui, start))
         _end_on_signals(ended)
         code = result.exit_code
-        if code in (130, 143):
+        if code in exit_codes.BY_SIGNAL:
             ended.set()
         ui.write(
             "over",

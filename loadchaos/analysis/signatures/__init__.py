@@ -1,1 +1,1 @@
-"""SHELF (data): what failures look like in a log, one TOML file a speaker."""
+"""Signatures of failures in logs: data, one TOML file per speaker. Format: docs/signatures.md."""

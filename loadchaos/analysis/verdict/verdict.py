@@ -12,13 +12,12 @@ from typing import Any
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
+from loadchaos.core import exit_codes
 from loadchaos.core.model import DEFAULT_EXPECT, Decision, Row, Terms
 from loadchaos.core.stats import upper_bound_at_zero
 
 SCHEMA = 1
-_EXIT: Mapping[Decision, int] = {"pass": 0, "fail": 1, "unknown": 3}
-_BY_SIGNAL = (130, 143)
-_BEFORE_LOAD = (2, 4)
+_EXIT: Mapping[Decision, int] = {"pass": exit_codes.PASS, "fail": exit_codes.FAIL, "unknown": exit_codes.UNKNOWN}
 _MOST_NAMED = 5
 _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
 """Ids of failures without a known cause."""
@@ -138,7 +137,7 @@ def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
     2 and 4 only while no request of the load was sent.
     """
     forced = int((end or {}).get("exit_code") or 0)
-    if forced in _BY_SIGNAL or (forced in _BEFORE_LOAD and not sent):
+    if forced in exit_codes.BY_SIGNAL or (forced in exit_codes.BEFORE_LOAD and not sent):
         return forced
     return _EXIT[decision]
 

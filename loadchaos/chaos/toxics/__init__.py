@@ -1,7 +1,8 @@
 """Network faults ("toxics", as toxiproxy calls them): one file per type.
 
 TOXICS maps each name of `NetworkFault` (core/attack_names.py) to the class that the file of that name holds as TOXIC.
-A new toxic is a file with a subclass of ToxicType, and its name in `NetworkFault`.
+A new toxic is a file with a subclass of ToxicType, and its name in `NetworkFault`; then `make schemas` and a row in
+docs/attacks.md.
 """
 
 from __future__ import annotations

@@ -109,7 +109,10 @@ class ToxicType:
         return 0.0
 
     def toxiproxy_add(self) -> ApiCall:
-        """Return the call that adds this toxic to a proxy of toxiproxy."""
+        """Return the call that adds this toxic to a proxy of toxiproxy.
+
+        A type that toxiproxy does not have overrides it.
+        """
         body = {
             "name": self.toxic.name,
             "type": self.name,

@@ -20,8 +20,8 @@ from locust.exception import RPCError
 
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next_step
 from loadchaos.load.cluster import messages
+from loadchaos.load.wire.headers import header_values
 from loadchaos.load.worker import bundle
-from loadchaos.load.worker.worker_plan import header_values
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"

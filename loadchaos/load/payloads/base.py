@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from loadchaos.core.model import Facts, Outcome, Output, Request, Step
 from loadchaos.core.rng import Rng
 
+DEFAULT_MAX_TOKENS = 128
+
 
 @dataclass(slots=True)
 class Draft:
@@ -70,3 +72,8 @@ class Payload(Protocol):
 
     def add(self, draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
         """Add to the draft. Pure: equal arguments give equal bytes."""
+
+
+def output_tokens(output: Output) -> int:
+    """Return the tokens of output that a request asks for."""
+    return output.exact or output.max or DEFAULT_MAX_TOKENS

@@ -5,19 +5,16 @@ Let payloads add, fit lengths, join one JSON body.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-import orjson
-
-from loadchaos.core.model import Facts, Output, Request, Step
+from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng, hash64
-from loadchaos.load.payloads.base import Draft, Payload
+from loadchaos.load.endpoints import chat
+from loadchaos.load.payloads.base import Draft, Payload, output_tokens
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.server.dialects import DIALECTS
 
-_DEFAULT_MAX_TOKENS = 128
 _MIN_PROMPT_TOKENS = 16
 _NO_LIMIT = 1 << 62
 
@@ -39,10 +36,6 @@ def build(step: Step, facts: Facts, payloads: Mapping[str, Payload]) -> Request:
     return _request(draft, step, facts)
 
 
-def _output_tokens(output: Output) -> int:
-    return output.exact or output.max or _DEFAULT_MAX_TOKENS
-
-
 def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
     """Cut the output, then the text, to fit the context and the KV cache."""
     if draft.text_tokens is None:
@@ -61,11 +54,9 @@ def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
         draft.notes.append(f"{allowed} tokens of text instead of {draft.text_tokens}: the server's limit")
         write_prompt(draft, facts, allowed, rng)
         prompt_tokens = allowed + draft.image_tokens
-    if prompt_tokens + _output_tokens(draft.output) > sequence > prompt_tokens:
+    if prompt_tokens + output_tokens(draft.output) > sequence > prompt_tokens:
         remaining = sequence - prompt_tokens
-        draft.notes.append(
-            f"{remaining} tokens of output instead of {_output_tokens(draft.output)}: the server's limit"
-        )
+        draft.notes.append(f"{remaining} tokens of output instead of {output_tokens(draft.output)}: the server's limit")
         draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": remaining})
 
 
@@ -76,13 +67,13 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
     tokens = (draft.text_tokens or 0) + draft.image_tokens if length_known else None
     return Request(
         step,
-        dialect.chat_path if dialect else "/v1/chat/completions",
-        _body(draft, step, facts),
+        chat.path(facts.dialect),
+        chat.body(draft, step, facts),
         step.stream,
         tokens,
         draft.images,
         draft.image_tokens,
-        _output_tokens(draft.output),
+        output_tokens(draft.output),
         draft.nonce.strip(),
         draft.edge,
         draft.expect,
@@ -100,48 +91,3 @@ def _exact(draft: Draft) -> int | None:
         return None
     answers = draft.extra.get("n", 1)
     return draft.output.exact * (answers if isinstance(answers, int) else 1)
-
-
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    """Join the body's bytes.
-
-    Images are base64 already and skip the JSON library.
-    """
-    text = orjson.dumps(draft.text)
-    head = b'{"model":' + _json_string(draft.model or facts.model) + b',"messages":['
-    content = [b"[", *draft.parts, b'{"type":"text","text":', text, b"}]"] if draft.parts else [text]
-    tail = _tail(draft, step, facts)
-    return b"".join((head, *draft.history, b'{"role":"user","content":', *content, b"}]", tail, b"}"))
-
-
-@functools.lru_cache(maxsize=64)
-def _json_string(model: str) -> bytes:
-    return orjson.dumps(model)
-
-
-def _tail(draft: Draft, step: Step, facts: Facts) -> bytes:
-    seed = step.seed & 0x7FFFFFFF
-    settings = _output_tokens(draft.output), draft.output.exact is not None, step.stream, facts.dialect
-    if not draft.extra:
-        return _cached_tail(*settings) % seed
-    return b"," + orjson.dumps({**_options(*settings, seed), **draft.extra})[1:-1]
-
-
-@functools.lru_cache(maxsize=1024)
-def _cached_tail(count: int, exact: bool, stream: bool, dialect: str) -> bytes:
-    """Build the body's tail with a placeholder for the seed.
-
-    In most traffic only the seed differs.
-    """
-    return b"," + orjson.dumps(_options(count, exact, stream, dialect, 0)).replace(b'"seed":0', b'"seed":%d', 1)[1:-1]
-
-
-def _options(count: int, exact: bool, stream: bool, dialect: str, seed: int) -> dict[str, object]:
-    options: dict[str, object] = {"max_tokens": count, "temperature": 0, "seed": seed}
-    if stream:
-        options["stream"] = True
-        options["stream_options"] = {"include_usage": True}
-    if exact and dialect in DIALECTS:
-        for name, value in DIALECTS[dialect].exact_output.items():
-            options[name] = count if value == "tokens" else True
-    return options

@@ -19,7 +19,7 @@ from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts, Outcome, Step
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads import image_corpus, image_files
+from loadchaos.load.payloads import image_corpus, images_by_path
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
@@ -123,7 +123,7 @@ def _corpus(given: str | None) -> Sequence[image_corpus.CorpusImage]:
         why = why_unread(e) if isinstance(e, OSError) else e
         raise ValueError(f"{folder} cannot be read as a folder of images: {why}") from e
     for image in found:
-        image_files.contained(folder, image.file)
+        images_by_path.contained(folder, image.file)
     return found
 
 
@@ -134,7 +134,7 @@ def _non_images(given: str | None) -> Sequence[str]:
 
 @functools.lru_cache(maxsize=512)
 def _part(folder: Path, entry: image_corpus.CorpusImage) -> bytes:
-    data = image_files.contained(folder, entry.file).read_bytes()
+    data = images_by_path.contained(folder, entry.file).read_bytes()
     mime = entry.mime.encode()
     if entry.form == "text":
         url = b"data:" + mime + b"," + quote_from_bytes(data).encode()

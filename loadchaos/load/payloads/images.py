@@ -13,20 +13,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
-from loadchaos.load.payloads import image_tokens, jpeg, png
+from loadchaos.load.payloads import image_tokens
 from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.image_formats import FORMATS, Format
 
 ORDER = 0
-Format = Literal["png", "jpeg", "photo"]
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
-_PART_BEGINS: dict[str, bytes] = {
-    "png": _PART_BEGIN % b"png",
-    "jpeg": _PART_BEGIN % b"jpeg",
-    "photo": _PART_BEGIN % b"jpeg",
-}
+_PART_BEGINS: dict[str, bytes] = {name: _PART_BEGIN % f.media_type for name, f in FORMATS.items()}
 _PART_END = b'"}},'
 _MAX_PIXELS = 100_000_000
-_MAX_JPEG_SIDE = 60_000
 
 
 def _aspects(value: object) -> object:
@@ -91,8 +86,9 @@ class Options(BaseModel):
     def _shares_add_up(self) -> Options:
         if "unique" in self.model_fields_set and self.unique + self.near_duplicates > 1 + 1e-9:
             raise ValueError("unique and near_duplicates add up to more than 100%")
-        if self.format != "png" and any(max(s.width, s.height) > _MAX_JPEG_SIDE for s in self.sizes()):
-            raise ValueError(f"a JPEG has at most {_MAX_JPEG_SIDE} pixels a side here (got {self.sizes()[0]})")
+        most = FORMATS[self.format].max_side
+        if any(max(s.width, s.height) > most for s in self.sizes()):
+            raise ValueError(f"a JPEG has at most {most} pixels a side here (got {self.sizes()[0]})")
         return self
 
     @property
@@ -106,7 +102,7 @@ class Options(BaseModel):
 
     def describe(self) -> str:
         """Describe the payload, for `explain`."""
-        kind = {"png": "", "jpeg": " JPEG", "photo": " photo-like JPEG"}[self.format]
+        kind = FORMATS[self.format].label
         shapes = f" in the shapes {', '.join(f'{w}:{h}' for w, h in self.aspect)}" if self.aspect else ""
         what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
         if self.new >= 1:
@@ -189,12 +185,7 @@ class _SizedImage:
     __slots__ = ("base64", "measured", "tokens")
 
     def __init__(self, kind: Format, size: Size, facts: Facts) -> None:
-        look: jpeg.Look = "photo" if kind == "photo" else "flat"
-        self.base64 = (
-            png.template(size.width, size.height).base64
-            if kind == "png"
-            else jpeg.template(size.width, size.height, look).base64
-        )
+        self.base64 = FORMATS[kind].encoder(size.width, size.height)
         self.tokens, self.measured = image_tokens.token_cost(facts, size.width, size.height)
 
 

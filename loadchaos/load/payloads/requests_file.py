@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads import image_files
+from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
@@ -140,7 +140,7 @@ def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest
 
     Raises ValueError with file and line of an invalid request, or of an image that is missing or may not be sent.
     """
-    return read_once(file, turns, image_files.allowed())
+    return read_once(file, turns, images_by_path.allowed())
 
 
 @functools.lru_cache(maxsize=8)
@@ -307,7 +307,7 @@ def _embed(part: dict[str, Any], folder: Path) -> None:
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or not url or url.startswith(_URL_PREFIXES):
         return
-    data = image_files.read_image(folder, url)
+    data = images_by_path.read_image(folder, url)
     mime = mimetypes.guess_type(url)[0] or "image/png"
     data_url = f"data:{mime};base64,{base64.b64encode(data).decode()}"
     part["image_url"] = {**image, "url": data_url} if isinstance(image, dict) else {"url": data_url}

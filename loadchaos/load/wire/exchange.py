@@ -23,10 +23,10 @@ from loadchaos.load.wire.outcome import (
     end_event,
     error_response_event,
 )
-from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts, content_length, request_head
+from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 
-__all__ = ["CONNECT_AGAIN_S", "Exchange", "Progress", "WireRequest", "WireTimeouts", "content_length", "request_head"]
+__all__ = ["CONNECT_AGAIN_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
 
 _JOIN_BYTES = 64 * 1024
 _KEPT_ERROR_BYTES = 64 * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loadchaos.core.model import Request
@@ -46,21 +45,3 @@ class WireRequest:
     limits: WireTimeouts = field(default_factory=WireTimeouts)
     fresh: bool = False
     request_id: str = ""
-
-
-def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
-    """Build the head of a POST up to its Content-Length.
-
-    `content_length` makes what follows. Raises ValueError for a header that would break out of its line.
-    """
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
-    for name, value in headers.items():
-        if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
-            raise ValueError(f"header {name!r} cannot be sent")
-        lines.append(f"{name}: {value}")
-    return "\r\n".join([*lines, ""]).encode("utf-8")
-
-
-def content_length(body: bytes) -> bytes:
-    """Build the Content-Length line and the empty line that end a head."""
-    return b"Content-Length: %d\r\n\r\n" % len(body)

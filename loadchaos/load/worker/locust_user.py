@@ -32,10 +32,11 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.headers import header_values
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
-from loadchaos.load.worker.worker_plan import WorkerPlan, header_values
+from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import load
 from loadchaos.profile.steps import of_phase
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.errors import LedgerError, OptionError
+from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts, Reply, Step
 from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
-from loadchaos.core.version import __version__
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
-from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, content_length, request_head
+from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
+from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, header_values, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
@@ -66,22 +66,6 @@ def user_share(total: int, worker: int, workers: int) -> int:
     return max(1, total // workers + (worker < total % workers))
 
 
-def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Resolve `env:VAR` in headers.
-
-    Raises OptionError for a variable that is not set.
-    """
-    found: dict[str, str] = {}
-    if api_key_env and env.get(api_key_env):
-        found["Authorization"] = f"Bearer {env[api_key_env]}"
-    for name, value in headers.items():
-        variable = value.removeprefix("env:") if value.startswith("env:") else None
-        if variable is not None and variable not in env:
-            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
-        found[name] = env[variable] if variable is not None else value
-    return found
-
-
 class WorkerPlan:
     """The contents of plan.json and facts.json, for one worker.
 
@@ -120,11 +104,7 @@ class WorkerPlan:
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
-        self._headers = {
-            "User-Agent": f"loadchaos/{__version__}",
-            "Accept": "text/event-stream, application/json",
-            **header_dict,
-        }
+        self._headers = {**DEFAULT_HEADERS, **header_dict}
 
     @classmethod
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:

@@ -60,6 +60,7 @@ class MetricName:
 
     Args:
         part: "" for the value itself, or "_count" or "_sum" of a histogram.
+        ours: Our name, one of `SERVER` in report/metrics/metric_table.py. A new one needs its text there.
         label: Read this label of an info metric instead of its value (`cache_config_info{num_gpu_blocks="21"} 1`).
     """
 

@@ -46,7 +46,7 @@ class Defect:
 
 
 class DefectModule(Protocol):
-    """Contents of a defect file."""
+    """Contents of a defect file. `UPSTREAM` is the URL of the issue, or empty."""
 
     NAME: str
     ABOUT: str

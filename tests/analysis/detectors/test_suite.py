@@ -48,4 +48,4 @@ def test_suite_runs_a_detector_added_to_the_table(history: Any, monkeypatch: pyt
 
 
 def test_suite_table_has_each_detector_once() -> None:
-    assert len(suite.DETECTORS) == len(set(suite.DETECTORS)) == 10
+    assert len(suite.DETECTORS) == len(set(suite.DETECTORS)) >= 10

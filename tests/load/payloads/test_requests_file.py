@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from loadchaos.cli.main import main
 from loadchaos.core.model import Facts, Output, Step
-from loadchaos.load.payloads import build, hostile_images, image_files, requests_file
+from loadchaos.load.payloads import build, hostile_images, images_by_path, requests_file
 
 Steps = Callable[..., Step]
 CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}
@@ -170,7 +170,7 @@ def test_requests_file_lines_end_only_at_newlines(tmp_path: Path, facts: Facts, 
 @pytest.fixture
 def asks_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """A requests file that names one image, beside a folder of other files."""
-    monkeypatch.delenv(image_files.ALLOW_PATH, raising=False)
+    monkeypatch.delenv(images_by_path.ALLOW_PATH, raising=False)
     home, other = tmp_path / "home", tmp_path / "other"
     for folder in (home / "sub", other):
         folder.mkdir(parents=True)
@@ -207,8 +207,8 @@ def test_requests_file_refuses_other_files(name: str, why: str, asks_outside: Ca
 def test_requests_file_sends_images_of_an_allowed_folder(
     tmp_path: Path, asks_outside: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(image_files.ALLOW_PATH, "")
-    image_files.allow((str(tmp_path / "other"),))
+    monkeypatch.setenv(images_by_path.ALLOW_PATH, "")
+    images_by_path.allow((str(tmp_path / "other"),))
     for name in ("{other}/out.png", "link.png", "in.png"):
         assert requests_file.Options(file=asks_outside(name)).per_request()["images"] == 1
     with pytest.raises(ValidationError, match="is no image"):
@@ -220,7 +220,7 @@ def test_requests_file_sends_images_of_an_allowed_folder(
 def test_check_allows_a_folder_by_its_option(
     tmp_path: Path, asks_outside: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(image_files.ALLOW_PATH, "")
+    monkeypatch.setenv(images_by_path.ALLOW_PATH, "")
     profile = tmp_path / "p.yaml"
     payload = {"requests": {"file": asks_outside("../other/out.png")}}
     traffic = [{"name": "t", "payload": payload, "output": {"exact": 8}}]

@@ -4,8 +4,9 @@ from typing import Any
 
 from loadchaos.core.model import Output, Request, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.headers import content_length, request_head
 from loadchaos.load.wire.outcome import OutcomeRules
-from loadchaos.load.wire.request import WireRequest, WireTimeouts, content_length, request_head
+from loadchaos.load.wire.request import WireRequest, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 
 PATH = "/v1/chat/completions"

@@ -16,7 +16,8 @@ import pytest
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import plain
 from loadchaos.load.wire import sockets
-from loadchaos.load.wire.exchange import Exchange, WireTimeouts, request_head
+from loadchaos.load.wire.exchange import Exchange, WireTimeouts
+from loadchaos.load.wire.headers import request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire import misbehaving
 from tests.load.wire.requests import exchange

@@ -1,0 +1,50 @@
+"""HTTP headers of every request of the load, and the head they make.
+
+A header for all requests goes into `DEFAULT_HEADERS`; X-Request-Id is added for each request (worker/worker_plan.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.version import __version__
+
+DEFAULT_HEADERS: Mapping[str, str] = {
+    "User-Agent": f"loadchaos/{__version__}",
+    "Accept": "text/event-stream, application/json",
+}
+
+
+def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Resolve `env:VAR` in headers.
+
+    Raises OptionError for a variable that is not set.
+    """
+    found: dict[str, str] = {}
+    if api_key_env and env.get(api_key_env):
+        found["Authorization"] = f"Bearer {env[api_key_env]}"
+    for name, value in headers.items():
+        variable = value.removeprefix("env:") if value.startswith("env:") else None
+        if variable is not None and variable not in env:
+            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
+        found[name] = env[variable] if variable is not None else value
+    return found
+
+
+def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
+    """Build the head of a POST up to its Content-Length.
+
+    `content_length` makes what follows. Raises ValueError for a header that would break out of its line.
+    """
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+    for name, value in headers.items():
+        if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
+            raise ValueError(f"header {name!r} cannot be sent")
+        lines.append(f"{name}: {value}")
+    return "\r\n".join([*lines, ""]).encode("utf-8")
+
+
+def content_length(body: bytes) -> bytes:
+    """Build the Content-Length line and the empty line that end a head."""
+    return b"Content-Length: %d\r\n\r\n" % len(body)
