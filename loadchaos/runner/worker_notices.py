@@ -12,7 +12,7 @@ from loadchaos.runner.options import Master
 
 
 class WorkerNotices:
-    """Printer for `worker` and `disk` rows, and for the first pause of a user after errors.
+    """Printer for `worker`, `disk` and first-pause rows.
 
     `load_begun` is set when the workers begin the load.
     """

@@ -1,1 +1,4 @@
-"""Signatures of failures in logs: data, one TOML file per speaker. Format: docs/signatures.md."""
+"""Signatures of failures in logs: one TOML file per speaker.
+
+The format is in docs/signatures.md.
+"""

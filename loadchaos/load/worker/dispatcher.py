@@ -234,7 +234,7 @@ class Dispatcher:
                 self.control.stopping.wait(pause_s)
 
     def _backoff_s(self, wire: WireRequest, reply: Reply, begun_ns: int, slot: Slot) -> float:
-        """Pause of a user after an instant error, in seconds, as a client with retries makes.
+        """Pause of a user after an instant error, in seconds.
 
         Without it, users of a closed phase send thousands of requests a second to a gateway whose server is gone, and use up
         their whole plan before a pause of the load can arrive.

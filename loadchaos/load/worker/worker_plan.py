@@ -173,7 +173,7 @@ class WorkerPlan:
         return head
 
     def backoff_s(self, errors_before: int) -> float:
-        """Pause of a user after an error, in seconds, after `errors_before` in a row."""
+        """Pause of a user after `errors_before` errors in a row, in seconds."""
         return min(self._backoff_max_s, self._backoff_s * 2.0 ** min(errors_before, 30))
 
     def server_is_gone(self, reply: Reply) -> bool:

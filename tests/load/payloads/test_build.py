@@ -73,7 +73,7 @@ def test_text_length_is_unknown_without_measured_words(facts: Facts, step: Steps
 def test_text_shorter_than_the_template_is_noted(facts: Facts, step: Steps, counted: Count) -> None:
     request = build(step(texts(3)), facts)
     assert counted(request) == request.tokens == 10
-    assert "the chat template costs that" in request.fitted
+    assert "the chat template needs that" in request.fitted
 
 
 def test_text_of_128k_tokens_is_exact(facts: Facts, step: Steps, counted: Count) -> None:
@@ -124,7 +124,7 @@ def test_build_sends_text_to_a_model_without_images(facts: Facts, step: Steps) -
     payload = {**texts(40), "images": images.Options()}
     request = build(step(payload), replace(facts, images=False))
     assert (request.images, request.tokens) == (0, 40)
-    assert "takes no images" in request.fitted
+    assert "does not accept images" in request.fitted
 
 
 def test_build_cuts_a_request_to_the_context_with_a_note(facts: Facts, step: Steps, counted: Count) -> None:
@@ -256,4 +256,4 @@ def test_near_limit_bounds_the_answer_by_the_kv_cache(facts: Facts, step: Steps)
 def test_near_limit_sends_a_short_prompt_without_a_known_limit(facts: Facts, step: Steps) -> None:
     request = build(step({"near_limit": near_limit.Options()}), replace(facts, max_model_len=None))
     assert (request.edge, request.tokens) == (None, 64)
-    assert "not known" in request.fitted
+    assert "unknown" in request.fitted
