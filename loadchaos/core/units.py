@@ -69,7 +69,7 @@ def measured_duration(seconds: float) -> str:
     if seconds >= 100:
         return describe_duration(round(seconds))
     if seconds >= 1:
-        return f"{round(seconds, 3):g} s"
+        return f"{seconds:.3g} s"
     ms = seconds * 1000
     return f"{ms:.0f} ms" if ms >= 1 else f"{ms:.2f} ms"
 

@@ -504,7 +504,7 @@ def candidate_texts(failure: Mapping[str, Any]) -> list[str]:
     return [evidence_text(c) for c in failure.get("candidates") or []]
 
 
-_ISSUE_FIELDS = {"state": "now", "seen": "seen in"}
+_ISSUE_FIELDS = {"state": "state", "seen": "seen in"}
 
 
 def known_text(known: Any) -> str:

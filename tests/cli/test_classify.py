@@ -50,7 +50,7 @@ def test_classify_death_has_line_frame_issue_and_remedy(log: Path) -> None:
     result = call("classify", log)
     assert result.exit_code == 1
     assert "1 engine death" in result.output
-    for part in ("encoder_cache_miss", "propose_draft_token_ids", "issues/38551", "fixed in 0.27.1", "send", "line "):
+    for part in ("encoder_cache_miss", "propose_draft_token_ids", "issues/38551", "fixed in 0.27.1", "attach", "line "):
         assert part in result.output
 
 

@@ -53,7 +53,7 @@ def render(
             else [_others_text(others, width)]
         )
         parts += few
-    parts.append(_field("send", _to_send(failures[0], lines, version, marks), width))
+    parts.append(_field("attach", _to_attach(failures[0], lines, version, marks), width))
     return "\n".join(parts)
 
 
@@ -70,7 +70,7 @@ def _failure_text(f: Mapping[str, Any], width: int) -> str:
     where += f", {clean(f['process'], 60)}" if f.get("process") else ""
     where += f", at {f['at']}" if f.get("at") else ""
     more = f.get("repeats") or 0
-    where += f", and {'once' if more == 1 else f'{number(more)} times'} more" if more else ""
+    where += f" ({number(more + 1)} occurrences)" if more else ""
     rows: list[str] = [
         _field(str(SEVERITY.get(f["severity"], f["severity"])), clean(f["title"], 400), width, lead=""),
         _field(
@@ -92,7 +92,7 @@ def _failure_text(f: Mapping[str, Any], width: int) -> str:
     known = [known_text(k) for k in f.get("known") or []]
     rows += [_field("known" if n == 0 else "", k, width) for n, k in enumerate(known[:4])]
     if not known:
-        rows.append(_field("known", "none that loadchaos knows", width))
+        rows.append(_field("known", "no issue known to loadchaos", width))
     if len(known) > 4:
         rows.append(_field("", f"and {len(known) - 4} more (--json)", width))
     if remedy := remedy_text(f.get("remedy")):
@@ -104,9 +104,11 @@ def _what_is_known(f: Mapping[str, Any]) -> str:
     if f["role"] == "cause":
         return ""
     if f.get("candidates"):
-        return " (a symptom; no rule names its cause. Unexplained lines, likeliest first:)"
+        return " (a symptom; no signature matches its cause. Unexplained lines, likeliest first:)"
     return (
-        " (no rule knows this line)" if f["id"] == "unexplained_end" else " (a symptom; its cause is not in this log)"
+        " (no signature matches this line)"
+        if f["id"] == "unexplained_end"
+        else " (a symptom; its cause is not in this log)"
     )
 
 
@@ -121,12 +123,12 @@ def _others_text(others: Sequence[Mapping[str, Any]], width: int) -> str:
     return "\n".join(rows)
 
 
-def _to_send(
+def _to_attach(
     worst: Mapping[str, Any], lines: int, version: tuple[str, str, int] | None, marks: Mapping[str, Sequence[int]]
 ) -> str:
     line = int(worst["evidence"]["line"])
     first, last = max(1, line - _AROUND[0]), min(lines, line + _AROUND[1])
-    parts = [f"lines {first} to {last}"]
+    parts = [f"to an upstream report: lines {first} to {last}"]
     parts.append(f"line {version[2]} (version)" if version else "the server's version (not in this log)")
     flags = [n for n in marks.get("flags") or () if n <= line]  # those of its own life
     batch = [n for n in marks.get("batch") or () if abs(n - line) <= _NEAR_LINES][:2]
