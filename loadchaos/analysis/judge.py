@@ -385,10 +385,14 @@ class Judge:
     def _failure_row(self, failure: Failure, at_ns: int) -> FailureRow:
         return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._failure_json(failure)})
 
+    def _zero_ns(self) -> int | None:
+        """Time zero of the run: its first request, else the begin of the load or of the run."""
+        return self._stats.first_sent_ns or self._health.load_begin_ns or self._health.begin_ns
+
     def _failure_json(self, failure: Failure) -> dict[str, Any]:
         found = failure.to_json()
         first_ns = found.pop("first_seen_ns")
-        begin_ns = self._health.load_begin_ns or self._health.begin_ns
+        begin_ns = self._zero_ns()
         facts = self._facts
         found["known"] = with_standing(found["known"], *((facts.dialect, facts.version) if facts else (None, None)))
         found["first_seen"] = self._health.utc(first_ns)
@@ -396,7 +400,7 @@ class Judge:
         return found
 
     def _state_changes(self) -> list[dict[str, Any]]:
-        begin_ns = self._health.load_begin_ns or self._health.begin_ns
+        begin_ns = self._zero_ns()
         return [
             {
                 "replica": r.get("replica"),

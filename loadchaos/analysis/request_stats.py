@@ -16,6 +16,7 @@ from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import LogHistogram
 
 S = 1_000_000_000
+_MOST_ADMITTED = 200
 _NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "unfinished"})
 
 
@@ -80,7 +81,7 @@ class PhaseStats:
 class RequestStats:
     """All requests of a run.
 
-    `in_flight` maps ids to begun requests; `recent_ends` and `admitted` are bounded.
+    `in_flight` maps ids to begun requests; `recent_ends` is bounded.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,6 @@ class RequestStats:
         self.latency: dict[str, LatencyHistograms] = {}
         self.phases: dict[int, PhaseStats] = {}
         self.in_flight: dict[str, Sent] = {}
-        self.admitted: deque[Sent] = deque(maxlen=200)
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
         self.stale = 0
@@ -118,8 +118,7 @@ class RequestStats:
         self.begun += 1
         self.begun_by[sent.traffic] += 1
         self.in_flight[sent.id] = sent
-        self.admitted.append(sent)
-        self.first_sent_ns = self.first_sent_ns or sent.sent_ns
+        self.first_sent_ns = min(self.first_sent_ns or sent.sent_ns, sent.sent_ns)
         due_ns = row.get("due_ns")
         if due_ns is not None:
             self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
@@ -218,6 +217,11 @@ class RequestStats:
         ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - S <= at_ns < ns), default=ns)
         ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
+
+    def admitted_until(self, ns: int) -> list[Sent]:
+        """The newest requests that had been sent at `ns`, oldest first."""
+        known = {s.id: s for s in (*(s for _, s, _ in self.recent_ends), *self.in_flight.values()) if s.sent_ns <= ns}
+        return sorted(known.values(), key=lambda s: s.sent_ns)[-_MOST_ADMITTED:]
 
     def _miss(self, row: MissedRow | EndRow, why: str, n: int) -> None:
         self.missed[why] += n

@@ -51,7 +51,14 @@ def store(
     rows = _begin_rows(folder, {str(r.get("id")) for i in incidents for r in _requests(i)})
     bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s)
     order = [(i, r) for i in incidents for r in _requests(i)]
-    order.sort(key=lambda item: (item[0].get("kind") == "failure", not item[1]["in_flight"], -int(item[1]["step"])))
+    failed = {(i["n"], r.get("id")) for i in incidents for r in i.get("examples") or ()}
+    order.sort(
+        key=lambda item: (
+            item[0].get("kind") == "failure",
+            not item[1]["in_flight"] and (item[0]["n"], item[1]["id"]) not in failed,
+            -int(item[1]["step"]),
+        )
+    )
     begin_rows: BeginRows = {}
     for _, r in order:
         row = rows.get(str(r.get("id")))
@@ -64,9 +71,10 @@ def store(
 
 
 def _requests(incident: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each request of an incident once, those in flight first."""
+    """Yield each request of an incident once: failed ones, those in flight, then others."""
     found_ids = set()
-    for name, in_flight in (("in_flight", True), ("admitted", False)):
+    flying = {r.get("id") for r in incident.get("in_flight") or ()}
+    for name, in_flight in (("examples", False), ("in_flight", True), ("admitted", False)):
         for r in incident.get(name) or ():
             if r.get("id") not in found_ids:
                 found_ids.add(r.get("id"))
@@ -74,7 +82,7 @@ def _requests(incident: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     "id": r.get("id"),
                     "step": r.get("step") or 0,
                     "traffic": r.get("traffic"),
-                    "in_flight": in_flight,
+                    "in_flight": in_flight or (name == "examples" and r.get("id") in flying),
                 }
 
 

@@ -446,3 +446,28 @@ def test_log_lines_that_quote_prompts_are_not_believed(history: Any, line: str) 
     history.begin().work(5).log(line.format("ERROR vllm EngineDeadError: " + history.TEXT_OF_DEATH))
     verdict = history.work(20).end().verdict()
     assert (verdict["verdict"], verdict["failures"]) == ("pass", [])
+
+
+def test_incident_lists_what_was_in_flight_at_that_moment(history: Any) -> None:
+    history.begin()
+    history.serve(5)  # the load generator starts
+    first_ns = history.now
+    for _ in range(40):  # one user, and every second request fails with the same error
+        history.answer(history.send(1)).serve(0.5, in_flight=1)
+        ids = history.send(1)
+        history.serve(0.25, in_flight=1)
+        history.answer(ids, "http_error", took_s=0.25, status=500, error="the worker is out of slots").serve(
+            0.1, in_flight=0
+        )
+    judge = Judge(Terms("test"))
+    for row in history.work(25).end().rows:
+        judge.feed(row)
+    (failure,) = judge.verdict()["failures"]
+    [incident] = judge.incidents
+    shown = incident.to_json()
+    assert shown["in_flight_at_death"] == len(shown["in_flight"]) == 1
+    assert all(r["age_s"] >= 0 for r in [*shown["in_flight"], *shown["admitted"]])
+    assert len(shown["admitted"]) == 2
+    assert len(shown["examples"]) >= 39
+    assert failure["first_seen_s"] == shown["opened_at_s"] == round((incident.opened_ns - first_ns) / 1e9, 3)
+    assert failure["first_seen_s"] < 1

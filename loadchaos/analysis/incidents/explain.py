@@ -115,7 +115,7 @@ def _add_example(failure: Failure, bad: BadAnswer) -> None:
     incident, sample = failure.incident, bad.sample
     if incident is None or incident.kind != "failure" or sample.get("id") is None:
         return
-    held = incident.in_flight
+    held = incident.examples
     if len(held) < _MOST_EXAMPLES and all(sent.id != sample["id"] for sent in held):
         held.append(
             Sent(

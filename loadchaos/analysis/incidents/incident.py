@@ -77,6 +77,7 @@ class Incident:
     beside: list[str] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     in_flight: list[Sent] = field(default_factory=list)
+    examples: list[Sent] = field(default_factory=list)  # failed requests, later ones too
     admitted: list[Sent] = field(default_factory=list)
     sent_before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     attacks: list[dict[str, Any]] = field(default_factory=list)
@@ -249,6 +250,7 @@ class Incident:
             "lost": dict(self.lost),
             "in_flight_at_death": len(self.in_flight),
             "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
+            "examples": [s.to_json(s.sent_ns) for s in self.examples],
             "admitted": [s.to_json(self.opened_ns) for s in self.admitted],
             "attacks": list(self.attacks),
             "sent_before": dict(self.sent_before),

@@ -299,7 +299,11 @@ class IncidentTracker:
             return  # we end what is left of a dead server ourselves: that takes nothing back
         incident.kind = merged_kind(incident.kind, kind)
         incident.by_states = True
-        incident.opened_ns = min(incident.opened_ns, int(row.get("since_ns") or at_ns))
+        since_ns = int(row.get("since_ns") or at_ns)
+        if since_ns < incident.opened_ns:
+            incident.opened_ns = since_ns
+            if incident.n <= _MOST_SNAPSHOTS:
+                self._take_requests(incident)
         if to != "dying" or incident.worst is None:
             incident.worst = to
         incident.ever_dead |= to == "dead"
@@ -322,16 +326,21 @@ class IncidentTracker:
 
     def _new(self, kind: Kind, replica: str, opened_ns: int) -> Incident:
         incident = Incident(len(self.incidents) + 1, kind, replica, opened_ns)
-        incident.environment, incident.load_begin_ns = self.environment, self.load_begin_ns
+        incident.environment = self.environment
+        incident.load_begin_ns = self._stats.first_sent_ns or self.load_begin_ns
         incident.has_log = self.has_log
         incident.attacks = self._attacks.in_force(opened_ns, within_ns=LATE_LOG_NS)
         if len(self.incidents) < _MOST_SNAPSHOTS:
-            incident.in_flight = self._stats.in_flight_at(opened_ns)
-            incident.admitted = list(self._stats.admitted)
+            self._take_requests(incident)
             incident.sent_before = self._stats.counts_so_far()
             incident.figures = self._context.last_minute(replica)
         self.incidents.append(incident)
         return incident
+
+    def _take_requests(self, incident: Incident) -> None:
+        """Take the requests in flight, and the newest ones, at the moment the incident began."""
+        incident.in_flight = self._stats.in_flight_at(incident.opened_ns)
+        incident.admitted = self._stats.admitted_until(incident.opened_ns)
 
     def _end(self, incident: Incident, at_ns: int) -> None:
         incident.closed_ns = at_ns

@@ -58,6 +58,7 @@ class RunHealth:
         self.begin_ns: int | None = None
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
+        self.first_sent_ns: int | None = None
         self.interrupted: str | None = None
         self.shortened = False
         self._aborted: str | None = None
@@ -169,6 +170,7 @@ class RunHealth:
 
     def _on_begin(self, row: BeginRow) -> None:
         # Numbers differ from request to request; the adjustment is the same.
+        self.first_sent_ns = min(self.first_sent_ns or int(row["at_ns"]), int(row["at_ns"]))
         fitted = str(row.get("fitted") or "")
         key = str(row.get("traffic")), _NUMBER.sub("N", fitted)
         self._begun[key[0]] += 1
@@ -338,7 +340,7 @@ class RunHealth:
         return Check("ledger", "complete", _unreadable(bad_rows), verdict)
 
     def _at(self, ns: int) -> str:
-        return f"{(ns - (self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
+        return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
 
     def generator(self, stats: RequestStats) -> dict[str, Any]:
         """Generator section of verdict.json: was the generator the limit?"""
