@@ -45,6 +45,7 @@ _LONGEST_BODY = 1 << 20
 _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
+_ANSWERED = '" 200 OK'  # of an access log: the server serves
 _ERRORS = ("ERROR", "CRITICAL", "FATAL")
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
@@ -141,6 +142,8 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
+        if not state.served and _ANSWERED in line:
+            state.starting, state.served = False, True
         idle = not state.open and line_no > state.attend_until
         if idle and not self._signatures.may_match(line) and SUSPICIOUS.search(line) is None:
             return []  # nine lines in ten end here
@@ -213,6 +216,8 @@ class Classifier:
             state.writers.clear()
             state.open = 0
             if died and state.ending is not None and state.last_line - state.ending[1].evidence["line"] <= _LAST_WORDS:
+                if not state.served and not self._live:
+                    state.ending[1].starting = True
                 found.append(state.ending[1])
             elif died and not self._live and (end := self._unexplained_end(source, state)) is not None:
                 found.append(end)
@@ -317,6 +322,10 @@ class Classifier:
         """
         line_no, state, trace = position.line_no, position.state, writer.trace
         assert trace is not None
+        if trace.exception == "AssertionError" and not trace.message and trace.frames:
+            frame = trace.frames[-1]  # an assertion without a message is known by its code
+            trace.message = frame.code
+            line = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
@@ -383,8 +392,10 @@ class Classifier:
     def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
         state = position.state
         hits = self._signatures.scan(line.text)
-        if not hits or self._signatures.ignored(line.text):
-            return []
+        if hits and self._signatures.ignored(line.text):
+            hits = [
+                (s, hit) for s, hit in hits if s.role == "start"
+            ]  # command lines contain any text, but begin a life
         found = []
         for signature, hit in hits:
             if signature.role == "fact":

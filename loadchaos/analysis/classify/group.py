@@ -100,7 +100,8 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
             and near(engine_cause, match, match.signature.within_s)
         ):
             continue
-        if match.warned and match.role == "cause" and match.severity in DEADLY and match.chain not in echoes:
+        doubtful = match.severity in DEADLY or match.signature.where == "traceback"
+        if match.warned and match.role == "cause" and doubtful and match.chain not in echoes:
             continue
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
@@ -171,7 +172,7 @@ def _death(
             id(m) in in_cluster
             or (m.chain and m.chain in chains)
             or (
-                (m.engine_side or m.severity in ("hang", "node"))
+                (m.engine_side or m.severity in ("hang", "node") or _is_of_engine(m))
                 and any(near(m, e, e.signature.within_s) for e in echoes)
             )
         )
@@ -198,6 +199,11 @@ def _death(
         severity = "startup"
     failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
     return replace(failure, gone=bool(echoes)), refined
+
+
+def _is_of_engine(match: Match) -> bool:
+    """True for an error written by an engine core or a worker."""
+    return match.severity != "degraded" and (match.process or "").startswith(_ENGINES)
 
 
 def _refined(chosen: Match, life: Sequence[Match]) -> Match:

@@ -1,0 +1,397 @@
+"""Measure how well field failures are shown and named: python -m bench.field_logs
+
+The cases of tests/analysis/classify/field_lines.toml are wrapped into realistic logs and classified. Printed for both
+halves: the share of logs whose decisive line is shown, that a signature names, and whose severity is right; and healthy logs that
+stay silent. `--missed` lists the cases of the known half that are not shown, not named or of another severity.
+"""
+
+# ruff: noqa: E501, ISC004 - log lines are as long as they are
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.failure import Failure
+
+TESTS = Path(__file__).parents[1] / "tests"
+CASES = TESTS / "analysis" / "classify" / "field_lines.toml"
+BENIGN = TESTS / "crashes" / "benign"
+_ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
+_UNNAMED = ("unknown_exception", "unexplained_exception", "unexplained_error", "unexplained_end", "uncaught_exception")
+_FRAME = re.compile(r"(?P<path>\S+?):(?P<line>\d+) (?P<function>[\w<>]+): (?P<code>.*)")
+_ROOT = "/usr/local/lib/python3.12/dist-packages/"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One field failure."""
+
+    source: str
+    engine: str
+    kind: str
+    form: str
+    severity: str
+    lines: tuple[str, ...]
+    decisive: str
+    frame: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Result of one case."""
+
+    case: Case
+    shown: bool
+    named: bool
+    severity: bool
+    found: Sequence[Failure]
+
+
+def load(path: Path = CASES) -> list[Case]:
+    """Load the cases."""
+    return [Case(**{**c, "lines": tuple(c["lines"])}) for c in tomllib.loads(path.read_text("utf-8"))["case"]]
+
+
+def half(source: str) -> str:
+    """Half of a case by a hash of its source: `known` or `held out`."""
+    return "known" if hashlib.sha256(source.encode()).digest()[0] % 2 == 0 else "held out"
+
+
+# --- realistic logs
+
+
+def _vllm(process: str, where: str, level: str = "ERROR", second: int = 31) -> str:
+    return f"({process}) {level} 06-14 11:20:{second:02d} [{where}] "
+
+
+def _access(status: int, port: int) -> str:
+    reason = {200: "OK", 400: "Bad Request", 500: "Internal Server Error"}[status]
+    return f'(APIServer pid=1) INFO:     10.0.0.7:{port} - "POST /v1/chat/completions HTTP/1.1" {status} {reason}'
+
+
+_VLLM_START = [
+    "(APIServer pid=1) INFO 06-14 11:18:01 [api_server.py:1351] vLLM API server version 0.24.0",
+    "(APIServer pid=1) INFO 06-14 11:18:01 [utils.py:253] non-default args: {'model': 'org/model', 'tensor_parallel_size': 2}",
+    "(APIServer pid=1) WARNING 06-14 11:18:02 [model.py:2010] Casting torch.float32 to torch.bfloat16.",
+    "(EngineCore pid=151) INFO 06-14 11:18:20 [core.py:116] Initializing a V1 LLM engine (v0.24.0) with config: model='org/model'",
+    "(EngineCore pid=151) INFO 06-14 11:18:31 [gpu_model_runner.py:4881] Starting to load model org/model...",
+]
+_VLLM_SERVES = [
+    *_VLLM_START,
+    "(EngineCore pid=151) INFO 06-14 11:19:31 [kv_cache_utils.py:1229] GPU KV cache size: 261,344 tokens",
+    "(APIServer pid=1) INFO:     Started server process [1]",
+    "(APIServer pid=1) INFO:     Waiting for application startup.",
+    "(APIServer pid=1) INFO:     Application startup complete.",
+    *(_access(200, 41000 + n) for n in range(6)),
+    "(APIServer pid=1) INFO 06-14 11:20:11 [loggers.py:273] Engine 000: Avg prompt throughput: 816.1 tokens/s, Avg generation "
+    "throughput: 120.4 tokens/s, Running: 3 reqs, Waiting: 0 reqs, GPU KV cache usage: 4.7%, Prefix cache hit rate: 49.2%",
+    *(_access(200, 42000 + n) for n in range(4)),
+]
+_VLLM_GOES_ON = [
+    *(_access(200, 43000 + n) for n in range(8)),
+    "(APIServer pid=1) INFO 06-14 11:20:51 [loggers.py:273] Engine 000: Avg prompt throughput: 716.1 tokens/s, Avg generation "
+    "throughput: 110.4 tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.9%, Prefix cache hit rate: 49.9%",
+    *(_access(200, 44000 + n) for n in range(4)),
+]
+_SGLANG_START = [
+    "[2026-06-14 11:18:01] server_args=ServerArgs(model_path='org/model', tp_size=2, watchdog_timeout=300, random_seed=12)",
+    "[2026-06-14 11:18:21 TP0] Init torch distributed begin.",
+    "[2026-06-14 11:18:31 TP0] Load weight begin. avail mem=78.51 GB",
+]
+_SGLANG_SERVES = [
+    *_SGLANG_START,
+    "[2026-06-14 11:19:12] INFO:     Started server process [4100]",
+    "[2026-06-14 11:19:19] The server is fired up and ready to roll!",
+    *(
+        f'[2026-06-14 11:19:4{n}] INFO:     127.0.0.1:5034{n} - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+        for n in range(6)
+    ),
+    "[2026-06-14 11:20:10 TP0] Prefill batch, #new-seq: 3, #new-token: 4096, #cached-token: 12, token usage: 0.33, #queue-req: 0",
+    "[2026-06-14 11:20:21 TP0] Decode batch, #running-req: 12, #token: 26001, token usage: 0.32, gen throughput (token/s): 1104.7",
+]
+_LMDEPLOY_SERVES = [
+    "2026-06-14 11:18:01,350 - lmdeploy - INFO - async_engine.py:133 - input backend=pytorch, backend_config=PytorchEngineConfig()",
+    "INFO:     Started server process [29606]",
+    "INFO:     Application startup complete.",
+    *(f'INFO:     127.0.0.1:5134{n} - "POST /v1/chat/completions HTTP/1.1" 200 OK' for n in range(6)),
+]
+_TRTLLM_START = [
+    "[TensorRT-LLM] TensorRT LLM version: 1.0.0",
+    "[06/14/2026-11:18:11] [TRT-LLM] [I] Using LLM with PyTorch backend",
+    "[06/14/2026-11:18:20] [TRT-LLM] [RANK 0] [I] Use 5.71 GB for model weights.",
+]
+_TRTLLM_SERVES = [
+    *_TRTLLM_START,
+    "INFO:     Started server process [71]",
+    "INFO:     Application startup complete.",
+    *(f'INFO:     10.0.0.7:5166{n} - "POST /v1/chat/completions HTTP/1.1" 200 OK' for n in range(6)),
+]
+_SERVER_START = [
+    "INFO: loading the model org/model",
+    "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01]",
+]
+
+
+def _trace(case: Case, outer: Sequence[str] = ()) -> list[str]:
+    """Traceback of a case, from its header to its message."""
+    rows = ["Traceback (most recent call last):"]
+    for frame in (*outer, case.frame):
+        if (found := _FRAME.fullmatch(frame)) is not None:
+            rows.append(f'  File "{_ROOT}{found["path"]}", line {found["line"]}, in {found["function"]}')
+            rows.append(f"    {found['code']}")
+    return [*rows, *case.lines]
+
+
+def _with(prefix: str, rows: Sequence[str]) -> list[str]:
+    return [prefix + row for row in rows]
+
+
+_BUSY = ("vllm/v1/engine/core.py:1133 run_engine_core: engine_core.run_busy_loop()",)
+_INIT = (
+    "vllm/v1/engine/core.py:1082 run_engine_core: engine_core = EngineCoreProc(*args, engine_index=dp_rank, **kwargs)",
+)
+_API_DEAD = _with(
+    _vllm("APIServer pid=1", "async_llm.py:704"),
+    [
+        "AsyncLLM output_handler failed.",
+        "Traceback (most recent call last):",
+        f'  File "{_ROOT}vllm/v1/engine/core_client.py", line 998, in get_output_async',
+        "    raise self._format_exception(outputs) from None",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
+    ],
+)
+_API_NOT_STARTED = _with(
+    "(APIServer pid=1) ",
+    [
+        "Traceback (most recent call last):",
+        f'  File "{_ROOT}vllm/v1/engine/utils.py", line 1187, in wait_for_engine_startup',
+        "    raise RuntimeError(",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    ],
+)
+_SIGQUIT = ["[2026-06-14 11:20:33] SIGQUIT received. signum=None, frame=None. It usually means one child failed."]
+
+
+def _vllm_engine(case: Case) -> tuple[list[str], list[str], list[str]]:
+    engine = _vllm("EngineCore pid=151", "core.py:1142")
+    return (
+        [*_VLLM_SERVES, engine + "EngineCore encountered a fatal error."],
+        _with(engine, _trace(case, _BUSY)),
+        _API_DEAD,
+    )
+
+
+def _vllm_worker(case: Case) -> tuple[list[str], list[str], list[str]]:
+    worker, engine = (
+        _vllm("Worker_TP1 pid=322", "multiproc_executor.py:863"),
+        _vllm("EngineCore pid=151", "core.py:1142"),
+    )
+    message = case.lines[-1].partition(": ")[2]
+    echo = f"RuntimeError: Worker failed with error '{message}', please check the stack trace above for the root cause"
+    after = [
+        engine + "EngineCore encountered a fatal error.",
+        *_with(engine, _trace(_case(case, echo), _BUSY)),
+        *_API_DEAD,
+    ]
+    return [*_VLLM_SERVES, worker + "WorkerProc hit an exception."], _with(worker, _trace(case)), after
+
+
+def _case(case: Case, line: str) -> Case:
+    return Case(case.source, case.engine, case.kind, case.form, case.severity, (line,), case.decisive)
+
+
+def _vllm_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    engine = _vllm("EngineCore pid=151", "core.py:1108", second=2)
+    process = ["(EngineCore pid=151) Process EngineCore:", *_with("(EngineCore pid=151) ", _trace(case, _INIT))]
+    rows = [*_with(engine, _trace(case, _INIT)), *process] if case.frame else _with("(EngineCore pid=151) ", case.lines)
+    return [*_VLLM_START, engine + "EngineCore failed to start."], rows, _API_NOT_STARTED
+
+
+def _vllm_worker_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    worker, engine = (
+        _vllm("Worker_TP1 pid=322", "multiproc_executor.py:783"),
+        _vllm("EngineCore pid=151", "core.py:1108"),
+    )
+    echo = "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
+    after = [
+        engine + "EngineCore failed to start.",
+        *_with(engine, _trace(_case(case, echo), _INIT)),
+        *_API_NOT_STARTED,
+    ]
+    rows = _with(worker, _trace(case)) if case.frame else list(case.lines)
+    return [*_VLLM_START, worker + "WorkerProc failed to start."], rows, after
+
+
+def _vllm_api_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    outer = (
+        "vllm/entrypoints/openai/api_server.py:471 run_server: await run_server_worker(listen_address, sock, args)",
+    )
+    return _VLLM_START[:2], _with("(APIServer pid=1) ", _trace(case, outer)), []
+
+
+def _vllm_call(case: Case) -> tuple[list[str], list[str], list[str]]:
+    engine = _vllm("EngineCore pid=151", "core.py:1341")
+    rows = _with(engine, _trace(case))
+    return [*_VLLM_SERVES, engine + "Invocation of add_lora method failed"], rows, [_access(400, 45000), *_VLLM_GOES_ON]
+
+
+def _vllm_stream(case: Case) -> tuple[list[str], list[str], list[str]]:
+    api = _vllm("APIServer pid=1", "serving.py:882")
+    return [*_VLLM_SERVES, api + "Error in chat completion stream generator."], _with(api, _trace(case)), _VLLM_GOES_ON
+
+
+def _vllm_logged(case: Case) -> tuple[list[str], list[str], list[str]]:
+    return _VLLM_SERVES, _with(_vllm("Worker_TP0 pid=322", "nixl_connector.py:1263"), case.lines), _VLLM_GOES_ON
+
+
+def _vllm_v0(case: Case) -> tuple[list[str], list[str], list[str]]:
+    engine = "ERROR 06-14 11:20:31 [engine.py:244] "
+    end = ["CRITICAL 06-14 11:20:32 [launcher.py:116] MQLLMEngine is already dead, terminating server process"]
+    return _VLLM_SERVES, [engine + repr(case.lines[-1]), *_with(engine, _trace(case))], end
+
+
+def _vllm_v0_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    engine = "ERROR 06-14 11:18:41 [engine.py:448] "
+    end = ["RuntimeError: Engine process failed to start. See stack trace for the root cause."]
+    return _VLLM_START, [engine + case.lines[-1].partition(": ")[2], *_with(engine, _trace(case))], end
+
+
+def _sglang(case: Case) -> tuple[list[str], list[str], list[str]]:
+    return _SGLANG_SERVES, _hit("[2026-06-14 11:20:31 TP1] ", case), _SIGQUIT
+
+
+def _hit(stamp: str, case: Case) -> list[str]:
+    outer = ("sglang/srt/managers/scheduler.py:4001 run_scheduler_process: scheduler.run_event_loop()",)
+    rows = _trace(case, outer)
+    return [f"{stamp}Scheduler hit an exception: {rows[0]}", *rows[1:], ""]
+
+
+def _sglang_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    return _SGLANG_START, _hit("[2026-06-14 11:20:31 TP1] ", case), _SIGQUIT
+
+
+def _sglang_request(case: Case) -> tuple[list[str], list[str], list[str]]:
+    rows = [line if line.startswith("[") else f"[2026-06-14 11:20:31 TP0] {line}" for line in case.lines]
+    answers = [
+        '[2026-06-14 11:20:31] INFO:     127.0.0.1:50399 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
+    ]
+    return _SGLANG_SERVES, rows, [*answers, *_SGLANG_SERVES[5:]]
+
+
+def _asgi(case: Case) -> tuple[list[str], list[str], list[str]]:
+    answer = 'INFO:     127.0.0.1:51399 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
+    outer = ("fastapi/routing.py:212 run_endpoint_function: return await dependant.call(**values)",)
+    return (
+        [*_LMDEPLOY_SERVES, answer, "ERROR:    Exception in ASGI application"],
+        _trace(case, outer),
+        _LMDEPLOY_SERVES[3:],
+    )
+
+
+def _plain_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    return _SERVER_START, _trace(case), []
+
+
+def _trtllm(case: Case) -> tuple[list[str], list[str], list[str]]:
+    end = ["[06/14/2026-11:20:31] [TRT-LLM] [RANK 0] [I] shutting down", "Aborted (core dumped)"]
+    return _TRTLLM_SERVES, list(case.lines), end
+
+
+def _trtllm_start(case: Case) -> tuple[list[str], list[str], list[str]]:
+    end = [
+        "Traceback (most recent call last):",
+        '  File "/x/tensorrt_llm/executor/proxy.py", line 332, in _start_executor_workers',
+    ]
+    return (
+        _TRTLLM_START,
+        list(case.lines),
+        [*end, "    raise RuntimeError(", "RuntimeError: Executor worker returned error"],
+    )
+
+
+def _native(case: Case) -> tuple[list[str], list[str], list[str]]:
+    serves = _VLLM_SERVES if case.engine == "vllm" else _LMDEPLOY_SERVES
+    return (serves if case.severity == "engine_death" else _SERVER_START), list(case.lines), []
+
+
+FORMS: Mapping[str, Callable[[Case], tuple[list[str], list[str], list[str]]]] = {
+    name[1:]: function for name, function in list(globals().items())
+    if name in (
+        "_vllm_engine", "_vllm_worker", "_vllm_start", "_vllm_worker_start", "_vllm_api_start", "_vllm_call", "_vllm_stream",
+        "_vllm_logged", "_vllm_v0", "_vllm_v0_start", "_sglang", "_sglang_start", "_sglang_request", "_asgi", "_plain_start",
+        "_trtllm", "_trtllm_start", "_native",
+    )
+}  # fmt: skip
+
+
+# --- scores
+
+
+def score(case: Case) -> Score:
+    """Classify the log of a case."""
+    before, rows, after = FORMS[case.form](case)
+    found = classify_text("\n".join([*before, *rows, *after]) + "\n")
+    first, last = len(before) + 1, len(before) + len(rows)
+    texts = [str(t) for f in found for t in (f.title, f.evidence["text"], *(c["text"] for c in f.candidates))]
+    named = any(
+        f.role == "cause" and f.id not in _UNNAMED and first <= int(f.evidence["line"] or 0) <= last for f in found
+    )
+    worst = min((_ORDER.index(f.severity) for f in found), default=-1)
+    right = worst >= 0 and _ORDER[worst] == case.severity
+    return Score(case, any(case.decisive in t for t in texts), named, right, found)
+
+
+def healthy() -> dict[str, list[str]]:
+    """Findings of each healthy log; all should have none."""
+    logs = {path.stem: path.read_text("utf-8").partition("\n\n")[2] for path in sorted(BENIGN.glob("*.log"))}
+    for name, rows in (
+        ("vllm", _VLLM_SERVES),
+        ("sglang", _SGLANG_SERVES),
+        ("lmdeploy", _LMDEPLOY_SERVES),
+        ("trtllm", _TRTLLM_SERVES),
+    ):
+        logs[f"made: {name}"] = "\n".join(rows)
+    return {name: [f.id for f in classify_text(text)] for name, text in logs.items()}
+
+
+def table(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:
+    """Shares for each half."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("known", "held out"):
+        of = [s for s in scores if half(s.case.source) == name]
+        found[name] = {"cases": len(of)} | {
+            key: sum(getattr(s, key) for s in of) / max(1, len(of)) for key in ("shown", "named", "severity")
+        }
+    return found
+
+
+def main() -> None:
+    scores = [score(case) for case in load()]
+    print(f"{'half':10}{'cases':>7}{'shown':>9}{'named':>9}{'severity':>10}{'most findings':>15}")
+    for name, row in table(scores).items():
+        most = max((len(s.found) for s in scores if half(s.case.source) == name), default=0)
+        shares = "".join(f"{row[k]:>{w}.0%}" for k, w in (("shown", 9), ("named", 9), ("severity", 10)))
+        print(f"{name:10}{row['cases']:>7}{shares}{most:>15}")
+    logs = healthy()
+    print(f"healthy logs silent: {sum(not f for f in logs.values())} of {len(logs)}")
+    if "--missed" in sys.argv:
+        for s in scores:
+            if half(s.case.source) == "known" and not (s.shown and s.named and s.severity):
+                marks = "".join(
+                    m if getattr(s, k) else "-" for m, k in (("s", "shown"), ("n", "named"), ("v", "severity"))
+                )
+                print(
+                    f"{marks} {s.case.source} {s.case.severity}: {[(f.id, f.severity, f.title[:80]) for f in s.found]}"
+                )
+
+
+if __name__ == "__main__":
+    main()
