@@ -18,6 +18,8 @@ from loadchaos.core.model import Severity
 _LATENCY_SPAN_S = 120.0
 _LATENCY_BY = 0.5
 _TTFT_AT_LEAST_S, _TPOT_AT_LEAST_S = 0.05, 0.005
+_ROUNDS = 2  # answers to each request in flight before the load is steady: the first ones find an empty queue
+_MORE_BY, _MORE = 1.2, 2  # a load that grows by more is not steady yet
 _CONSTANT = 0.2  # in flight in the last third differs by less than this from the first third
 _HANDLES_SPAN_S = 300.0
 _HANDLES: tuple[tuple[Literal["fds", "threads"], str, str, float], ...] = (
@@ -32,7 +34,10 @@ _ROLES = ("api_server", "engine_core", "worker")
 
 
 def latency_trend(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
-    """Latency trend: up by half over two minutes or more, constant load."""
+    """Latency trend: up by half over two minutes or more, constant load.
+
+    Points are of the steady time only.
+    """
     if not latencies or latencies[-1][0] - latencies[0][0] < _LATENCY_SPAN_S:
         return None
     trend = rising_trend(latencies, at_least=at_least, by=_LATENCY_BY)
@@ -46,6 +51,15 @@ def _constant(in_flight: Sequence[Point]) -> bool:
     third = max(1, len(in_flight) // 3)
     first, last = (median(v for _, v in part) for part in (in_flight[:third], in_flight[-third:]))
     return first > 0 and abs(last / first - 1) <= _CONSTANT
+
+
+def stable_queue(waiting: Sequence[Point]) -> bool:
+    """True when a count of the server is the same at the end; true without counts."""
+    if len(waiting) < 3:
+        return True
+    third = max(1, len(waiting) // 3)
+    first, last = (median(v for _, v in part) for part in (waiting[:third], waiting[-third:]))
+    return abs(last - first) <= max(1.0, _CONSTANT * first)
 
 
 def handle_trend(counts: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
@@ -74,7 +88,34 @@ class _Phase:
     ttft: Samples = field(default_factory=Samples)
     tpot: Samples = field(default_factory=Samples)
     in_flight: Samples = field(default_factory=Samples)
+    running: Samples = field(default_factory=Samples)
+    waiting: Samples = field(default_factory=Samples)
+    answers: int = 0
+    peak: int = 0
+    steady_ns: int | None = None
     handles: dict[tuple[str, int, str], tuple[str, Samples]] = field(default_factory=dict)
+
+    def flying(self, at_ns: int, n: int) -> None:
+        """Count requests in flight. A load that grows is not steady yet."""
+        self.in_flight.add(at_ns / S, float(n))
+        if n > max(_MORE_BY * self.peak, self.peak + _MORE):
+            self.peak, self.answers, self.steady_ns = n, 0, None
+            self.ttft, self.tpot = Samples(), Samples()
+        self.peak = max(self.peak, n)
+
+    def answered(self, at_ns: int) -> None:
+        """Count an answer.
+
+        After two to each request in flight the queue is as long as this load makes it.
+        """
+        self.answers += 1
+        if self.steady_ns is None and self.peak and self.answers >= _ROUNDS * self.peak:
+            self.steady_ns = at_ns
+
+    def steady(self, samples: Samples) -> list[Point]:
+        """Points of the steady time."""
+        since_s = self.steady_ns / S if self.steady_ns is not None else float("inf")
+        return [point for point in samples.points() if point[0] >= since_s]
 
 
 @dataclass
@@ -93,6 +134,7 @@ class DriftDetector(Detector):
         self._phase = _Phase()
         self._phase_n: object = None
         self._in_flight: dict[str, int] = {}
+        self._queues: dict[tuple[str, str], tuple[float, float]] = {}
         self._idle: dict[tuple[str, str], _Idle] = {}
         self._kv_after_idle: dict[tuple[str, str], list[float]] = {}
         self._reported: set[tuple[str, str]] = set()
@@ -104,6 +146,9 @@ class DriftDetector(Detector):
             return
         if row.get("phase") != self._phase_n:
             self._phase_n, self._phase = row.get("phase"), _Phase()  # another load: nothing is comparable
+        self._phase.answered(int(row["at_ns"]))
+        if self._phase.steady_ns is None or sent_ns < self._phase.steady_ns:
+            return
         at_s = row["at_ns"] / S
         self._phase.ttft.add(at_s, (first_ns - sent_ns) / S)
         tokens = int(row.get("completion_tokens") or 0)
@@ -112,7 +157,7 @@ class DriftDetector(Detector):
 
     def _on_heartbeat(self, row: HeartbeatRow) -> None:
         self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)
-        self._phase.in_flight.add(row["at_ns"] / S, float(sum(self._in_flight.values())))
+        self._phase.flying(int(row["at_ns"]), sum(self._in_flight.values()))
 
     def _on_process(self, row: ProcessRow) -> None:
         role, handles = str(row.get("role")), self._phase.handles
@@ -131,6 +176,9 @@ class DriftDetector(Detector):
     def _on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         usage, key = values.get("kv_usage_ratio"), (str(row.get("replica")), str(row.get("engine")))
+        self._queues[key] = float(values.get("requests_running") or 0), float(values.get("requests_waiting") or 0)
+        for samples, i in ((self._phase.running, 0), (self._phase.waiting, 1)):
+            samples.add(row["at_ns"] / S, sum(queue[i] for queue in self._queues.values()))
         if usage is None or "requests_running" not in values:
             return
         if self._restarted:
@@ -173,12 +221,16 @@ class DriftDetector(Detector):
         return new
 
     def _latencies(self, now_ns: int) -> list[Failure]:
-        found = []
+        found: list[Failure] = []
+        phase = self._phase
+        if not all(stable_queue(phase.steady(counts)) for counts in (phase.running, phase.waiting)):
+            return found
+        in_flight = phase.steady(phase.in_flight)
         for name, samples, at_least in (
             ("TTFT", self._phase.ttft, _TTFT_AT_LEAST_S),
             ("time per output token", self._phase.tpot, _TPOT_AT_LEAST_S),
         ):
-            trend = latency_trend(samples.points(), self._phase.in_flight.points(), at_least=at_least)
+            trend = latency_trend(samples.points(), in_flight, at_least=at_least)
             if trend is not None:
                 title = f"{name} rises under constant load: {_ms(max(0.0, trend.begin))} to {_ms(trend.end)}"
                 title += f" in {trend.span_s:.0f} s"

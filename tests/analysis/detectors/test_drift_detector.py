@@ -66,6 +66,60 @@ def test_drift_is_judged_within_one_phase() -> None:
     assert Run().load(100, ttft_s=lambda _: 0.2).load(100, ttft_s=lambda _: 0.9, phase=1).ids == []
 
 
+class ClosedLoop:
+    """24 users who each wait for their answer, and a server that runs 3 at once; its queue fills and stays."""
+
+    def __init__(self, *, metrics: bool, users: int = 24, batch: int = 3) -> None:
+        self.drift, self.metrics, self.users, self.batch = DriftDetector(), metrics, users, batch
+        self.failures: list[Failure] = []
+
+    def run(self, seconds: int, service_s: Any) -> ClosedLoop:
+        waiting = [1000.0] * self.users  # when each request was sent
+        running: list[tuple[float, float, float]] = []  # sent, first token, end
+        for second in range(1000, 1000 + seconds):
+            done = [r for r in running if r[2] <= second]
+            running = [r for r in running if r[2] > second]
+            for sent, first, end in done:
+                row = {"row": "end", "at_ns": int(end * S), "outcome": "ok", "phase": 0, "sent_ns": int(sent * S)}
+                row |= {"first_token_ns": int(first * S), "last_byte_ns": int(end * S), "completion_tokens": 50}
+                self.drift.feed(row)
+                waiting.append(end)
+            while waiting and len(running) < self.batch:
+                sent, start = waiting.pop(0), float(second)
+                running.append((sent, start + 0.4, start + service_s(second - 1000)))
+            self.drift.feed({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": self.users})
+            values = {"requests_running": float(len(running)), "requests_waiting": float(len(waiting))}
+            if self.metrics:
+                row = {"row": "metrics", "at_ns": second * S, "replica": "server", "engine": "0", "values": values}
+                self.drift.feed(row)
+            if second % 30 == 0:
+                self.failures += self.drift.poll(second * S)
+        return self
+
+
+@pytest.mark.parametrize("metrics", [True, False])
+@pytest.mark.parametrize("seconds", [170, 300, 900])
+def test_drift_is_not_a_queue_that_our_users_fill_first(metrics: bool, seconds: int) -> None:
+    for service_s, batch in ((2.0, 3), (9.0, 3), (7.0, 1), (4.0, 1)):
+        loop = ClosedLoop(metrics=metrics, batch=batch).run(seconds, lambda _, s=service_s: s)
+        assert loop.failures == [], (service_s, batch)
+
+
+def test_drift_of_a_full_server_that_slows_down_is_reported() -> None:
+    slowing = ClosedLoop(metrics=True).run(900, lambda n: 3.0 + 6.0 * n / 900)
+    assert [f.id for f in slowing.failures][:1] == ["latency_drift"]
+
+
+def test_drift_is_not_a_queue_that_grows() -> None:
+    drift = Run()
+    for n in range(300):
+        values = {"requests_running": 8.0 - n // 50, "requests_waiting": float(n // 50)}
+        at_ns = (drift.second + 1) * S
+        drift.drift.feed({"row": "metrics", "at_ns": at_ns, "replica": "a", "engine": "0", "values": values})
+        drift.load(1, ttft_s=lambda _, n=n: 0.2 + 0.2 * n / 300)
+    assert drift.ids == []
+
+
 def with_handles(seconds: int, fds: Any, threads: Any = None, in_flight: Any = None) -> list[str]:
     drift, rng = DriftDetector(), random.Random(0)
     for n in range(seconds):
