@@ -33,7 +33,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
     if operation is not None:
         return operation
     if not dialect.admin:
-        raise OptionError(f"attack {name}: loadchaos knows no admin operations of {dialect.title}: remove this attack")
+        raise OptionError(f"attack {name}: loadchaos has no admin operations for {dialect.title}: remove this attack")
     near = difflib.get_close_matches(name, dialect.admin, 1)
     hint = f"; did you mean {near[0]}?" if near else "."
     known = ", ".join(n for n, o in dialect.admin.items() if o.destructive)
@@ -127,7 +127,7 @@ class AdminAttack:
         since, version = version_key(self._operation.since), version_key(self._context.version)
         if since is not None and version is not None and version < since:
             return f"it exists from version {self._operation.since}, this server is {self._context.version}"
-        return self._operation.gate or "loadchaos knows no option that turns it on"
+        return self._operation.gate or "loadchaos does not know which option enables it"
 
     async def _call(
         self,

@@ -102,7 +102,7 @@ class EngineAttack:
         if trigger.exists():
             return ActResult(
                 ok=False,
-                text=f"{trigger} exists already: somebody else has armed the server; remove the file to disarm it",
+                text=f"{trigger} exists already: another process has armed the fault; remove the file to disarm it",
             )
         return ActResult(ok=True, text=f"{trigger} will arm the fault")
 

@@ -36,7 +36,7 @@ def how_to_read(e: OSError) -> str:
 def why_unread(e: OSError) -> str:
     """Explain why a file that a profile names could not be read."""
     if isinstance(e, FileNotFoundError):
-        return "No such file beside the profile, nor in the current folder"
+        return "No such file in the folder of the profile or in the current folder"
     return str(e.strerror)
 
 

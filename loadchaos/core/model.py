@@ -42,7 +42,9 @@ BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", 
 KERNEL_LOG = "watch/logs/kernel.log"
 """File of a run with the kernel log of this machine: GPU errors and OOM kills."""
 
-REPLACED = ("sent as text only", "in place of a rung")
+SENT_AS_TEXT = "sent as text only"
+SENT_SHORT = "sent as a short prompt"
+REPLACED = (SENT_AS_TEXT, SENT_SHORT)
 """Ends of a `fitted` text that mean: nothing is left of what the traffic is about."""
 
 GPU_SLOWED: Mapping[int, str] = {

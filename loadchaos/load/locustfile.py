@@ -243,7 +243,7 @@ def _deliver(link: WorkerLink, why: str, environment: Environment) -> None:
     """Wait until the master has the last rows; it then ends this process."""
     if not link.finish(why, _ARRIVAL_S):
         environment.process_exit_code = LedgerError.exit_code
-        _print_error(f"the master did not receive all rows; they are beside {os.environ[PLAN_VARIABLE]}")
+        _print_error(f"the master did not receive all rows; they are in the folder of {os.environ[PLAN_VARIABLE]}")
         return
     sleep(_QUIT_S)
 

@@ -205,7 +205,7 @@ CHECKS = {
     "image_dial": CheckText(
         "image cache hits",
         "",
-        "run it against a server that nobody else uses, without attacks that reset its caches",
+        "run it against a server that no other client uses, without attacks that reset its caches",
     ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
     "exact_lengths": CheckText("prompt lengths as planned"),

@@ -101,7 +101,7 @@ class StandaloneLaunch:
         if self._interrupted.done():
             return StartResult(128 + self._interrupted.result(), "the server was stopped")
         ended: ServerExit = self._server.exit.result()
-        return StartResult(1, f"the server exited by itself: it {ended.reason}", self._folder.server_log)
+        return StartResult(1, f"the server exited unexpectedly: it {ended.reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
         """Wait until the server is healthy and answers one request.

@@ -65,7 +65,7 @@ def test_files_of_overrides_are_relative_to_the_current_folder(home: Path, regis
 
 
 def test_files_that_are_missing_are_named(home: Path, registry: Registry) -> None:
-    with pytest.raises(ProfileError, match=r"own\.yaml:4:.*mine\.jsonl: No such file beside the profile, nor in the"):
+    with pytest.raises(ProfileError, match=r"own\.yaml:4:.*mine\.jsonl: No such file in the folder of the profile"):
         load(Path("profiles/own.yaml"), registry)
 
 

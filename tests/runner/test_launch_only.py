@@ -126,4 +126,4 @@ def test_launch_reports_a_server_that_exits_later(tmp_path: Path, unused_port: i
     supervisor.children()[0].kill()
     code, output = finished(process)
     assert code == 1
-    assert "exited by itself: it was killed by signal 9" in output
+    assert "exited unexpectedly: it was killed by signal 9" in output

@@ -167,7 +167,7 @@ UNKNOWN = Signature(
     file="",
     find=(),
     patterns=(),
-    remedy="report it upstream with the log around it; no signature knows this exception yet",
+    remedy="report it upstream with the log around it; no signature matches this exception yet",
 )
 
 # A log that ends in an unlogged traceback: the process died of it.
@@ -186,7 +186,7 @@ UNCAUGHT = Signature(
 # A log that ends with an error that no signature knows.
 UNEXPLAINED_END = Signature(
     id="unexplained_end",
-    title="The log ends with an error that no rule knows",
+    title="The log ends with an error that no signature matches",
     severity="engine_death",
     role="echo",
     file="",

@@ -17,7 +17,7 @@ _MOST_KINDS = 500
 _MOST_FINDINGS = 3  # of one log, with those that have a name
 _BEFORE, _AFTER = 400, 400  # lines around a death whose errors belong to it
 _TITLE = 240
-_REMEDY = "no rule knows this error: compare its time with the failed requests, and report it upstream"
+_REMEDY = "no signature matches this error: compare its time with the failed requests, and report it upstream"
 
 
 @dataclass

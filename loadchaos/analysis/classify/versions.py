@@ -65,7 +65,7 @@ def standing(issue: Mapping[str, Any], version: str) -> str:
         condition = fixed.partition(" ")[2]
         if condition:
             return f"you run {version}, which has the fix only {condition}"
-        return f"you run {version}, which should have the fix. Report upstream that the bug is back"
+        return f"you run {version}, which should have the fix. Report upstream that the bug has returned"
     if hit is not None:
         return f"you run {version}, {'an affected version' if hit else 'not an affected version'} ({affected})"
     return f"you run {version}"

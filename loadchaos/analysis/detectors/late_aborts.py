@@ -34,7 +34,7 @@ class LateAborts(Detector):
         """One note per traffic with late aborts."""
         return [
             f"traffic {traffic}: {late:,} of {self._planned[traffic]:,} aborts came too late, after the whole answer. "
-            "Abort earlier, or ask for longer answers (output: {exact})."
+            "Abort earlier, or request longer answers (output: {exact})."
             for traffic, late in sorted(self._late.items())
             if late
         ]

@@ -108,9 +108,9 @@ class Incident:
         if self.exit is not None and self.kind in ("death", "restart"):
             title = f"{title} ({self.exit.get('reason')})"
         if self.has_log and self.kind in ("death", "restart"):
-            remedy = "Read the end of its log: loadchaos knows no line of it. Send it upstream with this incident."
+            remedy = "Read the end of its log: no signature matches a line of it. Send it upstream with this incident."
             if self.candidates:
-                remedy = "No rule knows these lines of its log. Send them upstream with this incident."
+                remedy = "No signature matches these lines of its log. Send them upstream with this incident."
         if (
             self.kind == "death"
             and self.exit is not None

@@ -91,4 +91,4 @@ def _spin() -> subprocess.Popen[bytes]:
 
 
 def _not_local(replica: AttackedReplica) -> str:
-    return f"no process of {replica.admin_url} is visible on this machine, so no load can run beside it"
+    return f"no process of {replica.admin_url} is visible on this machine, so the CPU load would not affect it"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
-from loadchaos.core.model import Facts, Outcome, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome, Step
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
 from loadchaos.load.payloads.base import Draft
@@ -99,7 +99,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     """
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append("the model takes no images: sent as text only")
+        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
     selected = options.selected()
     entry = selected[step.ordinal % len(selected)]

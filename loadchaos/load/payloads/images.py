@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
 from loadchaos.load.payloads import image_tokens
 from loadchaos.load.payloads.base import Draft
@@ -148,7 +148,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     """Put the images before the text, at most as many as the server takes."""
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append("the model does not accept images: sent as text only")
+        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
     base = _base(step.run_seed, step.phase, step.traffic)
     wanted = image_count(options, base, step.ordinal)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from loadchaos.core.model import Facts, Outcome, Output, Step
+from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output, Step
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
@@ -111,9 +111,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
         write_prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
         draft.output = Output(max=1)
-        draft.notes.append(
-            "a short prompt instead of one near the limit: the limit or the token count is unknown, or it is too small"
-        )
+        draft.notes.append(f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}")
         return
     write_prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
     draft.edge = rung.margin

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
 from loadchaos.load.payloads import avi, images, jpeg
 from loadchaos.load.payloads.base import Draft
@@ -86,7 +86,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     assert isinstance(options, Options)
     tokens = facts.video_tokens.get(options.kind())
     if facts.videos is False:
-        draft.notes.append("the model takes no video: sent as text only")
+        draft.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")
         return
     base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 12)
     count = images.image_count(options, base, step.ordinal)

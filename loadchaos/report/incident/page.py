@@ -36,7 +36,7 @@ _MOST_READINGS = 20
 _NEAR_S = 10.0
 _HAPPENED = {
     "death": "died", "hang": "stopped making progress", "unreachable": "became unreachable",
-    "terminated": "was stopped in order", "restart": "was restarted",
+    "terminated": "was shut down cleanly", "restart": "was restarted",
 }  # fmt: skip
 _FEATURES = {
     "images": "images", "videos": "videos", "speculative_decoding": "speculative decoding",
@@ -144,7 +144,7 @@ def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
         f"- **cause**: {cause_text(incident)}",
     ]
     known = [known_text(k) for k in incident.get("known") or []]
-    rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none that loadchaos knows"]
+    rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: no issue known to loadchaos"]
     rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident)]
     rows += [f"- **observed**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
     return [r for r in rows if r]

@@ -588,7 +588,7 @@ def _soak_table() -> list[Json]:
     return [
         table(
             "Runs",
-            "A row a run in the time range: what was _SENT_BY_RUN, what came back, what broke.",
+            "One row per run in the time range: requests sent, outcomes and failures.",
             [
                 (
                     "profile",

@@ -111,8 +111,8 @@ def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, reque
         )
     if models.status != 200 or not isinstance(models.json(), dict):
         raise TargetError(
-            f"{url}/v1/models answered {models.status} {models.text[:120]!r}: this is no OpenAI-compatible server; if its "
-            "API has a path prefix, add it to --target; if it only lacks that page, name its model with --model"
+            f"{url}/v1/models answered {models.status} {models.text[:120]!r}: this is not an OpenAI-compatible server; if "
+            "its API has a path prefix, add it to --target; if only that page is missing, name the model with --model"
         )
 
 
@@ -122,7 +122,7 @@ def _why_unreachable(text: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"its certificate is not trusted; give its CA with --ca FILE, or skip the check with --insecure ({text})"
     if "RemoteProtocolError" in text or "InvalidHTTP" in text:
-        return f"the program that listens there does not speak HTTP; check the port ({text})"
+        return f"the program that listens there does not use HTTP; check the port ({text})"
     return f"{text}; check that the server runs and that this is its address"
 
 

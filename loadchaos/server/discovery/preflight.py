@@ -102,7 +102,7 @@ def _hint(text: str) -> str:
             "; it has neither /health nor /v1/models: name its model with --model, or add its path prefix to --target"
         )
     if "RemoteProtocolError" in text or "illegal" in text.lower():
-        return "; the program that listens there does not speak HTTP: check the port"
+        return "; the program that listens there does not use HTTP: check the port"
     return "; read its log, or give it more time with --wait-ready"
 
 
@@ -191,7 +191,7 @@ async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared
                 "this run would disturb them; give --shared to run anyway"
             )
         await asyncio.sleep(_OTHERS_POLL_S)
-    text = f"{busiest:g} requests of others running" if busiest else "nobody else used the server for 5 s"
+    text = f"{busiest:g} requests of others running" if busiest else "no other client used the server for 5 s"
     emit(row("others", ok=not busiest, text=text))
 
 

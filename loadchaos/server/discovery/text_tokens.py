@@ -180,7 +180,7 @@ async def _by_folder_alone(
     """
     sentence, expected = sample(words, unit, seed=1)
     by, whole = (
-        f"the template of {folder.path}, not checked: the server tells no usage",
+        f"the template of {folder.path}, not checked: the server reports no usage",
         folder.chat(_user(sentence)),
     )
     for counter in server_counters(client, facts):
@@ -188,7 +188,7 @@ async def _by_folder_alone(
             by, whole = f"{folder.path}, checked by /{counter.source}", counted
             break
     if whole is None or whole < expected:
-        return _with_note(facts, f"{folder.path}: the server tells no usage, and its chat template is not known")
+        return _with_note(facts, f"{folder.path}: the server reports no usage, and its chat template is not known")
     text = TextFacts(whole - expected, tuple(words), unit, LocalCounter.source)
     return _with_note(_with(facts, text), by)
 

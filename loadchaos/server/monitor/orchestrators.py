@@ -211,7 +211,7 @@ class OrchestratorMonitor:
             elif status.running != before.running:
                 self._row("started" if status.running else "ended", status)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
-            why = f"{self._command.argv[0]} does not tell the server's state: {e}"[:_WHY_CHARS]
+            why = f"{self._command.argv[0]} cannot report the server's state: {e}"[:_WHY_CHARS]
             if why != self._last_error:
                 self._last_error = why
                 self._gap.report(0.0, why)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from loadchaos.core.model import Facts, Output, Request, Step
+from loadchaos.core.model import REPLACED, Facts, Output, Request, Step
 from loadchaos.load.payloads import build, images, near_limit, text
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.load.payloads.png import template
@@ -125,6 +125,12 @@ def test_build_sends_text_to_a_model_without_images(facts: Facts, step: Steps) -
     request = build(step(payload), replace(facts, images=False))
     assert (request.images, request.tokens) == (0, 40)
     assert "does not accept images" in request.fitted
+
+
+@pytest.mark.parametrize("payload", [{**texts(40), "images": images.Options()}, {"near_limit": near_limit.Options()}])
+def test_build_marks_a_request_that_lost_its_subject(payload: dict[str, Any], facts: Facts, step: Steps) -> None:
+    bare = replace(facts, images=False, max_model_len=None, capacity_tokens=None, input_limit=None)
+    assert build(step(payload), bare).fitted.endswith(REPLACED)
 
 
 def test_build_cuts_a_request_to_the_context_with_a_note(facts: Facts, step: Steps, counted: Count) -> None:

@@ -141,4 +141,4 @@ def test_hostile_images_send_only_some_and_none_to_a_text_model(facts: Facts, st
     payload = {"hostile_images": hostile_images.Options(only=("bomb.png",))}
     assert url_of(step(payload, 0), facts) == url_of(step(payload, 7), facts)
     blind = build(step(payload), replace(facts, images=False))
-    assert (blind.images, "takes no images" in blind.fitted) == (0, True)
+    assert (blind.images, "does not accept images" in blind.fitted) == (0, True)

@@ -80,7 +80,7 @@ def test_video_tokens_are_known_for_a_measured_kind_only(facts: Facts, step: Ste
     assert build(one, facts).tokens is None
     known = replace(facts, videos=True, video_tokens={options().kind(): 300})
     assert build(one, known).tokens == 340
-    assert build(one, replace(facts, videos=False)).fitted == "the model takes no video: sent as text only"
+    assert build(one, replace(facts, videos=False)).fitted == "the model does not accept video: sent as text only"
 
 
 def test_avi_decoder_refuses_other_bytes() -> None:

@@ -219,7 +219,7 @@ def test_local_tokenizer_without_any_check_is_reported() -> None:
     facts = learned(Served(by_bytes, usage=False), dialect="openai", tokenizer=own)
     assert facts.text is not None
     assert facts.text.overhead == len("<user>!")
-    assert "not checked: the server tells no usage" in facts.sources["tokenizer"]
+    assert "not checked: the server reports no usage" in facts.sources["tokenizer"]
     without = learned(Served(by_bytes, usage=False), dialect="openai", tokenizer=folder(by_bytes))
     assert without.text is None
     assert "its chat template is not known" in without.sources["tokenizer"]
