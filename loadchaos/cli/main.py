@@ -5,6 +5,8 @@ Each command is in a file of its own and imports what it needs when it runs, so 
 
 from __future__ import annotations
 
+import sys
+import traceback
 from typing import Any
 
 import click
@@ -29,14 +31,26 @@ Exit codes of a run:
   2 a mistake in the profile, an option, a port, a folder or an authorisation,
   4 the target cannot be tested (never healthy, 401, wrong model, no images,
     no development endpoints),
+  70 a bug of loadchaos,
   130 Ctrl-C, 143 SIGTERM."""
 
 
 class _Commands(click.Group):
     """Command group that prints loadchaos' own errors as one message.
 
-    Any other exception is a bug of loadchaos and shows its traceback.
+    Any other exception is a bug of loadchaos: it shows its traceback and ends with code 70.
     """
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().main(*args, **options)
+        except Exception:  # noqa: BLE001 - a bug must not end with 1, which means fail
+            click.echo(traceback.format_exc(), err=True, nl=False)
+            click.echo(
+                f"loadchaos: a bug in loadchaos (exit code {exit_codes.INTERNAL_ERROR}): please report the lines above",
+                err=True,
+            )
+            sys.exit(exit_codes.INTERNAL_ERROR)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -11,6 +11,8 @@ UNKNOWN = 3
 """Nothing was proved, or the record is incomplete."""
 TARGET_ERROR = 4
 """The target cannot be tested: never healthy, wrong model, a refused key."""
+INTERNAL_ERROR = 70
+"""A bug of loadchaos (EX_SOFTWARE of sysexits.h): it must not read as a verdict."""
 INTERRUPTED = 130
 """Ended by SIGINT (Ctrl-C): 128 plus the number of the signal."""
 TERMINATED = 143

@@ -17,7 +17,8 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core import progress
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.reader import Accept, Reader, Tail
+from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
 from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
@@ -91,13 +92,12 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
         raise LedgerError(
             f"{folder.path} is not a run folder (it has no events.jsonl); `loadchaos runs` lists the runs here"
         )
-    reader, judge, series = Reader(folder), Judge(), Series()
-    for row in progress.rows(reader.new(final=True), "judging", say):
-        judge.feed(row)
-        series.feed(row)
-    verdict = judge.verdict(bad_rows=reader.bad_rows)
-    begins = (r for r in Tail(folder.events).rows() if r.get("row") == "run" and r.get("what") == "begin")
-    verdict.setdefault("replay", replay_command(next(begins, {})))
+    try:
+        judge, series, verdict = _judged(folder, say, fits_its_kind)
+    except LedgerError:
+        raise
+    except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
+        judge, series, verdict = _judged(folder, say, fits_completely)
     notes: list[str] = verdict.setdefault("notes", [])
     for what, make in (
         ("the incidents", lambda: _incidents(folder, judge)),
@@ -112,6 +112,18 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
         if len(notes) > notes_before:
             _write_verdict(folder, verdict)
     return verdict
+
+
+def _judged(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
+    """Fold all rows and make the verdict; rows that are not accepted count as bad."""
+    reader, judge, series = Reader(folder, accept), Judge(), Series()
+    for row in progress.rows(reader.new(final=True), "judging", say):
+        judge.feed(row)
+        series.feed(row)
+    verdict = judge.verdict(bad_rows=reader.bad_rows)
+    begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
+    verdict.setdefault("replay", replay_command(next(begins, {})))
+    return judge, series, verdict
 
 
 def _try(what: str, make: Callable[[], object], notes: list[str]) -> None:

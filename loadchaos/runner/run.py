@@ -11,7 +11,8 @@ import asyncio
 import time
 from typing import Any
 
-from loadchaos.core.errors import LedgerError, LoadchaosError
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.children import FollowerProcess
 from loadchaos.runner.console import Console
@@ -173,7 +174,7 @@ class _Run:
             return Result(e.exit_code, None, self._folder, self._error_summary(str(e)))
         except Exception as e:  # noqa: BLE001 - the ledger is complete: a later loadchaos may judge it
             self._errors.record_bug(e)
-            return Result(LedgerError.exit_code, None, self._folder, self._error_summary(None))
+            return Result(exit_codes.INTERNAL_ERROR, None, self._folder, self._error_summary(None))
         return Result(int(verdict["exit_code"]), verdict, self._folder, self._error_summary(None))
 
     def _error_summary(self, judge_error: str | None) -> str | None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.errors import LedgerError, LoadchaosError
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.redact import Redactor
 
 
@@ -46,7 +47,7 @@ class RunErrors:
         """`{exit_code, why}` for the run's last row; empty without errors."""
         if self.error is not None:
             return {"exit_code": self.error.exit_code, "why": str(self.error)}
-        return {} if self._bug is None else {"exit_code": LedgerError.exit_code, "why": self._bug}
+        return {} if self._bug is None else {"exit_code": exit_codes.INTERNAL_ERROR, "why": self._bug}
 
     def summary(self, *others: str | None) -> str | None:
         """Describe all errors and the `others`; None without any."""

@@ -53,7 +53,7 @@ def test_bug_of_ours_ends_in_a_verdict_and_a_traceback_file(
     monkeypatch.delenv("CI", raising=False)
     options = Options(out=tmp_path, embedded=True, duration_s=2.0)
     result = asyncio.run(_run_and_clean_up(options, right if room is ServerUnderTest else None, broken))
-    assert result.exit_code == 3
+    assert result.exit_code == 70
     assert "ZeroDivisionError: of the test" in str(result.error)
     assert "of the test" in (result.folder.path / "loadchaos-error.txt").read_text()
     verdict = json.loads(result.folder.verdict.read_text())

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from loadchaos.core.errors import LedgerError, TargetError
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.redact import Redactor
@@ -33,7 +34,7 @@ def test_run_errors_keep_the_first_error_and_the_traceback_of_a_bug(tmp_path: Pa
     assert (errors.exit_reason(), errors.summary(None)) == ({}, None)
     with errors.collect():
         fail(ZeroDivisionError("hush-hush"))
-    assert errors.exit_reason()["exit_code"] == LedgerError.exit_code
+    assert errors.exit_reason()["exit_code"] == exit_codes.INTERNAL_ERROR
     for text in ("first", "second"):
         with errors.collect():
             fail(TargetError(text))

@@ -134,9 +134,11 @@ def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult],
 def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
     """Exit code: 0, 1 or 3; 130 and 143 after a signal.
 
-    2 and 4 only while no request of the load was sent.
+    2 and 4 only while no request of the load was sent; 70 after a bug of loadchaos, unless the run failed.
     """
     forced = int((end or {}).get("exit_code") or 0)
+    if forced == exit_codes.INTERNAL_ERROR and decision != "fail":
+        return forced
     if forced in exit_codes.BY_SIGNAL or (forced in exit_codes.BEFORE_LOAD and not sent):
         return forced
     return _EXIT[decision]

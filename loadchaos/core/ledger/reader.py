@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from loadchaos.core.ledger.folder import RunFolder
 
 _CHUNK = 1 << 20
 _Source = Iterator[tuple[int, int, int, dict[str, Any]]]
+Accept = Callable[[Mapping[str, Any]], bool]
 _WINDOW = 512
 """Rows of a file that are sorted at a time. A file is nearly in order: rows are milliseconds from their place."""
 
@@ -27,8 +28,15 @@ class Tail:
     not exist yet counts as empty.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, accept: Accept | None = None) -> None:
+        """Prepare to read.
+
+        Args:
+            path: the first part.
+            accept: tells which rows to give; the others count as bad. None: all.
+        """
         self.path = path
+        self._accept = accept
         self.offset = 0
         self._number = self._line = 0  # of the part, and of its lines the next one
         self.bad = 0
@@ -55,7 +63,10 @@ class Tail:
             self._line += 1
             row = self._parse(line)
             if row is not None and row.get("row") != batch.ROW:
-                yield row
+                if self._accept is None or self._accept(row):
+                    yield row
+                else:
+                    self.bad += 1
             elif row is not None:
                 self._unfold(row)
                 while self._unfolded:
@@ -95,8 +106,11 @@ class Tail:
 
     def _unfold(self, row: Mapping[str, Any]) -> None:
         try:
-            self._unfolded.extend(batch.unfold_row(row))
-        except (KeyError, IndexError, TypeError, ValueError):
+            rows = list(batch.unfold_row(row))
+            if self._accept is not None and not all(map(self._accept, rows)):
+                raise ValueError("a row does not fit its kind")
+            self._unfolded.extend(rows)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             self.bad += 1
 
     def torn(self) -> bool:
@@ -186,8 +200,9 @@ class Reader:
     line. Memory does not grow with the run.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, accept: Accept | None = None) -> None:
         self.folder = folder
+        self._accept = accept
         self._tails: dict[str, Tail] = {}
         self._logs: dict[str, LogTail] = {}
 
@@ -195,7 +210,7 @@ class Reader:
         """Give the rows since the last call, merged by time; read them to the end."""
         sources: list[_Source] = []
         for path in [self.folder.events, self.folder.metrics, *self.folder.request_files()]:
-            tail = self._tails.setdefault(path.name, Tail(path))
+            tail = self._tails.setdefault(path.name, Tail(path, self._accept))
             sources.append(_in_order(tail.rows(), path.name, len(sources)))
         for log, index in self.logs():
             # The log of a launched server and a watched one may both be called server.log: use the path in the run.

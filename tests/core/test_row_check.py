@@ -1,0 +1,108 @@
+"""Rows of an odd shape are skipped and counted; a bug of loadchaos ends with 70."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli import runs
+from loadchaos.cli.main import main
+from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+
+ODD: list[Any] = [
+    {"row": ["end"], "at_ns": 5},
+    {"row": {"a": 1}, "at_ns": 5},
+    {"row": None, "at_ns": "x"},
+    {"row": "end"},
+    {"row": "end", "at_ns": "soon", "id": 3},
+    {"row": "end", "at_ns": {"a": []}},
+    {"row": "end", "at_ns": -5, "id": "a"},
+    {"row": "begin", "at_ns": 10**18, "id": ["x"], "traffic": {}, "expect": 7},
+    {"row": "metrics", "at_ns": 10**17, "engine": "0", "replica": "server", "values": {"requests_running": "many"}},
+    {"row": "metrics", "at_ns": 10**17, "engine": {}, "replica": [], "values": []},
+    {"row": "state", "at_ns": 10**17, "from": 1, "to": []},
+    {"row": "run", "what": "end", "at_ns": None},
+    {"row": "run", "what": {}, "at_ns": 3, "terms": "none"},
+    {"row": "header", "schema": "x", "mono_ns": "y", "utc_ns": []},
+    {"row": "attack", "at_ns": 1e30, "name": {}},
+    {"row": "log", "at_ns": 3, "text": 5, "source": []},
+    {"row": "facts", "at_ns": 3, "facts": [1]},
+    {"row": "probe", "at_ns": 3, "ok": {}, "status": "x"},
+    {"row": "well", "n": "x"},
+    {"row": "process", "at_ns": 3, "pid": "x", "what": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("run")
+    profile = {
+        "name": "small", "target": {"embedded": {"dialect": "vllm", "era": "0.18"}},
+        "traffic": [{"name": "t", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 4}}],
+        "load": [{"users": 2, "requests": 10}],
+    }  # fmt: skip
+    (home / "p.yaml").write_text(json.dumps(profile))
+    argv = ["run", "p.yaml", "--embedded", "--exporter-port", "0", "--no-live", "--out", "runs"]
+    subprocess.run([sys.executable, "-m", "loadchaos", *argv], cwd=home, check=False, capture_output=True, timeout=90)
+    (run,) = (home / "runs").iterdir()
+    return run
+
+
+def judged(run: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    argv = [sys.executable, "-m", "loadchaos", "judge", str(run), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=90)
+    return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
+
+
+def test_row_check_accepts_every_row_of_a_run(finished: Path) -> None:
+    rows = [json.loads(line) for path in finished.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert len(rows) > 20
+    assert [row for row in rows if not fits_completely(row)] == []
+
+
+@pytest.mark.parametrize("row", ODD)
+def test_row_check_refuses_odd_rows(row: Any) -> None:
+    assert not fits_its_kind(row)
+
+
+@pytest.mark.parametrize("file", ["events.jsonl", "metrics.jsonl", "requests-0.jsonl"])
+def test_judge_skips_and_counts_rows_of_an_odd_shape(file: str, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    path = run / file
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], *map(json.dumps, ODD), *lines[2:]]) + "\n")
+    done, verdict = judged(run)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 3
+    (check,) = [c for c in verdict["checks"] if c["name"] == "ledger"]
+    assert check["verdict"] == "unknown"
+    assert str(len(ODD)) in check["actual"], check
+
+
+@pytest.mark.parametrize("row", [*ODD[:8], *ODD[11:14]], ids=str)
+def test_judge_survives_a_single_odd_row(row: Any, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    with (run / "requests-0.jsonl").open("a") as f:
+        f.write(json.dumps(row) + "\n")
+    result = CliRunner().invoke(main, ["judge", str(run)])
+    assert result.exit_code in (0, 3), result.output
+
+
+def test_bug_of_ours_ends_with_70_and_a_traceback(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(_: object) -> None:
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(runs, "_run_folder", bug)
+    result = CliRunner().invoke(main, ["judge", str(finished)])
+    assert result.exit_code == 70
+    assert "ZeroDivisionError: of the test" in result.output
+    assert "a bug in loadchaos (exit code 70)" in result.output
