@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loadchaos.analysis.incidents.incident import Incident
 
 DEADLY = ("engine_death", "startup")
+_MOST_NAMED = 5
 _KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_")
 
 
@@ -48,6 +49,7 @@ class Failure:
         explains_death: it names the cause of a death at the same time, if nothing else does.
         attribution: who caused it.
         before_load: no request of the load showed it: a request that identified the server did.
+        images: files of the hostile images that showed it.
         last_ns: time of the newest of its equal lines, where there are several.
         incident: the incident it belongs to.
         in_log: how many log lines or readings show it.
@@ -82,6 +84,7 @@ class Failure:
     attribution: Attribution = "server"
     before_load: bool = False
     last_ns: int = 0
+    images: tuple[str, ...] = ()
     incident: Incident | None = field(default=None, repr=False, compare=False)
     in_log: int = 0
     at_clients: int = 0
@@ -108,16 +111,25 @@ class Failure:
         standing = f"{self.attribution}, before the load" if self.before_load else self.attribution
         return self.id, normalise(self.title) if by_title else "", standing
 
+    @property
+    def shown_title(self) -> str:
+        """Title with the images that showed it."""
+        if not self.images:
+            return self.title
+        more = f" and {len(self.images) - _MOST_NAMED} more" if len(self.images) > _MOST_NAMED else ""
+        return f"{self.title} (image{'s' * (len(self.images) > 1)} {', '.join(self.images[:_MOST_NAMED])}{more})"
+
     def to_json(self) -> dict[str, Any]:
         """The failure as in verdict.json, without times and acceptance."""
         known, remedy = known_and_remedy(self.attribution, self.known, self.remedy)
         found: dict[str, Any] = {
-            "id": self.id, "severity": self.severity, "title": self.title, "count": self.count,
+            "id": self.id, "severity": self.severity, "title": self.shown_title, "count": self.count,
             "first_seen_ns": self.deaths[0].opened_ns if self.deaths else self.at_ns,
             "evidence": {k: self.evidence.get(k) for k in ("source", "line", "text")},
             "attribution": self.attribution, "known": known, "remedy": remedy,
             "incident": self.incident.folder if self.incident is not None else None,
             "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
+            **({"images": list(self.images)} if self.images else {}),
             **({"before_load": True} if self.before_load else {}),
         }  # fmt: skip
         if self.requests:

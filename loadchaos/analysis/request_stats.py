@@ -44,10 +44,12 @@ class Sent:
     tokens: int | None
     images: int
     edge: int | None
+    image_file: str = ""
 
     def to_json(self, now_ns: int) -> dict[str, Any]:
         """The request as in incident.json; `age_s` is how long it was in flight."""
         return {
+            **({"image_file": self.image_file} if self.image_file else {}),
             "id": self.id,
             "step": self.step,
             "traffic": self.traffic,
@@ -114,6 +116,7 @@ class RequestStats:
             row.get("tokens"),
             int(row.get("images") or 0),
             row.get("edge"),
+            str(row.get("image_file") or ""),
         )
         self.begun += 1
         self.begun_by[sent.traffic] += 1

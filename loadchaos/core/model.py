@@ -188,6 +188,7 @@ class Request:
 
     Attributes:
         body: the JSON body.
+        image_file: name of the file of a hostile image.
         tokens: prompt tokens that the server should count; None: unknown.
         nonce: a word that only this request has in its prompt.
         edge: prompt tokens minus the limit, for a near-limit request.
@@ -213,6 +214,7 @@ class Request:
     image_names: Sequence[int] | None = ()
     videos: int = 0
     most: int | None = None
+    image_file: str = ""
 
 
 @slotted_dataclass(frozen=True)

@@ -34,6 +34,7 @@ _PROGRESS_S = 3.0
 _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
 _DEATH_SHOWS_S = 3.0  # from a failed request to the signs of a death
+_LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
 _LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile
 
 
@@ -67,6 +68,8 @@ class Preparation:
             finally:
                 progress.cancel()
             await self._refuse_dead_server(client)
+            if client.failures:
+                await asyncio.sleep(_LOG_READ_S)
             return attacks
 
     def _check_disk(self) -> None:

@@ -32,6 +32,7 @@ class ForeignServer:
     Attributes:
         pages: status and body of GET paths; others answer 404.
         images: `counted`, `ignored`, `fails` (500), `cut` (no answer) or `uncounted_in_streams`.
+        fails_on: text in a request that is answered with 500.
         token_s: time of one token.
         headers: headers of every answer.
         asked: requests by path; a body with an image counts as `image`.
@@ -39,6 +40,7 @@ class ForeignServer:
 
     pages: dict[str, tuple[int, str]] = field(default_factory=dict)
     images: str = "counted"
+    fails_on: str = ""
     token_s: float = 0.002
     first_s: float = 0.0
     headers: dict[str, str] = field(default_factory=dict)
@@ -83,7 +85,8 @@ def serving(server: ForeignServer) -> Iterator[ForeignServer]:
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             server.longest = max(server.longest, length)
-            body = json.loads(self.rfile.read(length) or b"{}")
+            sent = self.rfile.read(length)
+            body = json.loads(sent or b"{}")
             server.asked[self.path] += 1
             if self.path != "/v1/chat/completions":
                 self._answer(404, '{"detail":"Not Found"}')
@@ -91,7 +94,8 @@ def serving(server: ForeignServer) -> Iterator[ForeignServer]:
             messages = body["messages"]
             has_image = any(isinstance(m["content"], list) and len(m["content"]) > 1 for m in messages)
             server.asked["image"] += has_image
-            if has_image and server.images in ("fails", "cut"):
+            hit = server.fails_on and server.fails_on.encode() in sent
+            if hit or (has_image and server.images in ("fails", "cut")):
                 self._fail()
                 return
             prompt = server.prompt_tokens(messages, stream=bool(body.get("stream")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +68,21 @@ def test_no_huge_prompt_follows_where_a_server_has_no_limit(start: Any) -> None:
         assert run.ends() == 3, run.output
     assert max(row["len"] for row in run.rows("requests-*.jsonl", row="begin")) < 10_000
     assert run.check("substance")["verdict"] == "unknown"
+
+
+def test_failure_and_incident_name_the_hostile_image(start: Any) -> None:
+    images = ["rgb.png", "la.png"]
+    data = (Path(__file__).parents[2] / "images" / "la.png").read_bytes()
+    hostile = {"name": "hostile", "payload": {"hostile_images": {"only": images}}, "output": {"max": 4}}
+    with serving(ForeignServer(PAGES, fails_on=base64.b64encode(data).decode())) as server:
+        run = start("--target", server.url, "--authorize", server.url, traffic=[hostile])
+        assert run.ends() == 1, run.output
+    (failure,) = run.verdict()["failures"]
+    assert failure["images"] == ["la.png"]
+    assert failure["title"].endswith("(image la.png)")
+    assert "(image la.png)" in " ".join(run.output.split())
+    folder = run.folder / "incidents" / failure["incident"]
+    assert "la.png" in (folder / "incident.md").read_text()
+    incident = json.loads((folder / "incident.json").read_text())
+    assert incident["title"].endswith("(image la.png)")
+    assert {r["image_file"] for r in incident["in_flight"]} >= {"la.png"}

@@ -61,12 +61,15 @@ class BadAnswerQueue:
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
-        key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text))
+        key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text), row.get("image_file"))
         known = self._waiting.get(key)
         if known is not None:
             known.count += 1
             return
-        sample = {k: row.get(k) for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code")}
+        sample = {
+            k: row.get(k)
+            for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code", "image_file")
+        }
         self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample)
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:

@@ -52,6 +52,7 @@ class Explainer:
                 self._tracker.count_lost(bad)
             return
         failure = bad_answers.failure_of(bad)
+        _add_image(failure, bad)
         unnamed = failure.id.startswith("unexplained_")
         if (unnamed or failure.severity in DEADLY) and self._tracker.count_lost(bad) is not None:
             return
@@ -63,6 +64,7 @@ class Explainer:
         if known is None:
             known = self._record(failure)
         known.at_clients += bad.count
+        _add_image(known, bad)
         known.requests[bad.traffic, bad.outcome] += bad.count
         _add_example(known, bad)
 
@@ -107,6 +109,13 @@ def _engine_dead(bad: BadAnswer) -> Failure:
     )
 
 
+def _add_image(failure: Failure, bad: BadAnswer) -> None:
+    """Add the file of the image that the request had."""
+    file = str(bad.sample.get("image_file") or "")
+    if file and file not in failure.images and len(failure.images) < _MOST_EXAMPLES:
+        failure.images += (file,)
+
+
 def _add_example(failure: Failure, bad: BadAnswer) -> None:
     """Add the request to the incident of its failure as an example.
 
@@ -126,5 +135,6 @@ def _add_example(failure: Failure, bad: BadAnswer) -> None:
                 sample.get("planned_tokens"),
                 int(sample.get("images") or 0),
                 sample.get("edge"),
+                str(sample.get("image_file") or ""),
             )
         )

@@ -225,7 +225,7 @@ class Incident:
             "kind": self.kind,
             "replica": self.replica,
             "severity": named.severity,
-            "title": self.title or named.title,
+            "title": self.title or named.shown_title,
             "attribution": self.attribution,
             "opened_at_s": at_s(self.opened_ns),
             "noticed_at_s": at_s(self.noticed_ns),
@@ -269,7 +269,7 @@ class Incident:
 def _shown(failure: Failure, at_s: float | None) -> dict[str, Any]:
     return {
         "id": failure.id,
-        "title": failure.title,
+        "title": failure.shown_title,
         "at_s": at_s,
         "evidence": dict(failure.evidence),
         "process": failure.process,

@@ -128,6 +128,7 @@ class BeginRow(_Row):
     image_names: NotRequired[
         Annotated[Sequence[int] | None, "numbers of images and videos that may be sent again; null: unknown"]
     ]
+    image_file: NotRequired[Annotated[str, "name of the file of a hostile image"]]
     image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
     max_tokens: Annotated[int | None, TOKENS, "limit of the answer; null: none was sent"]
     behaviour: Annotated[str, "name of the client behaviour (`plain`, `abort`, ...)"]
@@ -179,6 +180,7 @@ class EndRow(_Row):
     planned_tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
     length_mismatch: Annotated[bool, "true when the server counted other prompt tokens than planned"]
     images: Annotated[int, "images in the request"]
+    image_file: NotRequired[Annotated[str, "name of the file of a hostile image"]]
     image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
     edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
     exact_tokens: Annotated[int | None, TOKENS, "answer length that `output: {exact}` asked for"]
@@ -724,6 +726,7 @@ class FailureRow(_Row):
     alt: NotRequired[Annotated[Sequence[str], "other titles it occurred under"]]
     frames: NotRequired[Annotated[Sequence[str], "stack frames, innermost last"]]
     process: NotRequired[Annotated[str | None, "process that logged it"]]
+    images: NotRequired[Annotated[Sequence[str], "files of the hostile images that showed it"]]
     before_load: NotRequired[Annotated[bool, "true when a request before the load showed it, and none of the load"]]
     first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
     first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the begin of the load"]]

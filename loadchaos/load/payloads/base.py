@@ -30,6 +30,7 @@ class Draft:
         extra: More fields of the body.
         model: Model to ask for instead of the run's.
         request: A complete request that is sent as it is.
+        image_file: Name of the file that a hostile image is.
         notes: What was reduced to fit the server, in words.
     """
 
@@ -53,6 +54,7 @@ class Draft:
     extra: dict[str, object] = field(default_factory=dict)
     model: str | None = None
     request: Request | None = None
+    image_file: str = ""
     notes: list[str] = field(default_factory=list)
 
 

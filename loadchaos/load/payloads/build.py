@@ -82,6 +82,7 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         draft.image_names,
         draft.videos,
         None if askable else exact,
+        draft.image_file,
     )
 
 

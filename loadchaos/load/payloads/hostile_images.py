@@ -105,6 +105,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     entry = selected[step.ordinal % len(selected)]
     draft.parts.append(_part(_folder(options.folder), entry))
     draft.images += 1
+    draft.image_file = entry.file
     draft.image_tokens_known, draft.image_names = False, None
     if tuple(step.expect) == ("ok",):
         draft.expect = _EXPECTED_OUTCOMES[entry.right]

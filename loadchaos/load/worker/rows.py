@@ -28,7 +28,7 @@ def begin_row(exchange: Exchange) -> BeginRow:
     `crc` and `hash` prove that a body rebuilt later is the one that was sent.
     """
     step, request = exchange.step, exchange.wire.request
-    return {
+    row: BeginRow = {
         "row": "begin",
         "id": exchange.wire.request_id,
         "step": step.index,
@@ -54,6 +54,9 @@ def begin_row(exchange: Exchange) -> BeginRow:
         "image_names": request.image_names,
         "videos": request.videos,
     }
+    if request.image_file:
+        row["image_file"] = request.image_file
+    return row
 
 
 def end_row(exchange: Exchange, reply: Reply) -> EndRow:
@@ -63,7 +66,7 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
     """
     step, request = exchange.step, exchange.wire.request
     mismatch = request.tokens is not None and reply.prompt_tokens is not None and request.tokens != reply.prompt_tokens
-    return {
+    row: EndRow = {
         "row": "end",
         "id": exchange.wire.request_id,
         "step": step.index,
@@ -101,6 +104,9 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
         "exact_tokens": request.exact,
         "most_tokens": request.most,
     }
+    if request.image_file:
+        row["image_file"] = request.image_file
+    return row
 
 
 def missed_row(traffic: str, phase: int, why: MissReason, count: int, at_ns: int) -> MissedRow:

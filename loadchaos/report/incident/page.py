@@ -26,6 +26,7 @@ from loadchaos.report.phrases import (
 
 _STEP_END = re.compile(r"; |(?<=\.) (?=[A-Z-])")
 """End of one step of a remedy, which is a list of sentences or clauses."""
+_MOST_FILES = 10
 _MOST_REQUESTS = 200
 _MOST_PROFILE = 150
 _MOST_TIMES = 8
@@ -208,8 +209,11 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
         images = sum(int(r.get("images") or 0) for r in group)
         longest = f" to {number(max(tokens))}" if tokens and max(tokens) > min(tokens) else ""
         size = f", prompts of {number(min(tokens))}{longest} tokens" if tokens else ""
+        files = list(dict.fromkeys(str(r["image_file"]) for r in group if r.get("image_file")))
+        named = f" ({', '.join(_span(file) for file in files[:_MOST_FILES])})" if files else ""
         rows.append(
-            f"- {number(len(group))} x {_span(traffic)}{size}" + (f", {plural(images, 'image')}" if images else "")
+            f"- {number(len(group))} x {_span(traffic)}{size}"
+            + (f", {plural(images, 'image')}{named}" if images else "")
         )
     return rows
 
@@ -286,6 +290,11 @@ def _attacks(incident: Mapping[str, Any]) -> list[str]:
     return rows
 
 
+def _file(request: Mapping[str, Any]) -> str:
+    """Name of the image's file, after the number of images."""
+    return f" {_span(request['image_file'])}" if request.get("image_file") else ""
+
+
 def _in_flight(incident: Mapping[str, Any]) -> list[str]:
     flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
     if not flying:
@@ -294,7 +303,7 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
     rows += ["| id | step | traffic | prompt tokens | images | in flight for |", "|---|---|---|---|---|---|"]
     rows += [
         f"| {_span(r.get('id'))} | {r.get('step', '')} | {_span(r.get('traffic'))} | {number(r.get('tokens'))} "
-        f"| {number(r.get('images') or 0)} | {duration(r.get('age_s'))} |"
+        f"| {number(r.get('images') or 0)}{_file(r)} | {duration(r.get('age_s'))} |"
         for r in flying[:_MOST_REQUESTS]
     ]
     if len(flying) > _MOST_REQUESTS:

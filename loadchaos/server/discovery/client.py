@@ -85,6 +85,7 @@ class DiscoveryClient:
         absent: Responses of endpoints that do not exist.
         model: The model that the user named, if any.
         health_path: Page that tells its health; None before `find_health_path`.
+        failures: Number of generations that failed so.
         failed: Error of the last generation with status 0 or 5xx.
         began_s: When the server was found healthy; all requests together have 30 minutes from there.
         incomplete: Number of answers that began and did not end; the third ends the discovery.
@@ -97,6 +98,7 @@ class DiscoveryClient:
     reads: int = 0
     pages: dict[str, DiscoveryResponse] = field(default_factory=dict)
     absent: dict[str, DiscoveryResponse] = field(default_factory=dict)
+    failures: int = 0
     failed: str | None = None
     model: str | None = None
     health_path: str | None = None
@@ -175,6 +177,7 @@ class DiscoveryClient:
         self.reads -= 1  # `ask` counts it as a read
         answer = await self.ask("POST", path, body, limit_s=_FIRST_GENERATION_LIMIT_S)
         if answer.status == 0 or answer.status >= 500:
+            self.failures += 1
             self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]
         return answer
 
