@@ -19,15 +19,17 @@ def scores() -> list[Score]:
 def test_field_cases_are_of_known_forms_and_in_both_halves() -> None:
     assert {case.form for case in CASES} <= set(FORMS)
     assert all(case.decisive in "\n".join((*case.lines, case.frame)) for case in CASES)
-    assert min(Counter(half(case.source) for case in CASES).values()) >= len(CASES) // 3
+    sizes = Counter(half(case) for case in CASES)
+    held_out = sum(sizes.values()) - sizes["known"]
+    assert min(sizes["known"], held_out) >= len(CASES) // 3
     assert len({case.source for case in CASES}) == len(CASES)
 
 
 def test_field_causes_are_shown_and_named(scores: list[Score]) -> None:
     for name, row in table(scores).items():
-        assert (row["shown"], row["named"], row["severity"]) >= (0.95, 0.0, 0.0), name
-        assert row["named"] >= 0.7, name
-        assert row["severity"] >= 0.9, name
+        assert row["shown"] >= 0.9, name
+        assert row["severity"] >= 0.8, name
+        assert row["named"] >= (0.3 if "unseen" in name else 0.75), name
 
 
 def test_field_logs_have_at_most_three_findings(scores: list[Score]) -> None:

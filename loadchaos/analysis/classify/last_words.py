@@ -37,7 +37,7 @@ _NATIVE = re.compile(
     r"\bFATAL\b|^[Ff]atal\b|\[F\]|\bF\d{4} \d\d:|terminate called|\b[Aa]ssertion (?:`|fail)|(?:^|\] )(?:Aborted|Killed)\b"
     r"|core dumped|panicked at|\b(?:CUDA|HIP|NPU|SYCL|ACL|Driver)\b[\w ]{0,20}\berror\b|NCCL error|[Cc]heck failed:"
     r"|[Ii]llegal instruction|Bus error|unsupported toolchain|\bwhat\(\):|\bERR\d{5}\b|\bE[A-Z]\d{4}\b|libc\+\+abi"
-    r"|but (?:your )?CPU does not support"
+    r"|but (?:your )?CPU does not support|\b(?:[Ff]atal|[Cc]ritical) error\b"
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Fault|Abort|Warning)(?::\s|$)"
