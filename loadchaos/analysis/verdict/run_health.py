@@ -115,7 +115,7 @@ class RunHealth:
             self.shortened = bool(row.get("shortened"))
             self._aborted = row.get("aborted")
         elif what == "interrupted":
-            self.interrupted = str(row.get("why") or row.get("signal") or "interrupted")
+            self.interrupted = str(row.get("why") or row.get("signal") or "a signal")
         elif what == "end":
             self.end = row
 
