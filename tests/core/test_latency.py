@@ -10,7 +10,7 @@ from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
-from loadchaos.core.stats import bucket
+from loadchaos.core.stats import LogHistogram, bucket
 from loadchaos.report.live_stats.distributions import RunTotals
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.live_stats.series import Series
@@ -103,3 +103,21 @@ def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> 
     assert totals.latency.get("text", nothing).to_json() == expected
     assert over_time.to_json() == expected
     assert (live.traffic["text"].latency if rows else nothing).to_json() == expected
+
+
+def test_latency_counts_from_due_and_neither_from_sent_nor_from_the_first_byte() -> None:
+    """A request that was due at 10 s, left at 13 s, and had its headers at 14 s and its first token at 16 s."""
+    row = end(sent_ns=13 * S, first_byte_ns=14 * S, first_token_ns=16 * S, first_answer_ns=17 * S, last_byte_ns=20 * S)
+    assert sample_of(row) == LatencySample(6 * S, 7 * S, 10 * S, {bucket(20 * MS): 7})
+    assert (ttft_ns(row), e2e_ns(row)) == (6 * S, 10 * S)
+    late = end("timeout", sent_ns=13 * S, first_byte_ns=None, first_token_ns=None, at_ns=30 * S, itl_hist={})
+    assert sample_of(late) == LatencySample(20 * S, None, 20 * S, lower_bound=True)
+
+
+def test_latency_histogram_merge_adds_to_equal_buckets() -> None:
+    first, second = LogHistogram({5: 3, 7: 1}), LogHistogram({5: 4, 9: 2})
+    first.merge(second)
+    first.merge(cast("Any", {"5": 1}))  # as JSON has it
+    assert (first.counts, first.n) == ({5: 8, 7: 1, 9: 2}, 11)
+    assert first.total == pytest.approx(LogHistogram({5: 8, 7: 1, 9: 2}).total)
+    assert second.counts == {5: 4, 9: 2}

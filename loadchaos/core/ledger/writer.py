@@ -137,7 +137,8 @@ class Writer:
             )
 
     def sync(self) -> None:
-        """Call fsync; the caller does it once a second."""
+        """Write held rows and call fsync; the caller does it once a second."""
+        self.flush()
         try:
             os.fsync(self._fd)
         except OSError as e:

@@ -317,3 +317,57 @@ def test_reader_merges_many_rows_without_holding_all(tmp_path: Path) -> None:
     times = [row["at_ns"] for row in Reader(folder).new() if row["row"] == "end"]
     assert len(times) == 6000
     assert times == sorted(times)
+
+
+def test_writer_close_writes_held_rows(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "h.jsonl", "test")
+    writer.holding = True
+    writer.write({"n": 1})
+    writer.write({"n": 2})
+    assert b'"n"' not in writer.path.read_bytes()
+    writer.close()
+    assert of(Tail(writer.path)) == [{"n": 1}, {"n": 2}]
+
+
+def test_writer_counts_every_held_row_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    writer = Writer(tmp_path / "l.jsonl", "test")
+    writer.holding = True
+    for n in range(3):
+        writer.write({"n": n})
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr("loadchaos.core.ledger.writer.os.write", full)
+        with pytest.raises(LedgerError, match="No space left"):
+            writer.flush()
+    assert writer.lost == 3
+    for n in range(3):
+        writer.write({"n": n})
+    first_row = len(b'{"n":0}\n')
+    with monkeypatch.context() as patched:
+        patched.setattr("loadchaos.core.ledger.writer.os.write", lambda fd, data: real(fd, data[: first_row + 2]))
+        with pytest.raises(LedgerError, match="only 10 of"):
+            writer.flush()
+    assert writer.lost == 5, "the first row of three was written whole"
+    writer.close()
+
+
+def test_writer_syncs_its_file_and_that_of_a_finished_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        real(fd)
+
+    monkeypatch.setattr("loadchaos.core.ledger.writer.os.fsync", fsync)
+    writer = Writer(tmp_path / "s.jsonl", "test", part_s=0.0)
+    writer.sync()
+    assert synced == ["s.jsonl"]
+    writer.write({"n": 1})  # begins the next part
+    assert synced == ["s.jsonl", "s.jsonl"]
+    writer.sync()
+    assert synced[-1] == "s.jsonl.1"
+    writer.close()

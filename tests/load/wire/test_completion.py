@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 
 from loadchaos.core.model import OUTCOMES
 from loadchaos.load.wire.completion import Completion, final_event
-from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_outcome
+from loadchaos.load.wire.outcome import (
+    OutcomeRules,
+    error_event_outcome,
+    error_object,
+    error_response_event,
+    error_response_outcome,
+)
 
 RULES = OutcomeRules(
     validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),)
@@ -145,3 +152,22 @@ def test_completion_bounds_a_body_that_is_one_json_value(monkeypatch: pytest.Mon
     assert answer.fault == "the body is longer than 1 MiB"
     answer.close(20, complete=True)
     assert answer.outcome_events == []
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "text"),
+    [
+        (429, {}, "engine dead"),
+        (503, {"retry-after": "5"}, "engine dead"),
+        (503, {}, "busy, as the engine is dead"),
+        (400, {}, "too long for a dead engine"),
+        (422, {}, "engine dead"),
+    ],
+)
+def test_error_response_of_a_dead_engine_is_an_http_error(status: int, headers: dict[str, str], text: str) -> None:
+    """Whatever else it looks like: shed, or a refusal."""
+    rules = replace(RULES, plain_validation=frozenset({400, 422}))
+    body = orjson.dumps({"error": {"message": text, "code": status}})
+    assert error_response_event(status, "X", headers, body, rules).outcome == "http_error"
+    healthy = orjson.dumps({"error": {"message": text.replace("dead", "fine"), "code": status}})
+    assert error_response_event(status, "X", headers, healthy, rules).outcome != "http_error"

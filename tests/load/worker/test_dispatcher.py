@@ -109,6 +109,9 @@ def test_dispatcher_open_phase_never_waits_and_counts_from_due(server: Any, chil
     assert max(in_flight(child.rows())) == 4
     dues = [r["due_ns"] for r in sent]
     assert dues == sorted(dues)
+    # The plan's grid of 25 ms: neither the moment of sending nor that of building.
+    assert {(due - dues[0]) % 25_000_000 for due in dues} == {0}
+    assert {r["id"]: r["due_ns"] for r in child.rows("end")} == {r["id"]: r["due_ns"] for r in sent}
     assert all(r["at_ns"] >= r["due_ns"] for r in sent)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import gevent
+import orjson
 import pytest
 
 from loadchaos.core.errors import LedgerError
@@ -101,3 +102,30 @@ def test_recorder_raises_an_unwritable_ledger_in_all_waiting_requests(
     assert len(errors) == 3
     assert "No space left" in errors[0]
     assert not record.in_flight
+
+
+def test_recorder_close_syncs_rows_that_were_held(
+    record: RequestRecorder, begin: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of compact mode and held rows are in the file, and on the disk, before it is closed."""
+    ledger = tmp_path / "requests-0.jsonl"
+    on_disk: list[bytes] = []
+    monkeypatch.setattr("loadchaos.core.ledger.writer.os.fsync", lambda _fd: on_disk.append(ledger.read_bytes()))
+    record.set_compact(True)
+    request_id = begin().encode()
+    record.hold()
+    record.phase(0, 7, "end")
+    assert request_id not in ledger.read_bytes()
+    record.close()
+    assert len(on_disk) == 1
+    assert request_id in on_disk[0]
+    assert b'"round":7' in on_disk[0]
+
+
+def test_recorder_rows_keep_the_time_a_request_was_due(begin: Callable[[], str], tmp_path: Path) -> None:
+    """The fixture's requests were due at 0; they begin now."""
+    begin()
+    rows = [orjson.loads(line) for line in (tmp_path / "requests-0.jsonl").read_bytes().splitlines()]
+    (row,) = [row for row in rows if row["row"] == "begin"]
+    assert row["due_ns"] == 0
+    assert row["at_ns"] > 0
