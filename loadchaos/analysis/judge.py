@@ -35,7 +35,7 @@ from loadchaos.analysis.verdict.exact_lengths import ExactLengths
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
-from loadchaos.analysis.verdict.run_health import RunHealth
+from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -315,7 +315,7 @@ class Judge:
         failures = self._accepted(terms)
         episodes = self._tracker.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
-        figures = rules.figures_of(failures, episodes, self._figures(episodes, terms.expect))
+        figures = rules.figures_of(failures, episodes, self._figures(episodes, terms))
         judged = rules.expectations(terms, figures)
         error_budget.excuse(failures, judged, figures.errors[""].n)
         checks += rules.uncovered(failures, judged)
@@ -347,7 +347,7 @@ class Judge:
                 self._mechanisms.exposures.get(exposure, 0),
                 exposure.replace("_", " "),
             ),
-            "generator": self._health.generator(self._stats),
+            "generator": self._health.generator(self._stats, terms),
             "exposures": dict(self._mechanisms.exposures),
             "incidents": [
                 {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
@@ -433,18 +433,21 @@ class Judge:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
         return checks
 
-    def _figures(self, episodes: list[Incident], expect: Sequence[str]) -> ExpectationInputs:
-        why = [w for p in self._stats.phases.values() if (w := p.limit_reason())]
+    def _figures(self, episodes: list[Incident], terms: Terms) -> ExpectationInputs:
+        late = [w for p in self._stats.phases.values() if (w := p.limit_reason())]
+        phases = self._stats.phases.items()
+        slots = [w for n, p in phases if (w := p.slots_reason(slots_of(terms, n)))]
+        void = f"the load generator was the limit: {late[0]}" if late else slots[0] if slots else None
         down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
         return ExpectationInputs(
             counts=dict(self._exact_lengths.mismatches),
-            ok=self._stats.ok_parts(shed_allowed(expect)),
+            ok=self._stats.ok_parts(shed_allowed(terms.expect)),
             errors=self._stats.error_parts(),
             outcomes={**self._stats.outcomes, "": self._stats.total()},
             latency={**self._stats.latency, "": self._stats.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],
             away_s=max(((self._health.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
-            void=f"the load generator was the limit: {why[0]}" if why else None,
+            void=void,
             drifts=self._growth.growths(),
         )
 

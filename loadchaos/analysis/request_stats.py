@@ -74,10 +74,19 @@ class PhaseStats:
         lag, e2e = self.lag.quantile(0.5), self.e2e.quantile(0.5)
         if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
             return f"median generator delay {lag / 1e6:.0f} ms"
-        if self.no_slot > 0.01 * (self.ended + self.no_slot):
-            many = "request" if self.no_slot == 1 else "requests"
-            return f"{self.no_slot} {many} missed because all users were busy"
         return None
+
+    def slots_reason(self, limit: str) -> str | None:
+        """Reason why requests of this phase were not sent: `limit` was reached.
+
+        The limit is the profile's, and the server reached it by slow answers.
+        """
+        if self.no_slot <= 0.01 * (self.ended + self.no_slot):
+            return None
+        e2e = self.e2e.quantile(0.5)
+        slow = f", as answers took {e2e / S:.3g} s (median)" if e2e is not None else ", as no request was answered"
+        missed = f"{self.no_slot} request{'s were' if self.no_slot > 1 else ' was'} not sent"
+        return f"{limit} was reached{slow}: {missed}"
 
 
 class RequestStats:

@@ -264,6 +264,7 @@ class Terms:
         expect: expectations such as `engine_deaths == 0`.
         accept: accepted failures with `id`, `because`, `until` and `at_most`.
         requires: mechanisms such as `images` or `speculative_decoding`.
+        in_flight: text that names the most requests in flight, for each load phase.
         exposure: `count` and `at_least`; None: nothing is required.
     """
 
@@ -276,6 +277,7 @@ class Terms:
     attacks: Sequence[str] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    in_flight: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON; `from_json` reads it back."""

@@ -94,6 +94,14 @@ class Phase(ProfilePart):
             return self.users or self.concurrency or 1
         return self.max_in_flight or (self.burst if self.burst is not None else DEFAULT_IN_FLIGHT)
 
+    def describe_slots(self) -> str:
+        """Describe the limit of requests in flight, and who set it."""
+        if self.kind == "closed":
+            return f"the profile's number of users ({self.slots})"
+        if self.max_in_flight:
+            return f"the profile's max_in_flight of {self.slots}"
+        return f"the default max_in_flight of {self.slots}"
+
 
 def unrolled(phases: Iterable[Phase]) -> Iterator[Phase]:
     """Yield every phase, with repeated phases as often as they repeat."""

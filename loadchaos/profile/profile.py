@@ -176,6 +176,7 @@ class Profile(ProfilePart):
                 "total": self.limits.total,
             },
             seed=seed,
+            in_flight=[phase.describe_slots() for phase in self.load],
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -430,6 +430,8 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
         text += f"; {plural(resent, 'request')} sent again after an idle connection was closed without an answer"
     if pauses := generator.get("backed_off"):
         text += f"; {plural(pauses, 'pause')} of users after instant errors (limits: backoff)"
+    if slots := generator.get("slots"):
+        text += f"; {'; '.join(clean(s, 200) for s in slots)}. The load was lighter than planned"
     if not generator.get("limited"):
         return text
     why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"

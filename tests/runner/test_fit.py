@@ -70,6 +70,18 @@ def test_no_huge_prompt_follows_where_a_server_has_no_limit(start: Any) -> None:
     assert run.check("substance")["verdict"] == "unknown"
 
 
+def test_slow_server_that_reaches_max_in_flight_is_no_limit_of_ours(start: Any) -> None:
+    load = [{"rate": "10/s", "law": "constant", "for": "3s", "max_in_flight": 4}]
+    with serving(ForeignServer(PAGES, first_s=1.0)) as server:
+        run = start("--target", server.url, load=load)
+        assert run.ends() == 3, run.output
+    generator = run.verdict()["generator"]
+    assert generator["limited"] is False
+    assert "the profile's max_in_flight of 4 was reached, as answers took 1" in generator["slots"][0]
+    assert "requests were not sent" in generator["slots"][0]
+    assert "itself was the limit" not in run.output
+
+
 def test_failure_and_incident_name_the_hostile_image(start: Any) -> None:
     images = ["rgb.png", "la.png"]
     data = (Path(__file__).parents[2] / "images" / "la.png").read_bytes()

@@ -342,8 +342,12 @@ class RunHealth:
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
 
-    def generator(self, stats: RequestStats) -> dict[str, Any]:
-        """Generator section of verdict.json: was the generator the limit?"""
+    def generator(self, stats: RequestStats, terms: Terms) -> dict[str, Any]:
+        """Generator section of verdict.json: was the generator the limit?
+
+        `slots`: limits of the profile that were reached because the server was slow.
+        """
+        slots = {n: p.slots_reason(slots_of(terms, n)) for n, p in sorted(stats.phases.items())}
         reasons = [f"phase {n}: {why}" for n, p in sorted(stats.phases.items()) if (why := p.limit_reason())]
         send = LogHistogram()
         for phase in stats.phases.values():
@@ -351,6 +355,7 @@ class RunHealth:
         return {
             "limited": bool(reasons),
             "why": reasons,
+            "slots": [f"phase {n}: {why}" for n, why in slots.items() if why],
             "lag_p99_s": _seconds(self.lag.quantile(0.99)),
             "send_lag_p99_s": _seconds(send.quantile(0.99)),
             "cpu_share_max": round(self.cpu_share, 3),
@@ -358,6 +363,11 @@ class RunHealth:
             "retries": stats.resent,
             "backed_off": sum(self._backed_off.values()),
         }
+
+
+def slots_of(terms: Terms, phase: int) -> str:
+    """Text that names the limit of requests in flight of a phase."""
+    return terms.in_flight[phase] if phase < len(terms.in_flight) else "max_in_flight"
 
 
 def _requests(n: int) -> str:

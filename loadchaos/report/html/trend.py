@@ -240,7 +240,8 @@ def _trend_run(folder: RunFolder, verdict: Mapping[str, Any]) -> TrendRun:
         exit_code=verdict.get("exit_code"),
         requests=sent,
         failures=[clean(f.get("id"), 80) for f in failures],
-        good=verdict.get("verdict") == "pass" and not (verdict.get("generator") or {}).get("limited"),
+        good=verdict.get("verdict") == "pass"
+        and not any((verdict.get("generator") or {}).get(k) for k in ("limited", "slots")),
         server=_server(folder, verdict, plan),
         rates=rates,
         figures={n: Figure(v, None, None, None, 0, "no baseline") for n, v in _latencies(verdict).items()},
