@@ -170,7 +170,10 @@ def _free_port(address: WebAddress) -> int:
 
 def _start_lines(web: WebUiSettings) -> str:
     host = web.host if ":" not in web.host else f"[{web.host}]"
-    lines = f"web UI: http://{host}:{web.port}/ (Start begins a run of {web.profile}; Ctrl-C here ends the session)"
+    link = f"?token={web.token}" if web.password is None else ""
+    lines = (
+        f"web UI: http://{host}:{web.port}/{link} (Start begins a run of {web.profile}; Ctrl-C here ends the session)"
+    )
     if web.password is not None:
         lines += f"\nlogin: loadchaos, password: {web.password} (for this session; sent unencrypted: use an SSH tunnel)"
     return lines

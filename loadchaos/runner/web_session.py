@@ -8,10 +8,11 @@ The UI writes button presses: Start into the session's commands.jsonl, all other
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -26,6 +27,7 @@ from loadchaos.runner.children import LOCUSTFILE, ChildProcess
 
 SESSION_VARIABLE = "LOADCHAOS_SESSION"
 _POLL_S = 0.5
+TOKEN_VARIABLE = "LOADCHAOS_WEB_TOKEN"  # noqa: S105 - the name of a variable
 PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
 
 
@@ -44,6 +46,7 @@ class WebUiSettings:
     users: int
     processes: int = 1
     password: str | None = None
+    token: str = field(default_factory=secrets.token_urlsafe, repr=False)
 
 
 class WebUiProcess(ChildProcess):
@@ -74,6 +77,8 @@ class WebUiProcess(ChildProcess):
         if web.password is not None:
             argv.append("--web-login")
             env[PASSWORD_VARIABLE] = web.password
+        else:
+            env[TOKEN_VARIABLE] = web.token
         await self.start(argv, env, self.log)
 
     def gone(self) -> set[int]:

@@ -18,6 +18,9 @@ from flask import Flask, Response, abort, redirect, request, session, url_for
 from flask_login import UserMixin, login_user
 
 PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
+TOKEN_VARIABLE = "LOADCHAOS_WEB_TOKEN"  # noqa: S105 - the name of a variable
+_LINK_ARGUMENT = "token"
+_ADMITTED = "loadchaos_admitted"
 TOKEN_HEADER = "X-Loadchaos-Token"  # noqa: S105 - the name of a header
 _USER = "loadchaos"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -64,6 +67,8 @@ def protect(web_ui: LocustWebUi) -> str:
     )
     app.debug = False
     local = web_ui.host in _LOOPBACK
+    # Without a password and without a token nobody gets in.
+    link_token = None if web_ui.web_login else os.environ.pop(TOKEN_VARIABLE, secrets.token_urlsafe())
     hosts = {f"{h}:{web_ui.port}" for h in ("127.0.0.1", "localhost", "[::1]")}
 
     @app.before_request
@@ -72,6 +77,8 @@ def protect(web_ui: LocustWebUi) -> str:
             abort(403, "unknown Host header: open http://127.0.0.1 instead of a host name")
         if request.method not in _SAFE_METHODS:
             _require_own_page()
+        if link_token is not None:
+            _require_link(link_token)
 
     def harden(response: Response) -> Response:
         # Locust allows every page to read its answers (CORS), which nothing here needs.
@@ -92,6 +99,18 @@ def require_token(token: str) -> None:
     """Abort with 403 unless the request carries our page's token."""
     if not hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), token.encode()):
         abort(403, "the page token is missing: reload the page")
+
+
+def _require_link(token: str) -> None:
+    """Abort with 403 unless the URL has the printed token, or the session began with it.
+
+    Another user of this machine can reach the port, too.
+    """
+    given = request.args.get(_LINK_ARGUMENT)
+    if given is not None and hmac.compare_digest(given.encode(), token.encode()):
+        session[_ADMITTED] = True
+    elif session.get(_ADMITTED) is not True:
+        abort(403, "the token is missing: open the URL that loadchaos printed, with its ?token=...")
 
 
 def _require_own_page() -> None:

@@ -21,8 +21,9 @@ from flask_cors import CORS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.load.webui import extension
+from loadchaos.load.webui import auth, extension
 
+LINK_TOKEN = "of-the-link"
 PORT = 8089
 
 
@@ -139,14 +140,17 @@ class Extended:
 
 
 @pytest.fixture
-def ui(tmp_path: Path) -> Extended:
+def ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Extended:
+    monkeypatch.setenv(auth.TOKEN_VARIABLE, LINK_TOKEN)
     runner = Runner()
     session = Writer(tmp_path / "session.jsonl", "test")
     target = "http://embedded-server"
     session.write({"row": "session", "what": "web", "profile": "small", "about": "x", "target": target, "users": 10})
     environment = Environment(FakeUi("127.0.0.1", runner), runner)
     extension.extend_web_ui(environment, tmp_path)
-    return Extended(tmp_path, session, environment.web_ui.app.test_client(), environment)
+    client = environment.web_ui.app.test_client()
+    client.get(f"/?token={LINK_TOKEN}", headers={"Host": f"127.0.0.1:{PORT}"})
+    return Extended(tmp_path, session, client, environment)
 
 
 # -- the real thing --------------------------------------------------------------------------------------------------
@@ -179,6 +183,11 @@ class Session:
             assert time.monotonic() < deadline and self.process.poll() is None, self.output
             time.sleep(0.05)
         return found[1]
+
+    def link(self, path: str) -> str:
+        """URL of a path, with the session's token."""
+        page, _, token = self.url.partition("?")
+        return f"{page}{path}?{token}"
 
     def runs(self) -> list[Path]:
         return sorted(self.home.glob("runs/*"))

@@ -1,8 +1,12 @@
 """The extension of Locust's web UI, over a fake Locust."""
 
 import json
+from pathlib import Path
 
-from tests.load.webui.conftest import PORT, Extended
+import pytest
+
+from loadchaos.load.webui import auth
+from tests.load.webui.conftest import LINK_TOKEN, PORT, Environment, Extended, FakeUi, Runner
 
 TARGET = "http://embedded-server"
 
@@ -152,10 +156,35 @@ def test_requests_from_another_page_change_nothing(ui: Extended) -> None:
 
 def test_requests_with_a_foreign_host_name_are_refused(ui: Extended) -> None:
     assert ui.client.get("/", headers={"Host": f"evil.example:{PORT}"}).status_code == 403
-    assert ui.client.get("/", headers={"Host": f"localhost:{PORT}"}).status_code == 200
+    assert ui.client.get(f"/?token={LINK_TOKEN}", headers={"Host": f"localhost:{PORT}"}).status_code == 200
 
 
 def test_other_pages_may_not_read_or_frame_ours(ui: Extended) -> None:
     answer = ui.get("/stats/requests", Origin="https://evil.example")
     assert "Access-Control-Allow-Origin" not in answer.headers
     assert answer.headers["X-Frame-Options"] == "DENY"
+
+
+def test_web_ui_on_loopback_needs_the_token_of_its_url(ui: Extended) -> None:
+    """A session begins with the token; another user of the machine has none."""
+    host = {"Host": f"127.0.0.1:{PORT}"}
+    stranger = ui.environment.web_ui.app.test_client()
+    for path in ("/", "/?token=guessed", "/?token=", "/stats/requests", "/loadchaos/state", "/loadchaos/cockpit.js"):
+        assert stranger.get(path, headers=host).status_code == 403, path
+    form = {"user_count": "10", "spawn_rate": "10"}
+    assert stranger.post("/swarm", headers=host, data=form).status_code == 403
+    assert ui.environment.runner.state != "running"
+    stranger.set_cookie(f"loadchaos-{PORT}", "forged", domain="127.0.0.1")
+    assert stranger.get("/stats/requests", headers=host).status_code == 403
+    assert stranger.get(f"/?token={LINK_TOKEN}", headers=host).status_code == 200
+    assert stranger.get("/stats/requests", headers=host).status_code == 200
+
+
+def test_web_ui_without_a_token_variable_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(auth.TOKEN_VARIABLE, raising=False)
+    runner = Runner()
+    environment = Environment(FakeUi("127.0.0.1", runner), runner)
+    auth.protect(environment.web_ui)
+    client = environment.web_ui.app.test_client()
+    for path in ("/", "/?token=", "/?token=None"):
+        assert client.get(path, headers={"Host": f"127.0.0.1:{PORT}"}).status_code == 403

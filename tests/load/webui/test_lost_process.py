@@ -24,7 +24,7 @@ def loaded(session: Session, processes: int) -> list[dict[str, Any]]:
     """
     form = {"user_count": "10", "spawn_rate": "10"}
     deadline = time.monotonic() + 90
-    assert httpx.post(f"{session.url}swarm", data=form, trust_env=False, timeout=30).json()["success"]
+    assert httpx.post(session.link("swarm"), data=form, trust_env=False, timeout=30).json()["success"]
     while True:
         files = [path.read_text().splitlines() for run in session.runs() for path in run.glob("requests-*.jsonl")]
         if len(files) == processes and all(any('"end"' in line for line in lines) for lines in files):

@@ -133,7 +133,7 @@ def test_web_ui_page_learns_of_a_load_it_did_not_start(browser: Browser, web: Ca
     browser.open(session.url)
     browser.until(button("Start"), "Locust's form")
     form = {"user_count": "10", "spawn_rate": "10"}
-    assert httpx.post(f"{session.url}swarm", data=form, trust_env=False).json()["success"]
+    assert httpx.post(session.link("swarm"), data=form, trust_env=False).json()["success"]
     browser.until(button("Stop"), "the load that goes on, with its button to stop it")
     browser.click(tab("Attacks"), "the Attacks tab")
     browser.click(button("Stop"), "Stop")
