@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import group
-from loadchaos.analysis.classify.last_words import SUSPICIOUS, Candidate, LastWords, says_error
+from loadchaos.analysis.classify.last_words import Candidate, LastWords, is_suspicious, says_error
 from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
@@ -145,7 +145,7 @@ class Classifier:
         if not state.served and _ANSWERED in line:
             state.starting, state.served = False, True
         idle = not state.open and line_no > state.attend_until
-        if idle and not self._signatures.may_match(line) and SUSPICIOUS.search(line) is None:
+        if idle and not self._signatures.may_match(line) and not is_suspicious(line):
             return []  # nine lines in ten end here
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns)
@@ -379,7 +379,7 @@ class Classifier:
 
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
         """Keep a line that no rule knows as a candidate for the cause of a death."""
-        if SUSPICIOUS.search(line.text) is None and line.level not in _ERRORS:
+        if line.level not in _ERRORS and not is_suspicious(line.text):
             return
         if self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text):
             return
