@@ -386,7 +386,7 @@ class Judge:
         return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._failure_json(failure)})
 
     def _zero_ns(self) -> int | None:
-        """Time zero of the run: its first request, else the begin of the load or of the run."""
+        """Time zero of the run: first request, else begin of load or run."""
         return self._stats.first_sent_ns or self._health.load_begin_ns or self._health.begin_ns
 
     def _failure_json(self, failure: Failure) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: s
         return
     other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""
     raise AuthorizationError(
-        f"loadchaos did not start the server at {asked}, and this run can harm it: {'; '.join(reasons)}. {problem} "
+        f"the server at {asked} was not started by loadchaos, and this run can harm it: {'; '.join(reasons)}. {problem} "
         f"To allow the run, add {option}{asked}{other}"
     )
 

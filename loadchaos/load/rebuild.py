@@ -71,7 +71,7 @@ def store(
 
 
 def _requests(incident: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each request of an incident once: failed ones, those in flight, then others."""
+    """Yield each request of an incident: failed, in flight, then others."""
     found_ids = set()
     flying = {r.get("id") for r in incident.get("in_flight") or ()}
     for name, in_flight in (("examples", False), ("in_flight", True), ("admitted", False)):

@@ -115,7 +115,7 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
 
 
 def _judged(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
-    """Fold all rows and make the verdict; rows that are not accepted count as bad."""
+    """Fold all rows and make the verdict; refused rows count as bad."""
     reader, judge, series = Reader(folder, accept), Judge(), Series()
     for row in progress.rows(reader.new(final=True), "judging", say):
         judge.feed(row)

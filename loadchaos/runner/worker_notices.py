@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
-from loadchaos.core.units import format_duration
+from loadchaos.core.units import describe_duration
 from loadchaos.profile.profile import Limits
 from loadchaos.runner.options import Master
 
@@ -39,9 +39,9 @@ class WorkerNotices:
         typed = as_typed(row)
         if typed["row"] == "heartbeat" and typed.get("backed_off") and not self._backoff_told:
             self._backoff_told = True
-            first, most = format_duration(self._limits.backoff), format_duration(self._limits.backoff_max)
+            first, most = describe_duration(self._limits.backoff), describe_duration(self._limits.backoff_max)
             self._print(
-                f"users wait after instant errors: {first}, doubled after each error in a row, {most} at most "
+                f"users wait after instant errors: {first}, doubled after each further error, at most {most} "
                 "(limits: backoff, backoff_max)"
             )
         if typed["row"] == "disk":

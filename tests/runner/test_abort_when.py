@@ -43,7 +43,7 @@ def test_abort_when_ends_a_run_of_errors(start: Any, broken: RawServer) -> None:
     assert "ended early by abort_when: error_rate > 50% for 2s" in delivered["actual"]
     assert "the load ends early: error_rate > 50% for 2s" in run.output
     assert (
-        run.output.count("users wait after instant errors: 100ms, doubled after each error in a row, 2s at most") == 1
+        run.output.count("users wait after instant errors: 100 ms, doubled after each further error, at most 2 s") == 1
     )
     assert verdict["generator"]["backed_off"] > 0
     assert sum(verdict["outcomes"].values()) < 200, "users back off"

@@ -54,7 +54,7 @@ def _constant(in_flight: Sequence[Point]) -> bool:
 
 
 def stable_queue(waiting: Sequence[Point]) -> bool:
-    """True when a count of the server is the same at the end; true without counts."""
+    """True when a count of the server did not change, or without counts."""
     if len(waiting) < 3:
         return True
     third = max(1, len(waiting) // 3)

@@ -338,7 +338,7 @@ class IncidentTracker:
         return incident
 
     def _take_requests(self, incident: Incident) -> None:
-        """Take the requests in flight, and the newest ones, at the moment the incident began."""
+        """Take the requests in flight and the newest ones at its begin."""
         incident.in_flight = self._stats.in_flight_at(incident.opened_ns)
         incident.admitted = self._stats.admitted_until(incident.opened_ns)
 

@@ -16,6 +16,7 @@ _TEXT_ALONE_NS = 10 * S  # a server with a dead engine and /health 200: vLLM 0.8
 _LATER_NS = 300 * MS
 _LAST_WORD_NS = 300 * MS  # time that the log has to show an orderly shutdown
 _NEAR_NS = 10 * S
+_OWN_TITLE = re.compile(r"\b[A-Za-z]+::\w+")  # VLLM::EngineCore, sglang::scheduler_TP0
 _INTERPRETER = re.compile(r"(?:\S*/)?python[\d.]*(?: -[^mc\s]\S*)*(?: -m)? (?=[^-\s])")
 
 Sign = tuple[int, str]  # its first time, and its text
@@ -162,5 +163,7 @@ def _short_title(title: str) -> str:
 
     A title that the process has set (`VLLM::EngineCore`) stays.
     """
+    if (own := _OWN_TITLE.search(title)) is not None:
+        return own[0]
     program = _INTERPRETER.sub("", title, count=1).partition(" ")[0]
     return program.rpartition("/")[2]

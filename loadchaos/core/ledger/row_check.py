@@ -21,7 +21,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class _Kind:
-    """What is checked of one kind.
+    """Checks of one kind of row.
 
     `fields` has the exact types of each field, None where its parts are checked by its hint.
     """
@@ -32,7 +32,7 @@ class _Kind:
 
 
 def fits_its_kind(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row has the essential fields of its kind, and the right types.
+    """True if a row has the essential fields of its kind with right types.
 
     Of an unknown kind only the tag and the time count.
     """

@@ -95,7 +95,7 @@ class Options(BaseModel):
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
             f"{len(self.rungs())} cases around the context limit: {self.band} tokens from it in steps of "
-            f"{self.step}{above}; answers {' or '.join(_REACH_TEXTS[reach] for reach in self.output)}"
+            f"{self.step}{above}; answers {', '.join(_REACH_TEXTS[reach] for reach in self.output)}"
         )
 
 

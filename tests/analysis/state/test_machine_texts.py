@@ -104,6 +104,7 @@ def test_state_ignores_a_death_marker_alone(world: Any) -> None:
     ("title", "shown"),
     [
         ("VLLM::EngineCore", "VLLM::EngineCore"),
+        ("/venv/bin/python -m loadchaos.simulator.engine.process VLLM::EngineCore 4", "VLLM::EngineCore"),
         (
             "/home/me/venv/bin/python -m vllm.entrypoints.openai.api_server --port 1",
             "vllm.entrypoints.openai.api_server",
