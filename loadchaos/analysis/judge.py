@@ -35,6 +35,7 @@ from loadchaos.analysis.verdict.exact_lengths import ExactLengths
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
+from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.core.ledger.rows import (
     AttackRow,
@@ -80,7 +81,7 @@ class Judge:
             ImageCacheHits(),
         )
         self._growth, self._kernel = GrowthTracker(), KernelLog()
-        self._ladder = LengthLadder()
+        self._ladder, self._open_restarts = LengthLadder(), OpenRestarts()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[FailureRow | IncidentRow] = []
@@ -102,6 +103,7 @@ class Judge:
         self._detectors.feed(row)
         self._growth.feed(row)
         self._images.feed(row)
+        self._open_restarts.feed(row)
         if self._health.newest_ns - self._polled_ns > S // 4:
             self._polled_ns = self._health.newest_ns
             self._poll(self._health.newest_ns)
@@ -346,6 +348,7 @@ class Judge:
                 figures.counts["engine_deaths"],
                 self._mechanisms.exposures.get(exposure, 0),
                 exposure.replace("_", " "),
+                open_restart=self._open_restarts.check() is not None,
             ),
             "generator": self._health.generator(self._stats, terms),
             "exposures": dict(self._mechanisms.exposures),
@@ -422,6 +425,8 @@ class Judge:
         ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exact_lengths.checks(terms.expect)
+        open_restart = self._open_restarts.check()
+        checks += [open_restart] if open_restart is not None else []
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._detectors.checks]
         idle = dict(self._attacks.without_effect(terms.attacks))

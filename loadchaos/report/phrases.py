@@ -207,6 +207,9 @@ CHECKS = {
         "",
         "run it against a server that no other client uses, without attacks that reset its caches",
     ),
+    "open_restart": CheckText(
+        "restarts at the end", "", "run longer: a server that restarts in the last seconds is not recognised in time"
+    ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
     "exact_lengths": CheckText("prompt lengths as planned"),
     "image_usage": CheckText("image tokens in the usage of answers"),

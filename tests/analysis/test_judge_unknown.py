@@ -263,3 +263,42 @@ def test_judge_is_deterministic(history: Any) -> None:
 
 
 # --- findings -----------------------------------------------------------------------------------------------------------
+
+
+def test_judge_leaves_a_truncated_log_unknown(history: Any) -> None:
+    history.begin().log("INFO hello").work(20)
+    history.rows[1]["server_logs"] = ["server.log"]
+    gap = {"replica": "server", "source": "log", "seconds": 0.0}
+    history.add("log", source="server.log", file="watch/logs/a.log", line=1, text="INFO hello")
+    history.add("gap", **gap, why="the log was truncated from 900 to 0 bytes; lines may be lost")
+    verdict = history.work(5).end().verdict()
+    assert history.unknowns(verdict) == {"server_log"}
+    assert "lines may be lost" in next(c["actual"] for c in verdict["checks"] if c["name"] == "server_log")
+
+
+@pytest.mark.parametrize("with_start_time", [True, False])
+def test_judge_leaves_a_restart_at_the_end_open(history: Any, with_start_time: bool) -> None:
+    if not with_start_time:
+        history.start_time = None
+    history.begin().work(30)
+    history.generated = 0.0
+    if with_start_time:
+        history.start_time += 25
+    verdict = history.work(4).end().verdict(expect=["engine_deaths == 0"])
+    assert verdict["verdict"] == "unknown"
+    assert history.unknowns(verdict) == {"open_restart"}
+    assert verdict["worth"] == "Not assessed: the server may have restarted at the end"
+
+
+def test_judge_settles_a_restart_and_leaves_alternating_servers_alone(make_history: Any) -> None:
+    settled = make_history().begin().work(20)
+    settled.start_time, settled.generated = settled.start_time + 25, 0.0
+    verdict = settled.work(30).end().verdict()
+    assert verdict["verdict"] == "fail"
+    assert "open_restart" not in {c["name"] for c in verdict["checks"]}
+    several = make_history().begin()
+    for i in range(20):
+        several.start_time = 1_700_000_000.0 + 100 * (i % 2)
+        several.work(1)
+    verdict = several.end().verdict()
+    assert "open_restart" not in {c["name"] for c in verdict["checks"]}

@@ -35,6 +35,7 @@ _PROBE_GAP_S = 30.0
 _GAP_S = 10.0
 _LOG_LOST = ("could not be written", "dropped", "not recorded")
 """Texts in the `why` of a log gap after which a part of the server's log is missing for good."""
+_MAY_BE_LOST = "lines may be lost"
 _MOST_BY_HAND = 50
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
@@ -76,6 +77,7 @@ class RunHealth:
         self._replaced: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
         self._fitted_as: dict[tuple[str, str], str] = {}
+        self._log_loss = ""
         self._log_lines = 0  # of the logs that --server-log names
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
@@ -160,6 +162,8 @@ class RunHealth:
             self._longest_gap = ((at_ns - since_ns) / S, since_ns)
 
     def _on_gap(self, row: GapRow) -> None:
+        if row.get("source") == "log" and _MAY_BE_LOST in str(row.get("why")):
+            self._log_loss = self._log_loss or str(row.get("why"))
         if len(self._gaps) < 10_000:
             gap = (str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0), str(row.get("why") or ""))
             self._gaps.append(gap)
@@ -328,6 +332,8 @@ class RunHealth:
     def _logged(self) -> Check:
         """Check of a server log; one without lines is likely of another server."""
         logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
+        if self._log_loss:
+            return Check("server_log", "log lines", f"{logs}: {self._log_loss}", "unknown")
         if self._log_lines:
             return Check("server_log", "log lines", f"{self._log_lines:,} lines from {logs}", "pass")
         return Check("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")

@@ -144,12 +144,17 @@ def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
     return _EXIT[decision]
 
 
-def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
-    """Statistical strength: the crash rate met, or the one excluded at 95 %."""
+def worth(decision: Decision, deaths: int, exposures: int, what: str, *, open_restart: bool = False) -> str:
+    """Statistical strength: the crash rate met, or the one excluded at 95 %.
+
+    `open_restart`: a restart at the end is neither confirmed nor excluded, so that no deaths are no proof.
+    """
     what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
     if deaths:
         met = f"{deaths:,} in {exposures:,} {what}"
         return f"Crash rate {_percent(deaths / exposures)} ({met})" if exposures > deaths else f"Crashes: {met}"
+    if open_restart:
+        return "Not assessed: the server may have restarted at the end"
     if decision == "unknown":
         return "Not assessed: the verdict is unknown"
     bound = upper_bound_at_zero(exposures)
