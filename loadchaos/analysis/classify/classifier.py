@@ -142,7 +142,7 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if not state.served and _ANSWERED in line:
+        if not state.served and (_ANSWERED in line or "Avg prompt throughput" in line or "Decode batch" in line):
             state.starting, state.served = False, True
         idle = not state.open and line_no > state.attend_until
         if idle and not self._signatures.may_match(line) and not is_suspicious(line):
