@@ -1,6 +1,7 @@
 """Admin attacks: calls to the server's own admin endpoints.
 
-They reset caches, pause the server, put it to sleep or abort requests. Its answer is recorded unchanged.
+They reset caches, pause the server, put it to sleep or abort requests. Its answer is recorded unchanged. The operations
+of each server are the table of its dialect (server/dialects/): loading a LoRA adapter, for example.
 """
 
 from __future__ import annotations

@@ -98,8 +98,19 @@ class _Source:
     served: bool = False
     stopped_line: int = -_ENDED_IN_ORDER
     ending: tuple[Trace, Match] | None = None
+    record_line: int = 0  # the newest line with a level of its own
+    warned: list[Match] = field(default_factory=list)  # matches of the traceback after a warning
+    warned_line: int = 0
     crash: tuple[Match, NativeStack] | None = None
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
+
+    def ended_in_traceback(self) -> bool:
+        """True if the log ends with a traceback that no logger reported."""
+        if self.ending is None:
+            return False
+        trace, match = self.ending
+        line: int = match.evidence["line"]
+        return self.last_line - line <= _LAST_WORDS and (not trace.warned or self.record_line < line)
 
 
 @dataclass(slots=True)
@@ -215,7 +226,12 @@ class Classifier:
                     found += self._ended(writer, line, _Position(source, state, last.line_no, None))
             state.writers.clear()
             state.open = 0
-            if died and state.ending is not None and state.last_line - state.ending[1].evidence["line"] <= _LAST_WORDS:
+            if died and state.record_line < state.warned_line:
+                # Nothing was logged after the traceback, so that it ended the process. The warning before it is unrelated.
+                for match in state.warned:
+                    match.warned = False
+            if died and state.ended_in_traceback():
+                assert state.ending is not None
                 if not state.served and not self._live:
                     state.ending[1].starting = True
                 found.append(state.ending[1])
@@ -243,10 +259,12 @@ class Classifier:
         state, line = position.state, strip_prefixes(text)
         if len(line.text) > _LONGEST_LINE:
             line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
-        process = line.writer or (state.carry if not line.level else "")
+        marked, process = bool(line.writer), line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
         line = LogLine(line.text, process, line.level, line.clock_s)
+        if line.level:
+            state.record_line = position.line_no
         writer = self._writer(state, process)
         if writer.trace is None and HEADER not in line.text:
             return self._plain(writer, line, position)
@@ -254,9 +272,12 @@ class Classifier:
         if HEADER in body:
             found = self._begin(writer, line, body, position)
             if writer.trace is not None:
-                level = line.level or strip_prefixes(expand(before)[-1]).level
+                previous = strip_prefixes(expand(before)[-1])
+                level = line.level or previous.level
                 writer.trace.logged |= bool(line.level) or level in _LOG_LEVELS
                 writer.trace.warned |= level == _WARNS
+                # A logger that marks its process marks its traceback, too; Python marks nothing when it ends.
+                writer.trace.may_be_uncaught |= bool(previous.writer) and not marked and not line.level
                 writer.trace.loud |= level in _ERRORS or (not level and says_error(before))
             return found
         trace = writer.trace
@@ -289,6 +310,8 @@ class Classifier:
             found = self._plain(writer, LogLine(before, line.writer, line.level, line.clock_s), position)
         if writer.trace is None:
             state.open += 1
+        if len(state.warned) > _MOST_WRITERS:
+            state.warned.clear()
         follows = writer.last is not None and writer.chained
         if not follows:
             self._chain += 1
@@ -301,6 +324,7 @@ class Classifier:
             line.level,
             logged=logged,
             warned=last is not None and last.warned,
+            may_be_uncaught=last is not None and last.may_be_uncaught,
             named=last is not None and last.named,
             loud=last is not None and last.loud,
         )
@@ -329,7 +353,8 @@ class Classifier:
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
-        if trace.exception and not trace.logged and trace.exception not in _ENDINGS:
+        unlogged = not trace.logged or (trace.warned and trace.may_be_uncaught)  # `close` decides
+        if trace.exception and unlogged and trace.exception not in _ENDINGS:
             state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
         found = self._scan(line, position, trace)
         found += self._in_frames(trace, line, position)
@@ -440,6 +465,9 @@ class Classifier:
             engine_side=any(p.search(f.path) for p in self._signatures.engine for f in frames),
         )
         match = match_of(signature, hit_in, self._signatures.known)
+        if trace is not None and trace.warned and trace.may_be_uncaught:
+            position.state.warned.append(match)
+            position.state.warned_line = position.line_no
         match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
         match.starting = position.state.starting and not self._live
         return match

@@ -49,7 +49,8 @@ class Trace:
 
     Chained tracebacks share `chain`.
 
-    `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `loud`: it was an error.
+    `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `may_be_uncaught`:
+    the line before it may be of another record. `loud`: it was an error.
     `named`: a signature knows it or one that it follows from, and what is raised from that adds nothing.
     """
 
@@ -60,6 +61,7 @@ class Trace:
     message: str = ""
     logged: bool = False
     warned: bool = False
+    may_be_uncaught: bool = False
     named: bool = False
     loud: bool = False
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng, hash64
-from loadchaos.load.endpoints import chat
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 from loadchaos.load.payloads.base import Draft, Payload, output_tokens
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.server.dialects import DIALECTS
@@ -61,14 +61,14 @@ def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
 
 
 def _request(draft: Draft, step: Step, facts: Facts) -> Request:
-    dialect = DIALECTS.get(facts.dialect)
+    dialect, endpoint = DIALECTS.get(facts.dialect), ENDPOINTS[DEFAULT]
     exact, askable = _exact(draft), dialect is not None and bool(dialect.exact_output)
     length_known = draft.text_tokens is not None and draft.image_tokens_known and draft.length_known
     tokens = (draft.text_tokens or 0) + draft.image_tokens if length_known else None
     return Request(
         step,
-        chat.path(facts.dialect),
-        chat.body(draft, step, facts),
+        endpoint.path(facts.dialect),
+        endpoint.body(draft, step, facts),
         step.stream,
         tokens,
         draft.images,
