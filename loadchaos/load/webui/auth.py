@@ -102,7 +102,7 @@ def require_token(token: str) -> None:
 
 
 def _require_link(token: str) -> None:
-    """Abort with 403 unless the URL has the printed token, or the session began with it.
+    """Abort with 403 unless the URL or the session has the link's token.
 
     Another user of this machine can reach the port, too.
     """
