@@ -20,6 +20,7 @@ _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
 _MOST_SHOWN = 3
 _LONGEST = 400
+_BEFORE_API = 30  # for what the API server only logged: request errors, most of the time
 _BEFORE, _AFTER = 400, 60  # lines around what shows the death
 _BEFORE_S, _AFTER_S = 60, 10  # the same by time
 _END = 8  # lines at the end of a log that may be its last words
@@ -101,7 +102,7 @@ class LastWords:
         line, kept = evidence.get("line"), self.kept.get(str(evidence.get("source") or ""), ())
         if not isinstance(line, int):
             return []
-        found = [c for c in kept if -_BEFORE <= c.line - line <= _AFTER and c.line != line]
+        found = [c for c in kept if -_reach(c) <= c.line - line <= _AFTER and c.line != line]
         return [c.to_json() for c in best(found)]
 
     def at_time(self, at_ns: int, replica: str | None, *, kernel: str = "") -> list[dict[str, Any]]:
@@ -174,6 +175,11 @@ def best(candidates: Iterable[Candidate]) -> list[Candidate]:
         if len(chosen) >= _MOST_SHOWN:
             break
     return list(chosen.values())
+
+
+def _reach(candidate: Candidate) -> int:
+    """Lines before a death within which a candidate may name it."""
+    return _BEFORE_API if candidate.rank < _FATAL and _distance(candidate.process) == 2 else _BEFORE
 
 
 def _distance(process: str) -> int:

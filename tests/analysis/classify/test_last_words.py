@@ -72,6 +72,12 @@ def test_errors_around_a_death_are_no_findings_of_their_own() -> None:
     assert failure.candidates[0]["text"] == PTX
 
 
+def test_request_error_long_before_a_death_is_no_candidate() -> None:
+    text = SERVES + TRACE.format(n=3) + '(APIServer pid=1) INFO: 10.0.0.7:1 - "POST /v1/x" 200 OK\n' * 60 + DIED + "\n"
+    [failure] = [f for f in classify_text(text) if f.severity == "engine_death"]
+    assert failure.candidates == ()
+
+
 def test_diagnosis_prints_the_candidates() -> None:
     diagnosis = Diagnosis("x")
     for line in f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n".splitlines():
