@@ -1,4 +1,4 @@
-"""`loadchaos launch`: start a server and report why it does not come up."""
+"""`loadchaos launch`: start a server and report why it does not become ready."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READY_WITHIN_S = 1200.0
     "--out", type=click.Path(path_type=Path), default=Path("launches"), show_default=True, help="Folder for the log."
 )
 def launch(command: tuple[str, ...], url: str | None, ready_within: float | None, check: bool, out: Path) -> None:
-    """Start a server and report why it does not come up.
+    """Start a server and report why it does not become ready.
 
     COMMAND is the server's command line, quoted or not: vllm serve MODEL --port 8000. A server is ready if /health and
     one request succeed. Ctrl-C stops the server. The server also stops if loadchaos is killed.

@@ -140,7 +140,7 @@ def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
     if pid is None:
         return
     if not urls:
-        raise OptionError("--pid needs --target: loadchaos knows the pid of a server that it starts; leave --pid out")
+        raise OptionError("--pid needs --target; omit --pid for a server that loadchaos starts")
     if profile.target.replicas:
         raise OptionError("--pid names one process but the profile has several replicas: leave it out")
     authorization.refuse_wrong_pid(pid, urls)

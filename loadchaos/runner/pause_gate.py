@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.units import describe_duration
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.run_attacks import RunAttacks
 from loadchaos.runner.server_under_test import ServerUnderTest
@@ -71,7 +72,7 @@ class PauseGate:
     def _move(self, *, opened: bool) -> None:
         why = f"server {self._server.state}"
         if not opened and self._policy != "stop":
-            why = f"waiting for the server, {self._longest_wait_s:g} s at most (Ctrl-C ends the run)"
+            why = f"waiting for the server, at most {describe_duration(self._longest_wait_s)} (Ctrl-C ends the run)"
         self._record.control("resume" if opened else "pause", why)
         self._record.event({"row": "gate", "at_ns": time.monotonic_ns(), "open": opened, "why": why})
         if opened:

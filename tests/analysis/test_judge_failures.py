@@ -33,7 +33,7 @@ def test_judge_fails_on_a_refused_valid_request(history: Any) -> None:
     assert verdict["verdict"] == "fail"
     failure = verdict["failures"][0]
     assert failure["id"] == "unexpected_rejection"
-    assert failure["remedy"].endswith("say so in the traffic: expect: [ok, rejected].")
+    assert failure["remedy"].endswith("add to the traffic: expect: [ok, rejected].")
     assert failure["title"].startswith("A valid request was refused: no such thing no such")
     assert failure["title"].endswith("…")
 

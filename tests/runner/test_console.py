@@ -26,7 +26,7 @@ def test_console_says_that_the_run_waits_for_the_server(start: Any, sim: Any, fo
     run = start("--target", server.url, **for_long, expect=["recovers_within <= 5m"]).loaded()
     server.process.kill()
     run.wait_for(row="gate", open=False)
-    words = "waiting for the server, 300 s at most (Ctrl-C ends the run)"
+    words = "waiting for the server, at most 5 min (Ctrl-C ends the run)"
     run.wait(lambda: words in run.output, "the words", 25)
     run.signal(signal.SIGINT)
     assert run.ends() == 130

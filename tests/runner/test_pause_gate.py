@@ -145,7 +145,7 @@ def test_pause_gate_waits_for_an_external_server_as_long_as_recovers_within(monk
     it = gate_of("wait", server, rows, within_s=300)
     asyncio.run(turns(it))
     assert it.stop_reason() is None
-    assert ("pause", "waiting for the server, 300 s at most (Ctrl-C ends the run)") in rows
+    assert ("pause", "waiting for the server, at most 5 min (Ctrl-C ends the run)") in rows
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 301)
     assert it.stop_reason() == "the server did not come back within 301 s"

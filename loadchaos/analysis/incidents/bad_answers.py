@@ -26,7 +26,7 @@ _AFTER_THE_END = {
 """Failures of outcome `wrong_output` by the begin of their text (load/wire/outcome.py): id and title."""
 _MOST_TEXT = 2_000
 _TITLE = 160
-_INTENDED = {"unexpected_rejection": "If the refusal is intended, say so in the traffic: expect: [ok, rejected]."}
+_INTENDED = {"unexpected_rejection": "If the refusal is intended, add to the traffic: expect: [ok, rejected]."}
 _TITLES = {
     "http_error": "Unexplained HTTP error", "stream_error": "Unexplained error in a stream",
     "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers aborted by the server",

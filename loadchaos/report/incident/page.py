@@ -145,7 +145,7 @@ def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
         f"- **cause**: {cause_text(incident)}",
     ]
     known = [known_text(k) for k in incident.get("known") or []]
-    rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: no issue known to loadchaos"]
+    rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none known to loadchaos"]
     rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident)]
     rows += [f"- **observed**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
     return [r for r in rows if r]

@@ -164,7 +164,7 @@ def _failure(page: _TextPage, verdict: Mapping[str, Any], folder: Path, i: int, 
     for known in failure.get("known") or []:
         page.field("known issue", known_text(known))
     if not failure.get("known") and blamed:
-        page.field("known issue", "no issue known to loadchaos")
+        page.field("known issue", "none known to loadchaos")
     page.field("what to do", remedy_text(failure.get("remedy")), "green")
     page.field("cause", cause_text(failure))
     page.field("accepted", accepted_text(failure))

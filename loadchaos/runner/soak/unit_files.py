@@ -223,7 +223,7 @@ def _cron(job: Job) -> str:
     if s.timezone != "UTC":
         lines.append("# cronie uses CRON_TZ; Debian's cron ignores it and uses the machine's time zone.")
     if s.catch_up == "once":
-        lines.append("# cron has no catch_up: once: it forgets missed starts; systemd and `loadchaos soak` do not.")
+        lines.append("# cron has no catch_up: once: missed starts are lost; systemd and `loadchaos soak` do not.")
     lines += [f"# Write {v}=... above the line: cron does not use the variables of your shell." for v in job.variables]
     lines += [f"CRON_TZ={s.timezone}", f"{s.cron} {command.replace('%', chr(92) + '%')}"]
     return "\n".join(lines) + "\n"
