@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.raw_server import Answer, RawServer, answer
+from tests.runner.raw_server import Answer, RawServer, answer, chunk
 
 EXACT = [{"name": "exact", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 32}}]
 LOAD = [{"rate": "20/s", "law": "constant", "for": "2s", "max_in_flight": 32}]
@@ -56,3 +56,18 @@ def test_requests_answered_with_429_are_not_ok(start: Any, serve: Any) -> None:
     (share,) = run.verdict()["expectations"]
     assert (run.verdict()["verdict"], share["verdict"]) == ("fail", "fail")
     assert "0 of 40 requests that had to succeed" in run.output
+
+
+def test_finish_error_with_text_of_a_death_is_one_request_failure(start: Any, serve: Any) -> None:
+    def reply(n: int, body: Any) -> Any:
+        if int(body["max_tokens"]) != 8 or n % 2:
+            return 200, answer(4)
+        words = f" EngineDeadError: EngineCore encountered an issue {'abcdefgh'[n % 8] * (n % 7 + 1)}"
+        return 200, [chunk(words), chunk(finish="error")]
+
+    run = ended(start, serve(reply), expect=[*ALIVE, "error_rate <= 60%"])
+    verdict = run.verdict()
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("unexplained_finish_error", "request")]
+    assert verdict["failures"][0]["accepted"], "within the error budget"
+    assert len(verdict["incidents"]) == 1
+    assert {r["verdict"] for r in verdict["expectations"]} == {"pass"}

@@ -22,7 +22,7 @@ _ABOUT_IT = re.compile(r"restart|start time|counters|process|behind (?:the|one) 
 
 @dataclass
 class _Server:
-    """One replica: processes and counters seen, and a move without explanation."""
+    """Processes and counters of one engine, and an unexplained move."""
 
     starts: list[float] = field(default_factory=list)
     tokens: float | None = None
@@ -34,7 +34,7 @@ class _Server:
 
 
 class OpenRestarts:
-    """Folds metrics, state and launch rows; `check` tells what is open at the end."""
+    """Folds metrics, state and launch rows; `check` is for the end."""
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, str], _Server] = {}
