@@ -349,6 +349,7 @@ class Judge:
                 self._mechanisms.exposures.get(exposure, 0),
                 exposure.replace("_", " "),
                 open_restart=self._open_restarts.check() is not None,
+                unproved=figures.unproved.get("engine_deaths"),
             ),
             "generator": self._health.generator(self._stats, terms),
             "exposures": dict(self._mechanisms.exposures),
@@ -443,7 +444,7 @@ class Judge:
         phases = self._stats.phases.items()
         slots = [w for n, p in phases if (w := p.slots_reason(slots_of(terms, n)))]
         void = f"the load generator was the limit: {late[0]}" if late else slots[0] if slots else None
-        down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
+        down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
         return ExpectationInputs(
             counts=dict(self._exact_lengths.mismatches),
             ok=self._stats.ok_parts(shed_allowed(terms.expect)),

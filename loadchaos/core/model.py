@@ -252,7 +252,7 @@ class Reply:
     text: str = ""
 
 
-DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
+DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "outages == 0", "ok_share >= 95%")
 """Expectations of a profile that states none."""
 
 

@@ -17,6 +17,7 @@ Kind = Literal["count", "share", "duration", "growth"]
 NAMES: dict[str, tuple[Kind, str]] = {
     "engine_deaths": ("count", "deaths of the server's engine"),
     "hangs": ("count", "times the server hung"),
+    "outages": ("count", "times every request failed for 3 s, whatever the cause; accepted errors count, too"),
     "failures": ("count", "kinds of failure, without accepted ones"),
     "ok_share": ("share", "share of requests that succeed, among those that had to"),
     "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
@@ -32,7 +33,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "drift.gpu_memory": ("growth", "growth per hour of used GPU memory"),
     "drift.ttft": ("growth", "growth per hour of the time to first token"),
     "drift.error_rate": ("growth", "growth per hour of the share of failed requests, in percentage points"),
-    "recovers_within": ("duration", "longest time from a server death until it is healthy again"),
+    "recovers_within": ("duration", "longest time from a server death, hang or outage until it is healthy again"),
 }
 """Figures of a whole run that an expectation can name, with their meaning.
 

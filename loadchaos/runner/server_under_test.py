@@ -21,7 +21,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.wait_idle import IdleWait
-from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, Dialect
+from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.monitor import (
     DCGM,
@@ -151,6 +151,8 @@ class ServerUnderTest:
             if dialect.health_knows_death != self._dialect.health_knows_death:
                 self._machines = self._new_machines(dialect)
             self._dialect = dialect
+            for machine in self._machines.values():
+                machine.known_server = dialect.name != UNKNOWN.name
         if self._monitor is not None:
             await self._monitor.stop()
         self._monitor = Monitor(
@@ -284,8 +286,11 @@ class ServerUnderTest:
 
     @property
     def down(self) -> bool:
-        """True when no replica can answer."""
-        return self.state in DOWN
+        """True when no replica can answer.
+
+        In an outage the load goes on: only its requests show the end.
+        """
+        return self.state in DOWN and not any(machine.outage for machine in self._machines.values())
 
     @property
     def dying(self) -> bool:

@@ -43,6 +43,9 @@ class World:
         self.body: str | None = None
         self.in_flight = 0
         self.tokens = 0
+        self.waiting_tokens = 0  # planned prompt tokens of requests without a first token
+        self.answers_at_once = False  # without a token: no request waits
+        self._silent_from = self.now
         self.working = False  # the engine steps: its counters and its CPU time grow
         self.metrics = True
         self.gauges_stale = False
@@ -58,12 +61,7 @@ class World:
             self.now += 50 * MS
             tick = self.now // (50 * MS)
             if tick % 5 == 0:
-                self.add(
-                    "heartbeat",
-                    in_flight=self.in_flight,
-                    tokens=self.tokens if self.in_flight else 0,
-                    file="requests-0",
-                )
+                self._beat()
                 self._probes()
             if self.working:
                 self.generated += max(1, self.tokens)
@@ -76,6 +74,21 @@ class World:
 
     def add(self, row: str, **more: Any) -> None:
         self.rows.append({"row": row, "at_ns": self.now, **more})
+
+    def _beat(self) -> None:
+        tokens = self.tokens if self.in_flight else 0
+        silence = self.now - self._silent_from
+        if tokens or not self.in_flight or self.answers_at_once:
+            silence, self._silent_from = 0, self.now
+        self.add(
+            "heartbeat",
+            in_flight=self.in_flight,
+            tokens=tokens,
+            file="requests-0",
+            waiting_tokens=self.waiting_tokens,
+            oldest_silence_ns=silence,
+            stream_silences_ns=[silence] * min(3, self.in_flight) if silence else [],
+        )
 
     def _probes(self) -> None:
         for what, says in (("tcp", self.tcp), ("health", self.health)):

@@ -16,7 +16,7 @@ from loadchaos.analysis.request_stats import S, Sent
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State
 
-Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure"]
+Kind = Literal["death", "hang", "unreachable", "outage", "terminated", "restart", "failure"]
 _WINDOW_NS = 60 * S
 _MOST_SHOWN = 50
 _NUMBER = re.compile(r"[\d.]+")
@@ -41,6 +41,10 @@ _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
         "Run py-spy dump --pid <engine core> before the hung process is restarted. Pass --server-log.",
     ),
     "unreachable": ("server_unreachable", "node", "Server unreachable: probes were neither answered nor refused", ""),
+    "outage": (
+        "outage_unexplained", "node", "Outage, cause unknown behind this gateway or network: every request failed",
+        "Let loadchaos see the server behind it: --server-log, --pid, or target.replicas with the server's own address.",
+    ),
     "terminated": ("server_terminated", "node", "Server was shut down (SIGTERM) during the load", ""),
     "failure": ("failure", "request", "", ""),
 }  # fmt: skip
@@ -295,9 +299,9 @@ def merged_kind(old: Kind, new: Kind) -> Kind:
 
     A hang that ends in a death is that death.
     """
-    order: tuple[Kind, ...] = ("failure", "unreachable", "hang", "restart", "death")
+    order: tuple[Kind, ...] = ("failure", "unreachable", "outage", "hang", "restart", "death")
     if new == "terminated":
-        return "terminated" if old in ("death", "terminated", "unreachable") else old
+        return "terminated" if old in ("death", "terminated", "unreachable", "outage") else old
     return new if old == "terminated" or order.index(new) > order.index(old) else old
 
 

@@ -77,7 +77,7 @@ class IncidentTracker:
             if about is not None:
                 about.note(at_ns, "; ".join(signs))
             return
-        kind = kind_of(to, was)
+        kind: Kind | None = "outage" if row.get("outage") else kind_of(to, was)
         if incident is None:
             after_load = self.load_end_ns is not None or self._while_stopping(at_ns)
             if kind is None or (to == "terminated" and after_load):
@@ -88,7 +88,7 @@ class IncidentTracker:
         incident.note(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
         if kind is not None:
             self._continue(incident, kind, to, row, signs)
-        if to in _UP or (to == "degraded" and incident.kind == "unreachable"):
+        if to in _UP or (to == "degraded" and incident.kind in ("unreachable", "outage")):
             incident.back_ns = at_ns
             self._end(incident, at_ns)
 

@@ -7,6 +7,7 @@ return /health 200, so progress is measured by our own tokens first and by the s
 
 from __future__ import annotations
 
+from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates
 from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
@@ -40,6 +41,11 @@ _ORCHESTRATOR_NS = 30 * S
 _PAGE_NS = 1 * S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
+_BREAKS_REQUESTS = frozenset(
+    {"connect_error", "reset", "http_error", "stream_error", "truncated", "http_unhandled_500"}
+)
+_ALIVE_NS = 3 * S
+_FEWEST_STREAMS = 3
 
 Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign, the signs
 
@@ -49,18 +55,25 @@ class StateMachine:
 
     `launched`: we launched it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
     that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica
-    alone, so that our tokens prove that it works.
+    alone, so that our tokens prove that it works. `known_server`: /health is the server's own and not a gateway's.
     """
 
     def __init__(
-        self, replica: str, launched: bool = False, dialect_knows_death: bool = True, *, sole: bool = True
+        self,
+        replica: str,
+        launched: bool = False,
+        dialect_knows_death: bool = True,
+        *,
+        sole: bool = True,
+        known_server: bool = True,
     ) -> None:
         self.replica = replica
         self.state: State = "starting"
-        self.knows_death = dialect_knows_death
+        self.knows_death, self.known_server = dialect_knows_death, known_server
+        self.outage = False  # every request fails, and nothing proves a death
         self._launched, self._sole = launched, sole
         self._traffic, self._network, self._processes = TrafficSignals(), NetworkSignals(), ProcessSignals()
-        self._counters, self._attacked = CounterSignals(), AttackEffects()
+        self._counters, self._attacked, self._client = CounterSignals(), AttackEffects(), ClientEvidence()
         self._evidence = DeathEvidence(self._traffic, self._network, self._processes, sole=sole)
         self._restarts = RestartDetector(self._counters)
         self._engines = EngineStates(replica)
@@ -108,9 +121,11 @@ class StateMachine:
         """Fold the row into its signals; False when it cannot change the state."""
         typed = as_typed(row)
         if typed["row"] == "heartbeat":
+            self._client.heartbeat(typed)
             if self._traffic.heartbeat(typed) and self._sole:
                 self._progressed(typed["at_ns"])
         elif typed["row"] == "end":
+            self._client.end(typed)
             if self._traffic.end(typed):
                 if self._sole:
                     self._progressed(typed["at_ns"])
@@ -142,8 +157,11 @@ class StateMachine:
 
     def _progressed(self, at_ns: int) -> None:
         before = max(self._progress_ns or 0, self._traffic.busy_since_ns or 0)
+        gap_ns = 0
         if before and self.state in ("healthy", "degraded") and not self._paused():
-            self._longest_gap_ns = max(self._longest_gap_ns, at_ns - before)
+            gap_ns = at_ns - before
+            self._longest_gap_ns = max(self._longest_gap_ns, gap_ns)
+        self._client.progressed(at_ns, gap_ns)
         self._progress_ns = max(self._progress_ns or 0, at_ns)
         self._worked_ns = self._progress_ns
 
@@ -199,7 +217,7 @@ class StateMachine:
             return (state, min(since_ns, earlier), signs)
         if self.state in ("dead", "terminated"):
             return self._recovery() or (self.state, 0, [])
-        return self._death() or self._hang_or_silence() or self._health()
+        return self._death() or self._outage() or self._hang_or_silence() or self._health()
 
     def _death(self) -> Verdict | None:
         """Judge signs of death: a proof makes it dead, anything less dying."""
@@ -218,6 +236,26 @@ class StateMachine:
             return "terminated", min(since_ns, ending[0]), [*texts, ending[1]]
         return ("dead" if proofs else "dying"), since_ns, texts
 
+    def _outage(self) -> Verdict | None:
+        """Judge requests that all fail while nothing proves a death."""
+        self.outage = False
+        if not self._sole or not self._was_up or self.state == "restarting":
+            return None
+        found = self._client.outage(self._now_ns, answers=self._answers())
+        if found is None or self._attacked.in_force(_BREAKS_REQUESTS, self._now_ns, _ALIVE_NS, by_ns=found[0] + S):
+            return None
+        self.outage = True
+        return "unreachable", found[0], [found[1]]
+
+    def _answers(self) -> bool:
+        """True when the server itself answered in the last 3 s.
+
+        A server whose metrics pages were read has to give these: /health may be a gateway's.
+        """
+        network = self._network
+        good_ns = self._counters.at_ns or (network.health_ok_ns if network.unhealthy_ns is None else None)
+        return self.known_server and good_ns is not None and self._now_ns - good_ns < _ALIVE_NS
+
     def _hang_or_silence(self) -> Verdict | None:
         silent = self._network.silent_since()
         if self.state == "unreachable" and silent is None:
@@ -230,26 +268,44 @@ class StateMachine:
             if self._now_ns - silent >= _UNREACHABLE_NS or self.state == "unreachable":
                 return "unreachable", silent, ["probes get no answer"]
             return self.state, silent, []
+        ended_ns = self._client.limit_stall(self._now_ns, busy=stuck_ns is not None) if self._sole else None
+        if ended_ns is not None and not self._paused():
+            return "hung", ended_ns, ["requests reach their time limit, and no token arrives on any"]
         if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
             return None
-        quiet_ns = self._now_ns - stuck_ns
         limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
         # A pause explains the silence after it; for a silence before it only up to the limit.
-        if (paused := self._paused()) and (quiet_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
+        paused = self._paused()
+        if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
             return "degraded", stuck_ns, [why, f"paused by our attack {paused}"]
-        idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
-        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
-            return "hung", stuck_ns, [why, "engine processes use no CPU"]
-        resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
-        if resting is not None and quiet_ns >= _HUNG_API_IDLE_NS:
-            return "hung", stuck_ns, [why, "engine and API server use no CPU"]
-        if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
-            return "hung", stuck_ns, [why, f"/health says: {self._network.unhealthy_body[:120]}"]
-        if quiet_ns >= limit_ns and silent is None:
-            return "hung", stuck_ns, [why, f"longer than the limit of {limit_ns // S} s"]
+        if (sign := self._hang_sign(stuck_ns, limit_ns, reachable=silent is None)) is not None:
+            return "hung", stuck_ns, [why, sign]
         if self.state == "hung":
             return "hung", stuck_ns, []  # no progress since: a sign that disappears is no recovery
         return "degraded", stuck_ns, [why]
+
+    def _hang_sign(self, stuck_ns: int, limit_ns: int, *, reachable: bool) -> str | None:
+        """Sign that silence since `stuck_ns` is a hang, None while it may be work."""
+        quiet_ns = self._now_ns - stuck_ns
+        idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
+        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
+            return "engine processes use no CPU"
+        resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
+        if resting is not None and quiet_ns >= _HUNG_API_IDLE_NS:
+            return "engine and API server use no CPU"
+        if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
+            return f"/health says: {self._network.unhealthy_body[:120]}"
+        if not reachable:
+            return None
+        if quiet_ns >= limit_ns:
+            return f"longer than the limit of {limit_ns // S} s"
+        may_work = self._processes.engine_seen(self._now_ns) or self._answers()
+        streams_ns = min(self._client.stall_limit_ns(self._now_ns), limit_ns)
+        if self._sole and not may_work and quiet_ns >= streams_ns:
+            n = self._client.stalled(streams_ns, self._now_ns)
+            if n >= _FEWEST_STREAMS:
+                return f"{n} or more streams silent for longer than {streams_ns / S:.3g} s, by its own gaps"
+        return None
 
     def _stuck(self) -> tuple[int | None, str]:
         """(since when, sign) of work without progress.
@@ -261,7 +317,7 @@ class StateMachine:
             n = self._traffic.in_flight(now)
             if n == 0:
                 return None, ""
-            since = max(self._traffic.busy_since_ns, self._progress_ns or 0)
+            since = max(self._traffic.busy_since_ns, self._progress_ns or 0, self._traffic.waiting_since(now))
             return since, f"{n} in flight, no tokens for {(now - since) / S:.1f} s"
         if (asked_ns := self._traffic.canary_since()) is not None and self._sole:
             since = max(asked_ns, self._progress_ns or 0)
@@ -335,6 +391,8 @@ class StateMachine:
             "to": target, "signs": signs, "since_ns": since_ns or self._now_ns,
             "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
         }  # fmt: skip
+        if self.outage and target == "unreachable":
+            row["outage"] = True
         if self.state == "unreachable" and target in ("healthy", "degraded"):
             self._restarts.settle(self._now_ns)
         was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
@@ -350,6 +408,7 @@ class StateMachine:
         elif target == "restarting":
             self._processes.forget_gone()
             self._evidence.forget()
+            self._client.forget()
             self._progress_ns = self._now_ns
         elif target == "healthy":
             self._was_up, self._healthy_ns = True, self._now_ns

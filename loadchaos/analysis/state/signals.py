@@ -40,6 +40,7 @@ class TrafficSignals:
 
     def __init__(self) -> None:
         self._workers: dict[str, tuple[int, int, int]] = {}  # in flight, at_ns, tokens since the heartbeat before
+        self._silences: dict[str, int | None] = {}  # by worker, the longest silence of a request; None: not told
         self.busy_since_ns: int | None = None
         self.last_token_ns: int | None = None
         self.dead_text_ns: int | None = None
@@ -68,6 +69,10 @@ class TrafficSignals:
         tokens = int(row.get("tokens") or 0)
         worker = str(row.get("file", row.get("worker", "")))
         self._workers[worker] = (int(row.get("in_flight") or 0), at_ns, tokens)
+        oldest_ns = row.get("oldest_silence_ns")
+        self._silences[worker] = (
+            oldest_ns if oldest_ns is None else max([oldest_ns, *row.get("stream_silences_ns", ())])
+        )
         self._settle(at_ns)
         if tokens > 0:
             self.last_token_ns = at_ns
@@ -91,6 +96,18 @@ class TrafficSignals:
     def in_flight(self, now_ns: int) -> int:
         """Requests in flight now, without workers that were silent for 2 s."""
         return sum(n for n, at_ns, _ in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS)
+
+    def waiting_since(self, now_ns: int) -> int:
+        """Begin of the longest silence of a request in flight; 0: unknown.
+
+        Requests that are answered at once, without a token, do not wait.
+        """
+        begins = [
+            0 if (silence_ns := self._silences[worker]) is None else at_ns - silence_ns
+            for worker, (n, at_ns, _) in self._workers.items()
+            if n and now_ns - at_ns <= _HEARTBEAT_FRESH_NS
+        ]
+        return min(begins, default=0)
 
     def silent_since(self, ns: int, now_ns: int) -> bool:
         """True when each live worker sent a heartbeat after `ns` without a token."""
@@ -250,12 +267,16 @@ class ProcessSignals:
                 return p.stopped_ns, f"{p.role} (pid {pid}) is stopped (T)"
         return None
 
+    def engine_seen(self, now_ns: int) -> bool:
+        """True while an engine core is observed on this machine."""
+        return any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
+
     def idle_since(self, now_ns: int, for_ns: int) -> int | None:
         """Time since when nothing behind the API server uses CPU.
 
         None if for less than `for_ns`; compilers count as work.
         """
-        fresh = any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
+        fresh = self.engine_seen(now_ns)
         return self._busy_ns if fresh and self._busy_ns and now_ns - self._busy_ns >= for_ns else None
 
     def all_idle_since(self, now_ns: int, for_ns: int) -> int | None:

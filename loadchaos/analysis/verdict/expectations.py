@@ -23,7 +23,7 @@ _OPS: Mapping[str, Callable[[float, float], bool]] = {
 _FEWEST_ANSWERS = 20
 _TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
 _COUNTS = (
-    "engine_deaths", "hangs", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
+    "engine_deaths", "hangs", "outages", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
 )  # fmt: skip
 
 
@@ -47,6 +47,8 @@ class ExpectationInputs:
     void: str | None = None
     drifts: Mapping[str, Growth | None] = field(default_factory=dict)
     errors: Mapping[str, Part] = field(default_factory=dict)
+    unproved: Mapping[str, str] = field(default_factory=dict)
+    """Counts that may be too low, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ def _figure(name: str, figures: ExpectationInputs) -> _Figure:
         traffic, rest = "", name
     if rest in _COUNTS:
         n = figures.counts.get(rest, 0)
+        if n == 0 and rest in figures.unproved:
+            return _Figure(None, f"0, but {figures.unproved[rest]}", "count")
         return _Figure(float(n), _count_text(rest, n, figures), "count")
     if rest == "recovers_within":
         return _recovery(figures)

@@ -92,12 +92,20 @@ def figures_of(
         **base.counts,
         "engine_deaths": len(deaths),
         "hangs": len(hangs) + hung_in_log,
+        "outages": sum(i.kind == "outage" and i.attribution != "expected" for i in episodes),  # accepted or not
         "failures": len(against),
         "occurrences": sum(f["count"] for f in against),
         "restarts": sum(i.kind == "restart" for i in met),
         "lost_requests": sum(i.lost.total() for i in met),
     }
-    return replace(base, counts=found)
+    return replace(base, counts=found, unproved=_unproved(found, base))
+
+
+def _unproved(found: Mapping[str, int], base: ExpectationInputs) -> dict[str, str]:
+    """Counts of deaths that may be too low, with the reason."""
+    if found["outages"]:
+        return dict.fromkeys(("engine_deaths", "restarts"), "what happened in the outage is not known")
+    return dict(base.unproved)
 
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
@@ -144,10 +152,19 @@ def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
     return _EXIT[decision]
 
 
-def worth(decision: Decision, deaths: int, exposures: int, what: str, *, open_restart: bool = False) -> str:
+def worth(
+    decision: Decision,
+    deaths: int,
+    exposures: int,
+    what: str,
+    *,
+    open_restart: bool = False,
+    unproved: str | None = None,
+) -> str:
     """Statistical strength: the crash rate met, or the one excluded at 95 %.
 
-    `open_restart`: a restart at the end is neither confirmed nor excluded, so that no deaths are no proof.
+    `open_restart`: a restart at the end is neither confirmed nor excluded, so that no deaths are no proof. `unproved`: why
+    no death may be counted although there was one.
     """
     what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
     if deaths:
@@ -155,6 +172,8 @@ def worth(decision: Decision, deaths: int, exposures: int, what: str, *, open_re
         return f"Crash rate {_percent(deaths / exposures)} ({met})" if exposures > deaths else f"Crashes: {met}"
     if open_restart:
         return "Not assessed: the server may have restarted at the end"
+    if unproved:
+        return f"Not assessed: no crash is proved, but {unproved}"
     if decision == "unknown":
         return "Not assessed: the verdict is unknown"
     bound = upper_bound_at_zero(exposures)

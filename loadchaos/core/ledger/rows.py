@@ -261,6 +261,10 @@ class HeartbeatRow(_Row):
     backed_off: NotRequired[Annotated[int, "pauses of users after instant errors so far"]]
     images_in_prefill: Annotated[int, "image requests in flight that have received nothing yet"]
     cpu_share: Annotated[float, "share of one core that the worker used"]
+    waiting_tokens: NotRequired[Annotated[int, TOKENS, "planned prompt tokens of requests without a first token"]]
+    stream_silences_ns: NotRequired[
+        Annotated[list[int], NS, "the three longest times that an answer in flight that streams had no token"]
+    ]
 
 
 class PhaseRow(_Row):
@@ -394,6 +398,8 @@ class StateRow(_Row, _From):
     since_ns: Annotated[int | None, MOMENT, "when the first evidence appeared"]
     noticed_after_s: Annotated[float | None, S, "time from the first evidence to this row"]
     balanced: NotRequired[Annotated[bool, "true when one address has proved to be several servers"]]
+    outage: NotRequired[Annotated[bool, "true when every request fails, and nothing shows why"]]
+    unsettled: NotRequired[Annotated[bool, "true when the run ended before it was clear if the server restarted"]]
 
 
 class AttackDetail(_FromFile, total=False):

@@ -34,6 +34,7 @@ _STALE_WITHIN_NS = 1_000_000_000
 CONNECT_AGAIN_S = 5.0
 _WORTH_REPORTING_NS = 1_000_000
 _PAUSE_SLICE_S = 0.05
+_READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under which a silence is the server's
 
 
 class Exchange:
@@ -274,6 +275,22 @@ class Exchange:
         """Time since the last body byte, or since sending, in ns."""
         since = self.last_byte_ns if self.first_body_ns is not None else self._sent_all_ns or self.sent_ns
         return now_ns - (since or self.begun_ns)
+
+    def token_silence_ns(self, now_ns: int) -> int:
+        """Time without a token of an answer that streams, in ns.
+
+        0 where it proves nothing: no stream, a client that sends or reads slowly, or an answer that is complete.
+        """
+        if not self.step.stream or self.step.behaviour not in _READS_AT_ONCE or self._pausing or self.answered:
+            return 0
+        token_ns = None if self.answer is None else self.answer.last_token_ns
+        since = token_ns or self._sent_all_ns
+        return max(0, now_ns - since) if since else 0
+
+    @property
+    def planned_tokens(self) -> int:
+        """Planned prompt tokens; 0 where they are not known."""
+        return self.wire.request.tokens or 0
 
     # ---- the end ----
 

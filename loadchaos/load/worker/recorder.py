@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 
 _ABORTED = ("aborted", "finish_abort")
+_LONGEST_SILENCES = 3  # streams that are silent together prove that the server is
 _COMPACT_SILENCE_NS = 2_000_000_000
 """In compact mode, the begin of a request that is silent for so long is written: no end may follow."""
 
@@ -153,6 +155,7 @@ class RequestRecorder:
         silent = [i for i, exchange in self.in_flight.items() if exchange.silence_ns(now) > _COMPACT_SILENCE_NS]
         self._write_begins(i for i in silent if i in self._unwritten_begins)
         silences = [exchange.silence_ns(now) for exchange in self.in_flight.values()]
+        longest = nlargest(_LONGEST_SILENCES, filter(None, (e.token_silence_ns(now) for e in self.in_flight.values())))
         self._put(
             {
                 "row": "heartbeat",
@@ -170,6 +173,10 @@ class RequestRecorder:
                 "images_in_prefill": sum(
                     exchange.first_body_ns is None for exchange in self._in_flight_with_images.values()
                 ),
+                "waiting_tokens": sum(
+                    exchange.planned_tokens for exchange in self.in_flight.values() if not exchange.tokens
+                ),
+                "stream_silences_ns": longest,
                 "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._heartbeat_ns) / 1e9, 1e-9), 3),
             }
         )

@@ -37,7 +37,7 @@ _MOST_READINGS = 20
 _NEAR_S = 10.0
 _HAPPENED = {
     "death": "died", "hang": "stopped making progress", "unreachable": "became unreachable",
-    "terminated": "was shut down cleanly", "restart": "was restarted",
+    "outage": "failed every request", "terminated": "was shut down cleanly", "restart": "was restarted",
 }  # fmt: skip
 _FEATURES = {
     "images": "images", "videos": "videos", "speculative_decoding": "speculative decoding",

@@ -204,12 +204,91 @@ def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
     w.serve(1)
 
 
+def prefill_of_many(w: Any, rng: random.Random) -> None:
+    """Several long prompts at once: no token for half a minute, though others had streamed fast before."""
+    w.in_flight, w.tokens, w.working = rng.randint(3, 8), 0, True
+    seconds = rng.uniform(5, 30)
+    w.waiting_tokens = round(seconds * rng.uniform(1000, 4000))
+    generated = w.generated
+    for _ in range(round(seconds)):
+        w.run(1)
+        w.generated = generated
+    w.waiting_tokens = 0
+    w.serve(3)
+
+
+def preempts(w: Any, rng: random.Random) -> None:
+    """The KV cache is full: a few requests get tokens, most wait to be computed again."""
+    w.in_flight, w.working = rng.randint(10, 60), True
+    for _ in range(rng.randint(3, 8)):
+        w.tokens = 0
+        w.run(rng.uniform(0.5, 4))
+        w.tokens = rng.randint(1, 3)
+        w.run(rng.uniform(0.3, 1))
+    w.serve(2)
+
+
+def slow_at_low_concurrency(w: Any, rng: random.Random) -> None:
+    """One or two requests on a slow machine: seconds between tokens, and many seconds before the first."""
+    for _ in range(rng.randint(2, 5)):
+        w.in_flight, w.tokens, w.working = rng.randint(1, 2), 0, True
+        w.run(rng.uniform(3, 25))
+        for _ in range(rng.randint(1, 4)):
+            w.tokens = 1
+            w.run(0.25)
+            w.tokens = 0
+            w.run(rng.uniform(1, 6))
+    w.serve(1)
+
+
+def some_requests_fail(w: Any, rng: random.Random) -> None:
+    """Every image gets 500, a reset or 429, and nothing else is sent for a while; the server is well."""
+    w.in_flight, w.tokens, w.working, w.answers_at_once = rng.randint(1, 4), 0, False, True
+    for _ in range(rng.randint(10, 90)):
+        row = rng.choice([{"outcome": "http_error", "status": 500}, {"outcome": "shed", "status": 429}])
+        w.add("end", error="boom", expect=["ok"], sent_ns=w.now, **row)
+        w.run(rng.uniform(0.05, 0.3))
+    w.answers_at_once = False
+    w.serve(2)
+
+
 EVENTS: list[Callable[[Any, random.Random], None]] = [
     saturate, rest, compile_first_request, prefill_128k, stale_gauges, partition, late_health, gateway_says_503,
     one_refusal, drains_its_listener, we_sleep, rollout_behind_a_service, scrape_fails, pause_attack,
     worker_of_a_pool_ends, compile_pool_while_engine_waits, canary_beside_nothing, api_server_prepares_a_long_prompt,
-    waits_for_an_image, log_quotes_a_crash, starved,
+    waits_for_an_image, log_quotes_a_crash, starved, prefill_of_many, preempts, slow_at_low_concurrency,
+    some_requests_fail,
 ]  # fmt: skip
+
+
+BEHIND_A_GATEWAY = (
+    saturate, rest, one_refusal, we_sleep, pause_attack, prefill_of_many, preempts, slow_at_low_concurrency,
+)  # fmt: skip
+
+
+def called_ill_behind_gateway(make_world: Callable[[], Any], seed: int) -> str | None:
+    """The same where a gateway answers /health itself and hides metrics and processes."""
+    rng = random.Random(seed)
+    world = make_world()
+    world.metrics = False
+    world.idle(1)
+    if rng.random() < 0.5:
+        compile_first_request(world, rng)  # the first request of all: it has never streamed
+    if slow := rng.random() < 0.3:  # many users of a slow machine: its gaps are long from the first request on
+        for _ in range(rng.randint(8, 30)):
+            world.in_flight, world.tokens = rng.randint(3, 24), 0
+            world.run(rng.uniform(4, 9))
+            world.tokens = 2
+            world.run(rng.uniform(0.3, 1))
+    events = [rng.choice(BEHIND_A_GATEWAY) for _ in range(rng.randint(2, 6))]
+    for event in events:
+        event(world, rng)
+    machine = StateMachine("server", known_server=False)
+    for row in world.rows:
+        for state in machine.feed(row):
+            if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):
+                return f"seed {seed}: slow {slow}, {[e.__name__ for e in events]}: {state}"
+    return None
 
 
 def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
@@ -228,7 +307,7 @@ def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
     machine = StateMachine("server", launched=rng.random() < 0.5)
     for row in world.rows:
         for state in machine.feed(row):
-            if state["to"] in NEVER and state["from"] != state["to"]:
+            if (state["to"] in NEVER and state["from"] != state["to"]) or state.get("outage"):
                 return f"seed {seed}: {events}: {state}"
     if machine.state not in ("healthy", "degraded"):
         return f"seed {seed}: {events}: ends {machine.state}"
@@ -246,10 +325,21 @@ def test_state_of_a_healthy_server_is_never_dead_or_hung(event: Any, make_world:
         machine = StateMachine("server", launched=bool(seed % 3))
         states = [s for row in world.rows for s in machine.feed(row)]
         assert not NEVER & {s["to"] for s in states}, f"seed {seed}: {states}"
+        assert not any(s.get("outage") for s in states), f"seed {seed}: {states}"
 
 
 def test_state_of_two_hundred_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
     assert [bad for seed in range(200) if (bad := called_ill(make_world, seed))] == []
+
+
+def test_state_behind_a_gateway_of_a_hundred_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
+    assert [bad for seed in range(100) if (bad := called_ill_behind_gateway(make_world, seed))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_state_behind_a_gateway_of_two_thousand_healthy_histories_is_healthy(make_world: Callable[[], Any]) -> None:
+    assert [bad for seed in range(1000, 3000) if (bad := called_ill_behind_gateway(make_world, seed))] == []
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ END_KEYS = {
 }  # fmt: skip
 BEAT_KEYS = {
     "row", "at_ns", "in_flight", "tokens", "bytes", "oldest_silence_ns", "lag_ns", "users", "begun", "ended", "cpu_share",
-    "aborted", "backed_off", "images_in_prefill",
+    "aborted", "backed_off", "images_in_prefill", "waiting_tokens", "stream_silences_ns",
 }  # fmt: skip
 ABORTS = {
     "name": "aborts", "weight": 1, "payload": {"text": {"tokens": 64}},

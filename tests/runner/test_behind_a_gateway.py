@@ -1,0 +1,86 @@
+"""Servers that freeze or die where only a gateway in front of them is seen."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+GATEWAY = Path(__file__).with_name("gateway.py")
+STREAMS = {
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 200}}],
+    "load": [{"users": 6, "for": "40s"}],
+    "limits": {"first_byte": "60s", "between_bytes": "30s", "total": "2m"},
+}
+
+
+@pytest.fixture
+def gateway() -> Iterator[Callable[[Any], str]]:
+    """Starts a gateway in front of an embedded server and gives its URL."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(server: Any) -> str:
+        port = server.url.rsplit(":", 1)[1]
+        started.append(subprocess.Popen([sys.executable, str(GATEWAY), port], stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None
+        return started[-1].stdout.readline().strip()
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def signal_all(server: Any, number: int) -> None:
+    """Send a signal to the server and to its engine."""
+    root = psutil.Process(server.process.pid)
+    for process in [*root.children(recursive=True), root]:
+        process.send_signal(number)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("frozen_s", [12, 25])
+def test_frozen_server_behind_a_gateway_is_a_hang(start: Any, sim: Any, gateway: Any, frozen_s: int) -> None:
+    server = sim()
+    run = start("--target", gateway(server), **STREAMS)
+    run.loaded(20)
+    time.sleep(8)
+    signal_all(server, signal.SIGSTOP)
+    time.sleep(frozen_s)
+    signal_all(server, signal.SIGCONT)
+    assert run.ends(120) == 1
+    verdict = run.verdict()
+    assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("alive_but_hung", 1)]
+    (hung,) = [s for s in verdict["states"] if s["state"] == "hung"]
+    assert hung["at_s"] < 40
+    (incident,) = verdict["incidents"]
+    assert incident["kind"] == "hang"
+    assert [s["state"] for s in verdict["states"]][-1] in ("healthy", "degraded")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_killed_server_behind_a_gateway_is_an_outage_though_its_502s_are_accepted(
+    start: Any, sim: Any, gateway: Any
+) -> None:
+    server = sim()
+    accept = [{"id": i, "because": "the gateway does this"} for i in ("gateway_plain", "unexplained_http_error")]
+    accept += [{"id": i, "because": "the gateway does this"} for i in ("unexplained_reset", "unexplained_truncated")]
+    load = [{"users": 2, "for": "20s", "think": "50ms"}]
+    run = start("--target", gateway(server), **{**STREAMS, "load": load}, accept=accept)
+    run.loaded(5)
+    signal_all(server, signal.SIGKILL)
+    assert run.ends(120) == 1
+    verdict = run.verdict()
+    assert {e["name"]: e["verdict"] for e in verdict["expectations"]}["outages"] == "fail"
+    assert [f["id"] for f in verdict["failures"] if not f["accepted"]] == ["outage_unexplained"]
+    assert verdict["worth"].startswith("Not assessed: no crash is proved")
+    assert "cause unknown behind this gateway" in run.output
