@@ -69,6 +69,7 @@ class _Run:
             self._undo_attacks,
             self._load.record_end,
             self._wait_for_last_words,
+            self._settle_restarts,
             self._wait_until_idle,
             self._load.cancel_restart,
             self._stop_server,
@@ -125,6 +126,15 @@ class _Run:
         while self._server.dying and time.monotonic() - begin_s < self._interrupts.timeouts.settle_s:
             await self._tick()
         self._load.read_rows()
+
+    async def _settle_restarts(self) -> None:
+        """Wait until it is clear whether the server restarted during the load."""
+        begin_s, begin_ns = time.monotonic(), time.monotonic_ns()
+        while self._load.begun and self._server.unsettled(begin_ns):
+            if time.monotonic() - begin_s >= self._interrupts.timeouts.restart_s:
+                break
+            await self._tick()
+        self._server.record_unsettled()
 
     async def _wait_until_idle(self) -> None:
         """Wait for idle gauges where clients aborted requests as planned.

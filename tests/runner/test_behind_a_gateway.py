@@ -74,7 +74,7 @@ def test_killed_server_behind_a_gateway_is_an_outage_though_its_502s_are_accepte
     server = sim()
     accept = [{"id": i, "because": "the gateway does this"} for i in ("gateway_plain", "unexplained_http_error")]
     accept += [{"id": i, "because": "the gateway does this"} for i in ("unexplained_reset", "unexplained_truncated")]
-    load = [{"users": 2, "for": "20s", "think": "50ms"}]
+    load = [{"users": 2, "for": "20s"}]
     run = start("--target", gateway(server), **{**STREAMS, "load": load}, accept=accept)
     run.loaded(5)
     signal_all(server, signal.SIGKILL)

@@ -45,6 +45,7 @@ _BREAKS_REQUESTS = frozenset(
     {"connect_error", "reset", "http_error", "stream_error", "truncated", "http_unhandled_500"}
 )
 _ALIVE_NS = 3 * S
+_SAME_PROCESS = frozenset({"degraded", "hung", "dying"})  # a single refused probe is no restart that was seen
 _FEWEST_STREAMS = 3
 
 Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign, the signs
@@ -108,6 +109,20 @@ class StateMachine:
         """Let time pass without a row: silence is a sign, too."""
         self._clock(now_ns)
         return self._decide()
+
+    def unsettled(self, since_ns: int) -> bool:
+        """True while a restart before `since_ns` may still show."""
+        page_ns = self._counters.at_ns
+        awaited = page_ns is not None and page_ns <= since_ns and self._now_ns - page_ns < _ALIVE_NS
+        return self._restarts.open or awaited
+
+    def finish(self) -> list[StateRow]:
+        """End the run: a note where it is not clear whether the server restarted."""
+        if not self._restarts.open:
+            return []
+        row = self._note(RestartNote("the run ended before it was clear whether the server restarted"))
+        row["unsettled"] = True
+        return [row]
 
     def _clock(self, at_ns: int) -> None:
         if self._now_ns and at_ns - self._now_ns > _BLIND_NS:
@@ -411,7 +426,9 @@ class StateMachine:
             self._client.forget()
             self._progress_ns = self._now_ns
         elif target == "healthy":
-            self._was_up, self._healthy_ns = True, self._now_ns
+            self._was_up = True
+            if was not in _SAME_PROCESS:
+                self._healthy_ns = self._now_ns
             if was == "restarting":
                 self._restarts.settle(self._now_ns)
                 self._network.refused_ns = None  # tokens may outrun the next probe
@@ -424,8 +441,7 @@ class StateMachine:
         rows: list[StateRow] = []
         if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
             self._listener_gone_ns = self._now_ns
-        up = self.state in ("healthy", "degraded")
-        for note in self._restarts.poll(self._now_ns, up=up, healthy_ns=self._healthy_ns):
+        for note in self._restarts.poll(self._now_ns, self.state, healthy_ns=self._healthy_ns):
             if note.restarted_ns is None:
                 rows.append(self._note(note))
             else:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.state.signals import CounterSignals, S
 from loadchaos.core.ledger.rows import MetricsRow
+from loadchaos.core.model import State
 
 _BALANCER_NS = 10 * S
 _ANOTHER = "another server behind the address answers"
+_UP = frozenset({"healthy", "degraded"})
+_UNDECIDED = frozenset({"dying", "hung"})  # it may come back as the same process
 _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 
@@ -69,10 +72,15 @@ class RestartDetector:
         meaning = _ANOTHER if self._reported_balancer else "process start time changed"
         return (self._moved[0], meaning) if self._moved is not None and self._moved[0] > ns else None
 
-    def poll(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
+    @property
+    def open(self) -> bool:
+        """True while it is not clear whether the process was replaced."""
+        return self._moved is not None or bool(self._counters.backs)
+
+    def poll(self, now_ns: int, state: State, *, healthy_ns: int) -> list[RestartNote]:
         """Notes as of now.
 
-        `up`: it is healthy or degraded, since `healthy_ns`.
+        `healthy_ns`: when the newest known process became healthy.
         """
         found = [self._replaced] if self._replaced is not None else []
         if found:
@@ -84,23 +92,23 @@ class RestartDetector:
         if self._counters.alternates():
             self._moved = None
             found += self._balancer("start times alternate")
-        elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS:
+        elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS and state not in _UNDECIDED:
             moved_ns, self._moved = self._moved[0], None
-            if up and not self._reported_balancer:
+            if state in _UP and not self._reported_balancer:
                 found.append(RestartNote("process start time changed: restarted unnoticed", moved_ns))
-        return found + self._counted_back(now_ns, up=up, healthy_ns=healthy_ns)
+        return found + self._counted_back(now_ns, state, healthy_ns=healthy_ns)
 
-    def _counted_back(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
+    def _counted_back(self, now_ns: int, state: State, *, healthy_ns: int) -> list[RestartNote]:
         """Notes about counters that were reset, without a start time.
 
         An unnoticed restart, or, again and again, several servers.
         """
         backs = self._counters.backs
-        if self._counters.start_time() is not None or not up:
+        if self._counters.start_time() is not None or state not in (_UP | _UNDECIDED):
             backs.clear()
         while backs and backs[0] - healthy_ns < 3 * S:  # the restart that was seen
             backs.pop(0)
-        if not backs or now_ns - backs[0] <= _BALANCER_NS:
+        if not backs or now_ns - backs[0] <= _BALANCER_NS or state in _UNDECIDED:
             return []
         first_ns, times = backs[0], len(backs)
         backs.clear()

@@ -382,3 +382,43 @@ def test_state_shows_several_servers_when_counters_alternate(world: Any) -> None
     rows = watch(world)
     assert {r["to"] for r in rows} == {"healthy"}
     assert "several servers" in rows[-1]["signs"][0]
+
+
+def test_restart_without_a_start_time_is_seen_beside_one_refused_probe(world: Any) -> None:
+    world.start_time = None
+    world.serve(20)
+    world.add("probe", replica="server", what="tcp", ok=False, status=None, error="Connection refused", body=None)
+    world.generated = 5.0
+    world.serve(20)
+    assert [to for to in path(watch(world)) if to != "dying"] == ["healthy", "healthy", "restarting", "healthy"]
+
+
+def test_restart_is_not_forgotten_while_the_server_hangs(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
+    world.serve(20)
+    world.start_time += 500
+    world.run(1).stall(20).serve(12)
+    assert path(watch(world))[-2:] == ["restarting", "healthy"]
+
+
+def test_restart_just_before_the_end_is_unsettled_until_it_is_clear(world: Any) -> None:
+    machine = StateMachine("server")
+    begin_ns = world.serve(10).now
+    world.start_time += 500
+    for row in world.serve(2).rows:
+        machine.feed(row)
+    assert machine.unsettled(begin_ns)
+    assert [row["unsettled"] for row in machine.finish()] == [True]
+    seen = len(world.rows)
+    for row in world.idle(12).rows[seen:]:
+        machine.feed(row)
+    assert not machine.unsettled(begin_ns)
+    assert machine.finish() == []
+
+
+def test_restart_is_unsettled_until_a_page_of_after_the_load(world: Any) -> None:
+    machine = StateMachine("server")
+    for row in world.serve(5.5).rows:
+        machine.feed(row)
+    assert machine.unsettled(world.now)
+    assert not machine.unsettled(world.now - 2 * S)
