@@ -20,6 +20,7 @@ from loadchaos.analysis.state.signals import (
     S,
     TrafficSignals,
 )
+from loadchaos.analysis.state.stalls import Stalls
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
@@ -75,6 +76,7 @@ class StateMachine:
         self._launched, self._sole = launched, sole
         self._traffic, self._network, self._processes = TrafficSignals(), NetworkSignals(), ProcessSignals()
         self._counters, self._attacked, self._client = CounterSignals(), AttackEffects(), ClientEvidence()
+        self._stalls = Stalls()
         self._evidence = DeathEvidence(self._traffic, self._network, self._processes, sole=sole)
         self._restarts = RestartDetector(self._counters)
         self._engines = EngineStates(replica)
@@ -177,6 +179,7 @@ class StateMachine:
             gap_ns = at_ns - before
             self._longest_gap_ns = max(self._longest_gap_ns, gap_ns)
         self._client.progressed(at_ns, gap_ns)
+        self._stalls.progressed(at_ns)
         self._progress_ns = max(self._progress_ns or 0, at_ns)
         self._worked_ns = self._progress_ns
 
@@ -232,7 +235,10 @@ class StateMachine:
             return (state, min(since_ns, earlier), signs)
         if self.state in ("dead", "terminated"):
             return self._recovery() or (self.state, 0, [])
-        return self._death() or self._outage() or self._hang_or_silence() or self._health()
+        bad = self._death() or self._outage() or self._hang_or_silence()
+        if bad is None and self.state == "degraded" and self._stalls.recent(self._now_ns):
+            return "degraded", 0, []  # one stall after the other is one degraded time
+        return bad or self._health()
 
     def _death(self) -> Verdict | None:
         """Judge signs of death: a proof makes it dead, anything less dying."""
@@ -297,6 +303,7 @@ class StateMachine:
             return "hung", stuck_ns, [why, sign]
         if self.state == "hung":
             return "hung", stuck_ns, []  # no progress since: a sign that disappears is no recovery
+        self._stalls.begin(stuck_ns)
         return "degraded", stuck_ns, [why]
 
     def _hang_sign(self, stuck_ns: int, limit_ns: int, *, reachable: bool) -> str | None:
@@ -371,7 +378,8 @@ class StateMachine:
         silent = network.silent_ns.get("health")
         if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
             return "degraded", silent[0], [f"{network.page} does not answer"]
-        return "healthy", self._now_ns, ["working"]
+        stalls = self._stalls.describe()
+        return "healthy", self._now_ns, [f"working; {stalls}" if stalls else "working"]
 
     def _recovery(self) -> Verdict | None:
         """Judge whether a dead server comes back.
@@ -410,6 +418,8 @@ class StateMachine:
             row["outage"] = True
         if self.state == "unreachable" and target in ("healthy", "degraded"):
             self._restarts.settle(self._now_ns)
+        if target != "degraded":
+            self._stalls.forget()
         was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
         if target in ("dead", "terminated"):
             self._engines.forget()

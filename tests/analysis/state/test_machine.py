@@ -422,3 +422,22 @@ def test_restart_is_unsettled_until_a_page_of_after_the_load(world: Any) -> None
         machine.feed(row)
     assert machine.unsettled(world.now)
     assert not machine.unsettled(world.now - 2 * S)
+
+
+def test_state_of_a_server_that_stalls_again_and_again_is_degraded_once(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(5)
+    for seconds in (4.5, 6.5, 5.0, 7.0, 4.5) * 4:
+        world.stall(seconds).serve(3)
+    rows = watch(world.serve(25))
+    assert path(rows) == ["healthy", "degraded", "healthy"]
+    assert rows[-1]["signs"] == ["working; 20 stalls in 167 s, the longest 7.2 s"]
+
+
+def test_state_is_healthy_ten_seconds_after_a_single_stall(world: Any) -> None:
+    world.serve(5).stall(4.5)
+    back = world.now
+    rows = watch(world.serve(16))
+    assert path(rows) == ["healthy", "degraded", "healthy"]
+    assert 13 * S <= rows[-1]["at_ns"] - back <= 14.5 * S
+    assert rows[-1]["signs"][0].startswith("working; 1 stall of 4.")

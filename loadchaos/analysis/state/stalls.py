@@ -1,0 +1,48 @@
+"""Several stalls of a server that goes on, told as one."""
+
+from __future__ import annotations
+
+from loadchaos.analysis.state.signals import S
+
+_CALM_NS = 10 * S
+_LONGEST_CALM_NS = 120 * S
+
+
+class Stalls:
+    """Counts stalls until a time without any that its own gaps make long."""
+
+    def __init__(self) -> None:
+        self._open_ns: int | None = None
+        self._first_ns = self._ended_ns = self._longest_ns = self._count = 0
+
+    def begin(self, since_ns: int) -> None:
+        """Note that there is no progress since `since_ns`."""
+        self._open_ns = since_ns
+        self._first_ns = self._first_ns or since_ns
+
+    def progressed(self, at_ns: int) -> None:
+        """End an open stall."""
+        if self._open_ns is not None:
+            self._count += 1
+            self._longest_ns = max(self._longest_ns, at_ns - self._open_ns)
+            self._ended_ns, self._open_ns = at_ns, None
+
+    def recent(self, now_ns: int) -> bool:
+        """True while the next stall would belong to the ones before.
+
+        For 10 s, or three times the longest one.
+        """
+        calm_ns = min(max(_CALM_NS, 3 * self._longest_ns), _LONGEST_CALM_NS)
+        return self._count > 0 and now_ns - self._ended_ns < calm_ns
+
+    def describe(self) -> str:
+        """Count and longest; empty without a stall."""
+        longest = f"{self._longest_ns / S:.1f} s"
+        if self._count > 1:
+            return f"{self._count} stalls in {(self._ended_ns - self._first_ns) / S:.0f} s, the longest {longest}"
+        return f"1 stall of {longest}" if self._count else ""
+
+    def forget(self) -> None:
+        """Begin to count again."""
+        self._open_ns = None
+        self._first_ns = self._ended_ns = self._longest_ns = self._count = 0
