@@ -72,8 +72,8 @@ def test_killed_server_behind_a_gateway_is_an_outage_though_its_502s_are_accepte
     start: Any, sim: Any, gateway: Any
 ) -> None:
     server = sim()
-    accept = [{"id": i, "because": "the gateway does this"} for i in ("gateway_plain", "unexplained_http_error")]
-    accept += [{"id": i, "because": "the gateway does this"} for i in ("unexplained_reset", "unexplained_truncated")]
+    ids = ("gateway_plain", "unexplained_http_error", "unexplained_reset", "unexplained_truncated")
+    accept = [{"id": i, "because": "the gateway does this", "until": "2999-12-31"} for i in ids]
     load = [{"users": 2, "for": "20s"}]
     run = start("--target", gateway(server), **{**STREAMS, "load": load}, accept=accept)
     run.loaded(5)

@@ -441,3 +441,16 @@ def test_state_is_healthy_ten_seconds_after_a_single_stall(world: Any) -> None:
     assert path(rows) == ["healthy", "degraded", "healthy"]
     assert 13 * S <= rows[-1]["at_ns"] - back <= 14.5 * S
     assert rows[-1]["signs"][0].startswith("working; 1 stall of 4.")
+
+
+@pytest.mark.parametrize("api_server_works", [True, False])
+def test_hang_of_an_idle_engine_with_work_is_told_after_eight_seconds(world: Any, api_server_works: bool) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
+    world.serve(10)
+    stopped = world.now
+    for _ in range(12):
+        world.stall(1)
+        world.cpu[10] += 0.9 if api_server_works else 0.0
+    hung = row_to(watch(world), "hung")
+    assert hung["signs"][1] == "engine processes use no CPU"
+    assert 8 * S <= hung["at_ns"] - stopped <= 9 * S

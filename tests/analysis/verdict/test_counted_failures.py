@@ -1,0 +1,67 @@
+"""Counts at their limits: accepted failures, deaths, hangs, outages and overlength."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.incidents.bad_answers import bad_outcome
+from loadchaos.analysis.incidents.incident import Incident, Kind
+from loadchaos.analysis.verdict import verdict as rules
+from loadchaos.analysis.verdict.expectations import ExpectationInputs
+from loadchaos.core.model import Terms
+
+NOTHING = ExpectationInputs(counts={}, ok_share={}, outcomes={}, latency={}, recoveries_s=[])
+
+
+def counts(*incidents: Incident, failures: Any = ()) -> Any:
+    return rules.figures_of(failures, incidents, NOTHING).counts
+
+
+def incident(kind: Kind, **more: Any) -> Incident:
+    return replace(Incident(1, kind, "server", 0), **more)
+
+
+@pytest.mark.parametrize(("count", "accepted"), [(4, True), (5, True), (6, False)])
+def test_acceptance_at_most_holds_up_to_its_number(count: int, accepted: bool) -> None:
+    failures = [{"id": "x", "count": count, "attribution": "server"}]
+    rules.accept(failures, Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}]), date(2026, 1, 1))
+    assert failures[0]["accepted"] is accepted
+
+
+def test_restart_under_load_counts_as_a_death() -> None:
+    found = counts(incident("restart"), incident("death"))
+    assert (found["engine_deaths"], found["restarts"]) == (2, 1)
+
+
+def test_death_that_the_server_outlived_is_no_engine_death() -> None:
+    assert counts(incident("death", outlived=True), incident("death", starting=True))["engine_deaths"] == 0
+
+
+def test_hang_that_only_the_log_tells_counts() -> None:
+    logged = {"id": "shm_broadcast_stall", "severity": "hang", "count": 2, "attribution": "server", "accepted": False}
+    assert counts(failures=[logged])["hangs"] == 2
+    assert counts(failures=[{**logged, "accepted": True}])["hangs"] == 0
+
+
+def test_hang_in_the_log_of_a_known_hang_counts_once() -> None:
+    logged = {"id": "x", "severity": "hang", "count": 1, "attribution": "server", "accepted": False, "incidents": [1]}
+    assert counts(incident("hang", ever_hung=True), failures=[logged])["hangs"] == 1
+
+
+def test_outage_counts_though_its_failure_is_accepted() -> None:
+    accepted = {"id": "outage_unexplained", "severity": "node", "count": 1, "attribution": "server", "accepted": True}
+    assert counts(incident("outage"), failures=[accepted])["outages"] == 1
+    assert counts(incident("outage", attribution="expected"))["outages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("edge", "outcome"),
+    [(-1, "unexpected_ok"), (0, "overlength_not_refused"), (1, "overlength_not_refused"), (None, "unexpected_ok")],
+)
+def test_overlength_begins_at_the_limit(edge: int | None, outcome: str) -> None:
+    row: Any = {"row": "end", "outcome": "ok", "expect": ["rejected"], "edge": edge}
+    assert bad_outcome(row) == outcome
