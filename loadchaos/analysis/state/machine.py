@@ -24,6 +24,7 @@ from loadchaos.analysis.state.stalls import Stalls
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
+from loadchaos.server.dialects.gateways import LIVENESS_PATH
 
 _DEGRADED_NS = 4 * S  # the limit is 5 s; one second is for probes and heartbeats
 _HUNG_STOPPED_NS = 5 * S
@@ -275,7 +276,8 @@ class StateMachine:
         """
         network = self._network
         good_ns = self._counters.at_ns or (network.health_ok_ns if network.unhealthy_ns is None else None)
-        return self.known_server and good_ns is not None and self._now_ns - good_ns < _ALIVE_NS
+        own = self.known_server and network.page != LIVENESS_PATH
+        return own and good_ns is not None and self._now_ns - good_ns < _ALIVE_NS
 
     def _hang_or_silence(self) -> Verdict | None:
         silent = self._network.silent_since()

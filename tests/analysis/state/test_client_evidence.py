@@ -210,3 +210,12 @@ def test_verdict_tells_no_number_of_deaths_while_a_restart_is_open(history: Any)
     assert verdict["expectations"][0]["verdict"] == "unknown"
     assert verdict["verdict"] == "unknown"
     assert "before it was clear whether the server restarted" in verdict["worth"]
+
+
+def test_frozen_server_behind_litellm_hangs_though_the_gateway_is_alive(world: Any) -> None:
+    world.metrics = False
+    world.serve(15, in_flight=6).stall(12)
+    for row in world.rows:
+        if row["row"] == "probe" and row["what"] == "health":
+            row["path"] = "/health/liveliness"
+    assert path(world, known_server=True)[-1] == "hung"

@@ -14,7 +14,7 @@ from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs
 from loadchaos.core.model import Terms
 
-NOTHING = ExpectationInputs(counts={}, ok_share={}, outcomes={}, latency={}, recoveries_s=[])
+NOTHING = ExpectationInputs(counts={}, ok={}, outcomes={}, latency={}, recoveries_s=[])
 
 
 def counts(*incidents: Incident, failures: Any = ()) -> Any:
