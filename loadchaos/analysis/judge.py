@@ -59,7 +59,6 @@ from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
 
 _MOST_STATES = 10_000
 _MOST_OPEN = 16  # newest incidents that may still get candidates
-_UNSETTLED = "the run ended before it was clear whether the server restarted"
 
 
 class Judge:
@@ -89,7 +88,6 @@ class Judge:
         self._polled_ns = 0
         self._start_ns: tuple[int, int | None] | None = None  # (begin, healthy at) of the newest launched life
         self._unfinished: int | None = None
-        self._unsettled = False  # the run ended before it was clear whether the server restarted
         self._tracker.environment = self._environment
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
@@ -145,7 +143,6 @@ class Judge:
 
     def _on_state(self, row: StateRow) -> None:
         self._states.append(row)
-        self._unsettled |= bool(row.get("unsettled"))
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
             self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
@@ -458,7 +455,6 @@ class Judge:
             away_s=max(((self._health.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
             void=void,
             drifts=self._growth.growths(),
-            unproved=dict.fromkeys(("engine_deaths", "restarts"), _UNSETTLED) if self._unsettled else {},
         )
 
     def _target(self) -> dict[str, Any]:

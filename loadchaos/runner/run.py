@@ -134,7 +134,6 @@ class _Run:
             if time.monotonic() - begin_s >= self._interrupts.timeouts.restart_s:
                 break
             await self._tick()
-        self._server.record_unsettled()
 
     async def _wait_until_idle(self) -> None:
         """Wait for idle gauges where clients aborted requests as planned.

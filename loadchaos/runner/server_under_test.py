@@ -301,10 +301,6 @@ class ServerUnderTest:
         """True while a restart before `since_ns` may still show."""
         return any(machine.unsettled(since_ns) for machine in self._machines.values())
 
-    def record_unsettled(self) -> None:
-        """Record where it is not clear whether the server restarted."""
-        self._record_changes([note for machine in self._machines.values() for note in machine.finish()])
-
     def idle_since(self, begin_ns: int) -> bool:
         """True when the gauges show no requests after `begin_ns`.
 

@@ -119,14 +119,6 @@ class StateMachine:
         awaited = page_ns is not None and page_ns <= since_ns and self._now_ns - page_ns < _ALIVE_NS
         return self._restarts.open or awaited
 
-    def finish(self) -> list[StateRow]:
-        """End the run: a note where it is not clear whether the server restarted."""
-        if not self._restarts.open:
-            return []
-        row = self._note(RestartNote("the run ended before it was clear whether the server restarted"))
-        row["unsettled"] = True
-        return [row]
-
     def _clock(self, at_ns: int) -> None:
         if self._now_ns and at_ns - self._now_ns > _BLIND_NS:
             # We were stopped or starved ourselves: the server is not to blame for this time.

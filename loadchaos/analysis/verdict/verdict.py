@@ -98,14 +98,14 @@ def figures_of(
         "restarts": sum(i.kind == "restart" for i in met),
         "lost_requests": sum(i.lost.total() for i in met),
     }
-    return replace(base, counts=found, unproved=_unproved(found, base))
+    return replace(base, counts=found, unproved=_unproved(found))
 
 
-def _unproved(found: Mapping[str, int], base: ExpectationInputs) -> dict[str, str]:
+def _unproved(found: Mapping[str, int]) -> dict[str, str]:
     """Counts of deaths that may be too low, with the reason."""
     if found["outages"]:
         return dict.fromkeys(("engine_deaths", "restarts"), "what happened in the outage is not known")
-    return dict(base.unproved)
+    return {}
 
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:

@@ -399,7 +399,6 @@ class StateRow(_Row, _From):
     noticed_after_s: Annotated[float | None, S, "time from the first evidence to this row"]
     balanced: NotRequired[Annotated[bool, "true when one address has proved to be several servers"]]
     outage: NotRequired[Annotated[bool, "true when every request fails, and nothing shows why"]]
-    unsettled: NotRequired[Annotated[bool, "true when the run ended before it was clear if the server restarted"]]
 
 
 class AttackDetail(_FromFile, total=False):

@@ -201,17 +201,6 @@ def test_outage_fails_the_run_though_its_errors_are_accepted(make_history: Calla
     assert verdict["worth"].startswith("Not assessed: no crash is proved")
 
 
-def test_verdict_tells_no_number_of_deaths_while_a_restart_is_open(history: Any) -> None:
-    history.begin().work(10)
-    history.start_time += 500
-    history.work(2)
-    history.rows += [dict(row) for row in history.states.finish()]
-    verdict = history.end().verdict(expect=("engine_deaths == 0",))
-    assert verdict["expectations"][0]["verdict"] == "unknown"
-    assert verdict["verdict"] == "unknown"
-    assert "before it was clear whether the server restarted" in verdict["worth"]
-
-
 def test_frozen_server_behind_litellm_hangs_though_the_gateway_is_alive(world: Any) -> None:
     world.metrics = False
     world.serve(15, in_flight=6).stall(12)
