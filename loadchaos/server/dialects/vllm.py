@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadchaos.server.dialects.base import (
-    AdminOperation,
     DetectionSign,
     Dialect,
     Era,
@@ -17,16 +16,7 @@ from loadchaos.server.dialects.base import (
     patterns,
 )
 from loadchaos.server.dialects.openai import PROCESS_METRICS
-
-_DEV = "set VLLM_SERVER_DEV_MODE=1 in the server's environment"
-_SLEEP = f"{_DEV} and start it with --enable-sleep-mode"
-_LORA = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in the server's environment"
-_PROFILE = "start the server with a profiler configured (--profiler-config, before 0.13 VLLM_TORCH_PROFILER_DIR)"
-
-# While generation is stopped requests are accepted and hang without a byte, and /health says 200 (measured, 0.32).
-_FROZEN = ("alive_but_hung", "stalled", "timeout")
-# A request that is aborted before its first token ends with [DONE] and no finish_reason (measured, 0.32).
-_ABORTED = ("finish_abort", "truncated")
+from loadchaos.server.dialects.vllm_admin_attacks import ADMIN_ATTACKS, DEVELOPMENT_GATE
 
 _PARAMETER = (
     r"\b(?:temperature|top_p|top_k|min_p|n|seed|logprobs|top_logprobs|prompt_logprobs|frequency_penalty|"
@@ -106,73 +96,6 @@ _METRICS = (
     *PROCESS_METRICS,
 )
 
-_OPERATIONS = (
-    # The processor cache only, both sides. The encoder cache stays: an encoder cache miss is never this one's doing.
-    AdminOperation(
-        "reset_mm_cache", "POST", "/reset_mm_cache", gate=_DEV, since="0.11.2",
-        effects=(
-            "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08",
-            "cache_reset_inflight_warning", "mm_cache_spin",
-        ),
-    ),
-    AdminOperation(
-        "reset_encoder_cache", "POST", "/reset_encoder_cache", gate=_DEV, since="0.16.0",
-        effects=(
-            "encoder_cache_miss", "encoder_cache_miss_skipped", "cache_reset_inflight_warning", "mm_encoder_gave_nothing",
-        ),
-    ),
-    AdminOperation(
-        "reset_prefix_cache", "POST", "/reset_prefix_cache", gate=_DEV, since="0.8.5",
-        effects_when={"reset_running_requests=true": (
-            "preemption_storm", "async_placeholder_underflow", "mm_encoder_gave_nothing",
-        )},
-    ),
-    AdminOperation(
-        "sleep", "POST", "/sleep", params={"level": "1", "mode": "abort"}, gate=_SLEEP, since="0.8.5", undo="wake_up",
-        effects=(*_FROZEN, "sleep_inflight_fault"), effects_when={"mode=abort": _ABORTED}, limit_s=120.0,
-    ),
-    AdminOperation(
-        "wake_up", "POST", "/wake_up", gate=_SLEEP, since="0.8.5", effects=("sleep_inflight_fault", "cumem_oom_wakeup"),
-        limit_s=120.0,
-    ),
-    AdminOperation(
-        "pause", "POST", "/pause", params={"mode": "abort"}, gate=_DEV, since="0.12.0", undo="resume", effects=_FROZEN,
-        effects_when={"mode=abort": _ABORTED}, limit_s=120.0,  # mode=wait answers when all running are done
-    ),
-    AdminOperation("resume", "POST", "/resume", gate=_DEV, since="0.12.0"),
-    AdminOperation(
-        "abort_requests", "POST", "/abort_requests", body={"abort_all": True},
-        gate=f"{_DEV} (after 0.25; until then --tokens-only has it)", since="0.11.2", effects=_ABORTED,
-    ),
-    AdminOperation(
-        "collective_rpc", "POST", "/collective_rpc", body={"method": "check_health"}, gate=_DEV, since="0.10.2",
-        allowed={"method": ("check_health", "list_loras")},  # it can call any method of a worker, and ruin anything
-    ),
-    AdminOperation(
-        "release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0",
-        effects=("http_unhandled_500", "alive_but_hung"),  # 500 unless a pause is complete (measured, 0.32)
-    ),
-    AdminOperation(
-        "scale_elastic_ep", "POST", "/scale_elastic_ep", body={}, gate="start the server with --enable-elastic-ep",
-        since="0.10.0", effects=("http_scaling", "shed"), limit_s=300.0,
-    ),
-    AdminOperation(
-        "load_lora_adapter", "POST", "/v1/load_lora_adapter", body={}, gate=_LORA, undo="unload_lora_adapter",
-        effects=("lora_load_failed",), limit_s=120.0,
-    ),
-    AdminOperation("unload_lora_adapter", "POST", "/v1/unload_lora_adapter", body={}, gate=_LORA),
-    # Steps are traced in memory, and the engine stands still while the trace is written (minutes; measured, 0.32).
-    AdminOperation(
-        "start_profile", "POST", "/start_profile", gate=_PROFILE, undo="stop_profile", limit_s=120.0,
-        effects=(*_FROZEN, "api_server_leak", "memory_leak", "rpc_timeout", "shm_broadcast_stall"),
-    ),
-    AdminOperation("stop_profile", "POST", "/stop_profile", gate=_PROFILE, limit_s=300.0, effects=_FROZEN),
-    AdminOperation("is_sleeping", "GET", "/is_sleeping", gate=_DEV, since="0.8.5", destructive=False),
-    AdminOperation("is_paused", "GET", "/is_paused", gate=_DEV, since="0.12.0", destructive=False),
-    AdminOperation("server_info", "GET", "/server_info", gate=_DEV, since="0.8.5", destructive=False),
-)  # fmt: skip
-
-# Our name: its own names, newest first, anywhere in the configuration of /server_info.
 _SETTINGS: Mapping[str, Sequence[str]] = {
     "prefix_caching": ("enable_prefix_caching",),
     "mm_processor_cache_gb": ("mm_processor_cache_gb",),
@@ -290,8 +213,8 @@ VLLM = Dialect(
     shed=_SHED,
     engine_dead=_ENGINE_DEAD,
     metrics=_METRICS,
-    admin={operation.name: operation for operation in _OPERATIONS},
-    development_gate=_DEV,
+    admin={operation.name: operation for operation in ADMIN_ATTACKS},
+    development_gate=DEVELOPMENT_GATE,
     development_path="/reset_mm_cache",
     exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
     process_roles=(
