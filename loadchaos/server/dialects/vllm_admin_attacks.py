@@ -47,7 +47,8 @@ ADMIN_ATTACKS = (
         limit_s=120.0,
     ),
     AdminOperation(
-        "pause", "POST", "/pause", params={"mode": "abort"}, gate=DEVELOPMENT_GATE, since="0.12.0", undo="resume", effects=_FROZEN,
+        "pause", "POST", "/pause", params={"mode": "abort"}, gate=DEVELOPMENT_GATE, since="0.12.0", undo="resume",
+        effects=_FROZEN,
         effects_when={"mode=abort": _ABORTED}, limit_s=120.0,  # mode=wait answers when all running are done
     ),
     AdminOperation("resume", "POST", "/resume", gate=DEVELOPMENT_GATE, since="0.12.0"),
