@@ -1,4 +1,4 @@
-"""`loadchaos launch`: start a server and report why it does not become ready."""
+"""Command `launch`: start a server and explain why it fails to start."""
 
 from __future__ import annotations
 

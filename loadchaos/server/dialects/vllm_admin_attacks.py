@@ -1,4 +1,4 @@
-"""Attacks through vLLM's admin endpoints: cache resets, sleep, pause, LoRA loading.
+"""Attacks through vLLM admin endpoints: caches, sleep, pause, LoRA.
 
 One `AdminOperation` each; a profile uses it as `{admin: NAME}`. chaos/admin.py makes the call.
 """
