@@ -6,7 +6,7 @@ stall is no token on any request; how long it has to last depends on how the ser
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 from loadchaos.analysis.state.signals import MS, S
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
@@ -23,6 +23,7 @@ _PER_PROMPT_TOKEN_NS = 1 * MS
 _PER_IMAGE_NS = 1 * S
 _MOST_PREFILL_NS = 50 * S
 _FRESH_NS = 2 * S
+_BESIDE_BEATS = 4
 _LIMITS = frozenset({"stalled", "timeout"})
 _NO_EVIDENCE = frozenset({"stalled", "timeout", "aborted", "missed", "unfinished"})
 _BROKEN = frozenset({"reset", "connect_error", "truncated", "stream_error"})
@@ -45,6 +46,8 @@ class ClientEvidence:
         self._gap_ns = 0  # longest one since
         self._silences: dict[str, tuple[int, list[int], int]] = {}  # by worker: at_ns, longest silences, allowance
         self._progress_ns = 0
+        self._waiting: dict[str, deque[int]] = {}  # allowances of beats with tokens, one after the other
+        self._beside_ns = 0  # largest allowance beside which tokens went on for a second
         self._limit_since_ns: int | None = None  # first silence that a time limit ended, without a token since
         self._limit_end_ns = 0
 
@@ -55,6 +58,10 @@ class ClientEvidence:
         at_ns, worker = row["at_ns"], str(row.get("file", row.get("worker", "")))
         prefill_ns = int(row.get("waiting_tokens") or 0) * _PER_PROMPT_TOKEN_NS
         prefill_ns += int(row.get("images_in_prefill") or 0) * _PER_IMAGE_NS
+        waiting = self._waiting.setdefault(worker, deque(maxlen=_BESIDE_BEATS))
+        waiting.append(prefill_ns) if int(row.get("tokens") or 0) > 0 else waiting.clear()
+        if len(waiting) == _BESIDE_BEATS:
+            self._beside_ns = max(self._beside_ns, min(waiting))
         self._silences[worker] = (at_ns, [int(ns) for ns in row.get("stream_silences_ns") or ()], prefill_ns)
         if int(row.get("tokens") or 0) > 0 and at_ns - self._beat_ns >= _BEAT_NS:
             self._beat_ns = at_ns
@@ -134,7 +141,7 @@ class ClientEvidence:
 
     def stall_limit_ns(self, now_ns: int) -> int:
         """Longest silence that is no hang, from the server's own gaps."""
-        prefill_ns = min(sum(ns for _, _, ns in self._fresh(now_ns)), _MOST_PREFILL_NS)
+        prefill_ns = self._prefill_ns(now_ns)
         return self._base_limit_ns() + prefill_ns
 
     def _base_limit_ns(self) -> int:
@@ -155,10 +162,15 @@ class ClientEvidence:
         if self._limit_since_ns is None:
             return None
         since_ns = max(self._limit_since_ns, self._progress_ns)
-        prefill_ns = min(sum(ns for _, _, ns in self._fresh(now_ns)), _MOST_PREFILL_NS)
+        prefill_ns = self._prefill_ns(now_ns)
         limit_ns = (self._base_limit_ns() if self._beats >= _STREAMED_BEATS else _STALL_NS) + prefill_ns
         until_ns = now_ns if busy else self._limit_end_ns
         return since_ns if until_ns - since_ns >= min(limit_ns, _NEVER_STREAMED_NS) else None
+
+    def _prefill_ns(self, now_ns: int) -> int:
+        """Time that prompts may take, without those that streams go on beside."""
+        waiting_ns = sum(ns for _, _, ns in self._fresh(now_ns))
+        return min(max(0, waiting_ns - self._beside_ns), _MOST_PREFILL_NS)
 
     def _fresh(self, now_ns: int) -> list[tuple[int, list[int], int]]:
         return [found for found in self._silences.values() if now_ns - found[0] <= _FRESH_NS]
