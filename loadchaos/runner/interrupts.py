@@ -36,7 +36,7 @@ class Interrupts:
         if len(self._signals) == 1:
             self._print("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
         else:
-            self._print("interrupted again: ending the run at once")
+            self._print("interrupted again: stopping the run at once")
 
     def __bool__(self) -> bool:
         return bool(self._signals)

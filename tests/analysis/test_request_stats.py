@@ -26,4 +26,5 @@ def test_request_stats_missed_for_want_of_a_slot_limit_their_phase(why: str, cou
     stats.miss(missed)
     assert (stats.missed[why], stats.total()["missed"]) == (count, count)
     assert stats.phases[2].no_slot == (count if why == "no_slot" else 0)
-    assert (stats.phases[2].limit_reason() is not None) is limited
+    assert (stats.phases[2].slots_reason("max_in_flight") is not None) is limited
+    assert stats.phases[2].limit_reason() is None

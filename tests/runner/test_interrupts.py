@@ -29,7 +29,7 @@ def test_signal_ends_the_load_in_order_and_judges_the_record(
     assert (verdict["verdict"], verdict["exit_code"], verdict["failures"]) == ("unknown", code, [])
     assert verdict["outcomes"].get("unfinished", 0) == 0, "each request in flight has an end"
     assert (run.folder / "report.html").exists()
-    assert "ending the run in order" in run.output
+    assert "stopping the run cleanly" in run.output
     run.all_gone()
 
 

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.live_stats.fold import Fold
@@ -68,7 +69,8 @@ def test_request_counters_equal_the_ledger(run_folder: RunFolder, exporter: Expo
     found_totals = {(dict(labels)["traffic"], dict(labels)["outcome"]): v for (_, labels), v in totals.items() if v}
     assert found_totals == expected
     ok = sum(1 for r in rows if r["row"] == "end" and r["outcome"] == "ok")
-    gaps = sum(sum(r["itl_hist"].values()) for r in rows if r["row"] == "end" and r["outcome"] == "ok")
+    counted = {"ok", *INTERRUPTED}  # the gaps of an interrupted answer count, too
+    gaps = sum(sum(r["itl_hist"].values()) for r in rows if r["row"] == "end" and r["outcome"] in counted)
     for kind, n in (("ttft", ok), ("e2e", ok), ("itl", gaps)):
         assert sum(v for (name, _), v in found.items() if name == f"loadchaos_{kind}_seconds_count") == n
 

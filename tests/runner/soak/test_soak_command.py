@@ -118,7 +118,7 @@ def test_emit_cron_skips_or_queues_and_escapes_percent_signs() -> None:
     assert "flock -n -E 0 /home/me/runs/.soak.cron loadchaos" in skip
     assert r"X=5\%" in skip
     assert " flock /home/me/runs" in emit(job(overlap="queue"), "cron")
-    assert "it forgets missed starts" in emit(job(catch_up="once"), "cron")
+    assert "missed starts are lost" in emit(job(catch_up="once"), "cron")
 
 
 def test_emit_k8s_cronjob_is_valid() -> None:
