@@ -142,7 +142,8 @@ def _headline(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     page.wrap("target: " + target_text(verdict), len(result) + 2)
     counts = [f"{number(n)} {_FAILURE_COUNTS.get(k, k)}" for k, n in (verdict.get("failure_counts") or {}).items() if n]
     if counts:
-        kinds = plural(len(verdict.get("failures") or []), "kind")
+        counted = [f for f in verdict.get("failures") or [] if not f.get("before_load")]
+        kinds = plural(len(counted), "kind")
         page.wrap(f"failures: {kinds}; occurrences: {', '.join(counts)}", len(result) + 2)
     for note in verdict.get("notes") or []:
         page.wrap(clean(note, 400), len(result) + 2)
