@@ -25,7 +25,7 @@ _SCRAPE_NS = 1 * S
 _SLACK_BLOCKS = 2.5
 """Use at rest is known to the block; some versions keep one or two for themselves from the first request on."""
 _SLACK_SHARE = 0.001
-"""Where the number of blocks is not known."""
+"""Used if the number of blocks is unknown."""
 _OTHER_SERVER = ("dead", "restarting", "terminated", "hung")
 """After one of these states the use before the load is no reference for the use after it."""
 _CACHING = re.compile(r"enable_prefix_caching['\"]?\s*[=:]\s*(True|False)")

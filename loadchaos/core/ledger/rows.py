@@ -834,7 +834,7 @@ FILES = (
     LedgerFile("commands.jsonl", "the web UI's process; the run process obeys it", (CommandRow,)),
     LedgerFile("session.jsonl", "the run process, in the web UI session's own folder", (SessionRow,)),
 )  # fmt: skip
-"""Where each kind of row is written. LogRow is in no file: the reader makes it."""
+"""Files and the kinds of rows in them. LogRow is in no file: the reader makes it."""
 
 KINDS: Mapping[str, type] = {get_args(get_type_hints(kind)["row"])[0]: kind for kind in get_args(AnyRow)}
 """The class of each kind of row, by its tag."""

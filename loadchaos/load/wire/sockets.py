@@ -24,8 +24,10 @@ MAX_IDLE_NS = 4_000_000_000
 CONNECT_LIMIT_S = 30.0
 
 ReadNow = Callable[[], tuple[bytes, timestamps.ArrivalStamp, int, Any]]
-"""What X, as recvmsg gives it; raises BlockingIOError where that is
-nothing. Where one read finds several packets, the time is that of the last one."""
+"""Read what has arrived, with its time stamp; BlockingIOError if nothing has.
+
+Where one read finds several packets, the time is that of the last one.
+"""
 
 
 @dataclass

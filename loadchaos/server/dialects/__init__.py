@@ -46,9 +46,9 @@ __all__ = [
 
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, OPENAI)}
 DEFAULT_DIALECT = VLLM
-"""What a server is taken for until it has answered."""
+"""Dialect assumed until the server has answered."""
 UNKNOWN = OPENAI
-"""What a server is that shows no sign of any dialect."""
+"""Dialect of a server without a sign of any other."""
 SLOWEST_GAUGES_S = max(dialect.metrics_refresh_s for dialect in DIALECTS.values())
 """Age in seconds that a gauge of any healthy server may have; for code that runs before the dialect is known."""
 

@@ -174,7 +174,7 @@ class Dialect:
     """Streams end with `data: [DONE]`."""
     admin: Mapping[str, AdminOperation] = field(default_factory=dict)
     development_gate: str = ""
-    """How to turn on the admin endpoints."""
+    """Instruction that turns on the admin endpoints."""
     development_path: str | None = None
     """A POST endpoint among them: a GET answers 405 where it exists and 404 where not."""
 
@@ -238,7 +238,7 @@ class Dialect:
     process_roles: Sequence[tuple[re.Pattern[str], str]] = ()
     """Regex over a process's title and command line -> its role in `process` rows."""
     kv_gauge: Literal["", "requests", "requests and cache"] = ""
-    """What the KV gauge counts: blocks held by requests, or by the prefix cache as well; "" if not known."""
+    """Blocks that the KV gauge counts: those of requests, or of the prefix cache as well; "" if not known."""
     prefix_cache_flag: tuple[str, str] | None = None
     """(command word, option): a server started by this word caches prefixes only with this option."""
 
