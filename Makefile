@@ -22,6 +22,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_arrows.py
 
+test: export CI = true  # as on a CI machine, where the embedded server needs --embedded
 test: $(READY)
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not real"
 

@@ -93,8 +93,9 @@ def test_row_check_finds_undeclared_missing_and_wrong_fields() -> None:
 def test_run_writes_only_declared_fields_of_declared_types(tmp_path: Path) -> None:
     profile = tmp_path / "rows.yaml"
     profile.write_text(json.dumps(PROFILE))
-    argv = [sys.executable, "-m", "loadchaos", "run", str(profile), "--out", str(tmp_path / "runs"), "--no-live"]
-    subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, timeout=120)
+    argv = [sys.executable, "-m", "loadchaos", "run", str(profile), "--embedded", "--no-live"]
+    done = subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+    assert (tmp_path / "runs").is_dir(), done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     written = set()
     for path in [*folder.glob("*.jsonl"), *folder.glob("watch/logs/*.jsonl")]:
