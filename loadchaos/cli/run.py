@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -95,7 +95,9 @@ if TYPE_CHECKING:
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true.")
 @click.option(
-    "--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port (default: 9646). 0 selects a free port."
+    "--exporter-port",
+    type=click.IntRange(0, 65535),
+    help="Prometheus port (default: 9646, or a free port if that is in use). 0 selects a free port.",
 )
 @click.option(
     "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of load-generating processes."
@@ -281,18 +283,18 @@ def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ..
     return tuple(argv)
 
 
-def _exporter_port(port: int | None) -> int:
-    """Check that the port is free. Default: 9646, or 0 if that is in use."""
+def _exporter_port(port: int | None) -> int | Literal["default"]:
+    """Check that a port that was asked for is free."""
     import socket
 
+    if port is None:
+        return "default"
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            s.bind(("127.0.0.1", 9646 if port is None else port))
+            s.bind(("127.0.0.1", port))
         except OSError as e:
-            if port is None:
-                return 0
             raise OptionError(
                 f"--exporter-port {port} is in use ({e.strerror}); choose another, or 0 for a free port"
             ) from None
-    return 9646 if port is None else port
+    return port

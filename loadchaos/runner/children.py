@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import psutil
 
@@ -240,12 +240,17 @@ class FollowerProcess(ChildProcess):
         self._exit_noticed = False
 
     async def begin(
-        self, exporter_port: int | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
+        self,
+        exporter_port: int | Literal["default"] | None,
+        variables: Mapping[str, str],
+        *,
+        live: bool,
+        cockpit: bool,
     ) -> None:
         """Start the follower.
 
         Args:
-            exporter_port: port of /metrics; 0: a free one; None: no exporter.
+            exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
             variables: secrets, given in the environment.
             live: show the live view on our terminal.
             cockpit: make the pages of the web UI's tabs.

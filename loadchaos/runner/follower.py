@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import psutil
 
@@ -49,14 +49,14 @@ class FollowerOptions:
     """Outputs of a follower.
 
     Args:
-        exporter_port: port of /metrics; 0: a free one; None: no exporter.
+        exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
         live: show the live view; False: plain lines on a terminal, too.
         stream: where to print; None: stderr.
         cockpit: make the pages of the web UI.
         addresses: where incidents are announced.
     """
 
-    exporter_port: int | None = None
+    exporter_port: int | Literal["default"] | None = None
     live: bool = True
     stream: TextIO | None = None
     cockpit: bool = False
@@ -159,7 +159,7 @@ class Follower:
                 self._fold.feed(row)
             self._fold.count_failures(self._judge.failures())
 
-    def _start_exporter(self, port: int | None) -> Exporter | None:
+    def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
         """Start the exporter; None without a free port.
 
         A taken port costs only the metrics.
@@ -360,11 +360,15 @@ def follow(folder: RunFolder, options: FollowerOptions) -> int:
     return 0
 
 
+def _port(text: str) -> int | Literal["default"]:
+    return "default" if text == "default" else int(text)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line of `python -m loadchaos.runner.follower RUN`."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.runner.follower", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
-    parser.add_argument("--exporter-port", type=int, help="serve /metrics on 127.0.0.1 (0: a free port)")
+    parser.add_argument("--exporter-port", type=_port, help="serve /metrics on 127.0.0.1 (0: a free port, or default)")
     parser.add_argument("--no-live", action="store_true", help="print plain lines instead of the live view")
     parser.add_argument("--cockpit", action="store_true", help="make the pages of the web UI's tabs")
     options = parser.parse_args(argv)

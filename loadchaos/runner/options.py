@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
@@ -57,7 +58,7 @@ class Options:
     pid: int | None = None
     toxiproxy: str | None = None
     embedded: bool = False
-    exporter_port: int | None = None
+    exporter_port: int | Literal["default"] | None = None
     live: bool = True
     processes: int = 1
     master: Master | None = None

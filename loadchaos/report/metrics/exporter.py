@@ -8,12 +8,13 @@ have vLLM's own bounds (fold.py). A server metric has one name for all dialects 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -43,6 +44,7 @@ from loadchaos.report.metrics.metric_table import (
     server_sample,
 )
 
+DEFAULT_PORT = 9646
 _NS = 1_000_000_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
@@ -165,21 +167,31 @@ class _PageBody:
 class Exporter:
     """Serves /metrics on `address`:`port`; port 0 takes a free one.
 
+    "default" takes `DEFAULT_PORT`, and a free port where that is in use.
+
     Raises:
         OptionError: The port is in use.
     """
 
-    def __init__(self, fold: Fold, port: int, address: str = "127.0.0.1", run: str = "") -> None:
+    def __init__(self, fold: Fold, port: int | Literal["default"], address: str = "127.0.0.1", run: str = "") -> None:
         self.collector = FoldCollector(fold, run)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self.collector)
+        if port == "default":
+            with contextlib.suppress(OSError):
+                self._listen(DEFAULT_PORT, address, registry)
+                return
+            port = 0
         try:
-            self._server, self._thread = start_http_server(port, address, registry)
+            self._listen(port, address, registry)
         except (OSError, OverflowError) as e:  # OverflowError: no port number at all
             raise OptionError(
                 f"the metrics exporter cannot listen on {address}:{port}: {e}; "
                 "another run may be using it: choose one with --exporter-port, 0 for any free one"
             ) from e
+
+    def _listen(self, port: int, address: str, registry: CollectorRegistry) -> None:
+        self._server, self._thread = start_http_server(port, address, registry)
         self._page: Any = self._server.get_app()
         self._server.set_app(self._counted)
         self.port = int(self._server.server_port)

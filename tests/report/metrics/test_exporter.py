@@ -148,6 +148,19 @@ def test_port_in_use_is_an_error_with_next_step() -> None:
             Exporter(Fold(), taken.getsockname()[1])
 
 
+def test_default_port_in_use_falls_back_to_a_free_one(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadchaos.report.metrics.exporter.DEFAULT_PORT", unused_port)
+    first, second = Exporter(Fold(), "default"), Exporter(Fold(), "default")
+    try:
+        assert first.port == unused_port
+        assert second.port not in (0, unused_port)
+        url = f"http://127.0.0.1:{second.port}/metrics"
+        assert b"loadchaos_" in urllib.request.urlopen(url, timeout=10).read()
+    finally:
+        first.close()
+        second.close()
+
+
 @pytest.mark.parametrize("port", [-1, 70000])
 def test_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(OptionError):
