@@ -38,7 +38,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def header_values(texts: Sequence[str]) -> Mapping[str, str]:
+def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
     """Parse the values of --header."""
     headers = {}
     for text in texts:

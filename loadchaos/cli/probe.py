@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import header_values, print_json, server_options
+from loadchaos.cli.common import parse_header_options, print_json, server_options
 from loadchaos.cli.profiles import profile_of
 
 
@@ -32,13 +32,13 @@ def probe(url: str, lengths: bool, as_json: bool, **options: Any) -> None:
     from loadchaos.core import resources
     from loadchaos.core.tls import TlsSettings
     from loadchaos.runner import probe as server_probe
-    from loadchaos.runner.options import Options, request_headers
+    from loadchaos.runner.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
     api_key_env = options["api_key_env"]
     base = parse_target(url)
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base
-    headers = request_headers(Options(api_key_env=api_key_env, headers=header_values(options["headers"])))
+    headers = headers_of_options(Options(api_key_env=api_key_env, headers=parse_header_options(options["headers"])))
     tls = TlsSettings(options["ca"], options["insecure"]).context()
     profiles = {name: profile_of(str(path), ()) for name, path in resources.profiles().items()}
     if lengths:

@@ -110,7 +110,7 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
         url,
         admin_url,
         options.server_log,
-        request_headers(options),
+        headers_of_options(options),
         tls,
         options.pid,
         parse_target(toxiproxy) if toxiproxy else None,
@@ -207,7 +207,7 @@ def target_kind(profile: Profile, options: Options) -> str:
     return "embedded"
 
 
-def request_headers(options: Options) -> dict[str, str]:
+def headers_of_options(options: Options) -> dict[str, str]:
     """Request headers with values from the environment.
 
     Raises OptionError for a variable that is not set.

@@ -84,7 +84,7 @@ class RunRecord(EventRecorder):
     def _watch_disk(self, now_s: float) -> None:
         if (change := self._disk.poll(now_s)) is not None:
             self.event(change)
-            self.control("brief" if self._disk.low else "whole", change["text"])
+            self.control("compact" if self._disk.low else "full", change["text"])
             self._print(f"note: {change['text']}")
 
     def _notify(self, row: Row) -> None:

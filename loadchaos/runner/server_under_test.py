@@ -35,11 +35,10 @@ from loadchaos.server.monitor import (
 )
 from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
-from loadchaos.simulator.options import SimulatorSpec
+from loadchaos.simulator.options import DEFAULT_ERA, SimulatorSpec
 
 _HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
-_DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class ServerUnderTest:
         assert embedded is not None
         port = int(self.url.rsplit(":", 1)[1]) if self.url else free_port()
         self.url = f"http://127.0.0.1:{port}"
-        era = embedded.era or _DEFAULT_ERA[embedded.dialect]
+        era = embedded.era or DEFAULT_ERA[embedded.dialect]
         flags = dict(embedded.flags)
         images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
         try:

@@ -70,22 +70,25 @@ def embedded(port: int) -> list[str]:
     return [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(port)]
 
 
-def test_launch_classifies_the_log_of_a_server_that_does_not_start(tmp_path: Path) -> None:
-    code, output = finished(launch(tmp_path, sys.executable, "-c", f"print({NO_MEMORY!r}); raise SystemExit(1)"))
+def test_launch_classifies_the_log_of_a_server_that_does_not_start(tmp_path: Path, unused_port: int) -> None:
+    fails = f"print({NO_MEMORY!r}); raise SystemExit(1)"
+    code, output = finished(launch(tmp_path, sys.executable, "-c", fails, "--port", str(unused_port)))
     assert code == 4
     assert "did not become healthy: it exited with code 1" in output
     assert "gpu_budget_startup" in output
 
 
-def test_launch_reports_a_missing_command(tmp_path: Path) -> None:
-    code, output = finished(launch(tmp_path, "/no/such/server --port 8"))
+def test_launch_reports_a_missing_command(tmp_path: Path, unused_port: int) -> None:
+    code, output = finished(launch(tmp_path, f"/no/such/server --port {unused_port}"))
     assert code == 4
     assert "could not be started: /no/such/server: No such file or directory" in output
 
 
-def test_launch_stops_a_server_that_does_not_become_ready(tmp_path: Path) -> None:
+def test_launch_stops_a_server_that_does_not_become_ready(tmp_path: Path, unused_port: int) -> None:
     sleeps = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
-    code, output = finished(launch(tmp_path, "--ready-within", "1s", sys.executable, "-c", sleeps))
+    code, output = finished(
+        launch(tmp_path, "--ready-within", "1s", sys.executable, "-c", sleeps, "--port", str(unused_port))
+    )
     assert code == 4
     assert "was not healthy within 1 s" in output
     log = next(tmp_path.glob("l/*/server.log")).read_text()

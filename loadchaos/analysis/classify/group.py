@@ -81,8 +81,8 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
                 unknown[match.chain] = match
     if leftover is not None:
         for match in unknown.values():
-            told = match.chain in echoes or match.chain in named or id(match) in used or match.warned
-            if not told and not any(near(match, m, _ONE_DEATH_S) for cluster in deaths for m in cluster):
+            reported = match.chain in echoes or match.chain in named or id(match) in used or match.warned
+            if not reported and not any(near(match, m, _ONE_DEATH_S) for cluster in deaths for m in cluster):
                 leftover.append(match)
     last_echo: Match | None = None  # the last echo with a known exception
     engine_cause: Match | None = (

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from loadchaos.analysis.state.signals import HUNG_WITHOUT_SIGN_NS, S
 from loadchaos.core.ledger.rows import MetricsRow, StateRow
 from loadchaos.core.model import State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
-S = 1_000_000_000
 _STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)  # counters that are renewed so seldom stand still in between
-_HUNG_NS = 60 * S
 _FRESH_NS = 3 * S
 _PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
 
@@ -66,7 +65,7 @@ class EngineStates:
                 continue
             quiet_ns = now_ns - engine.moved_ns
             target: State = "healthy"
-            if engine.running and quiet_ns >= max(_HUNG_NS, 3 * engine.longest_gap_ns):
+            if engine.running and quiet_ns >= max(HUNG_WITHOUT_SIGN_NS, 3 * engine.longest_gap_ns):
                 target = "hung"
             elif engine.running and quiet_ns >= _STUCK_NS:
                 target = "degraded"

@@ -12,6 +12,7 @@ from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates
 from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
 from loadchaos.analysis.state.signals import (
+    HUNG_WITHOUT_SIGN_NS,
     MS,
     AttackEffects,
     CounterSignals,
@@ -31,7 +32,6 @@ _HUNG_STOPPED_NS = 5 * S
 _HUNG_IDLE_NS = 8 * S
 _HUNG_API_IDLE_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
 _IDLE_FOR_NS = 5 * S
-_HUNG_BLIND_NS = 60 * S
 _HEALTH_SILENT_NS = 5 * S
 _UNREACHABLE_NS = 2 * S
 _BLIND_NS = 5 * S
@@ -288,7 +288,7 @@ class StateMachine:
             return "hung", ended_ns, ["requests reach their time limit, and no token arrives on any"]
         if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
             return None
-        limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
+        limit_ns = max(HUNG_WITHOUT_SIGN_NS, 3 * self._longest_gap_ns)
         # A pause explains the silence after it; for a silence before it only up to the limit.
         paused = self._paused()
         if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
@@ -309,7 +309,7 @@ class StateMachine:
         resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
         if resting is not None and quiet_ns >= _HUNG_API_IDLE_NS:
             return "engine and API server use no CPU"
-        if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
+        if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self._network.says_hung():
             return f"/health says: {self._network.unhealthy_body[:120]}"
         if not reachable:
             return None

@@ -1,4 +1,4 @@
-"""Several stalls of a server that goes on, told as one."""
+"""Count stalls that follow each other: they are one degraded time."""
 
 from __future__ import annotations
 

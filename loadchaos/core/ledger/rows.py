@@ -59,7 +59,7 @@ LaunchEvent = Literal["start", "ready", "kill", "exit", "end"]
 ProcessEvent = Literal["seen", "gone", "sample"]
 AlarmEvent = Literal["listening", "ending", "failing", "dead"]
 OrchestratorEvent = Literal["seen", "ended", "started"]
-ControlEvent = Literal["pause", "resume", "stop", "by_hand", "brief", "whole"]
+ControlEvent = Literal["pause", "resume", "stop", "by_hand", "compact", "full"]
 CommandEvent = Literal["start", "users", "attack", "stop"]
 SessionEvent = Literal["web", "run", "load", "load_over", "over"]
 
@@ -681,7 +681,7 @@ class ControlRow(_Row):
     """
 
     row: Literal["control"]
-    what: Annotated[ControlEvent, "order"]
+    what: Annotated[ControlEvent, "order; compact, full: form of the request rows"]
     why: Annotated[str, "reason"]
     grace_s: NotRequired[Annotated[float, S, "stop: how long requests in flight may go on"]]
 

@@ -20,7 +20,7 @@ from locust.exception import RPCError
 
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next_step
 from loadchaos.load.cluster import messages
-from loadchaos.load.wire.headers import header_values
+from loadchaos.load.wire.headers import headers_from_plan
 from loadchaos.load.worker import bundle
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)
@@ -64,7 +64,7 @@ def join(
             "waits there and that no firewall blocks its port"
         )
     plan = welcome["plan"]
-    header_values(plan.get("headers") or {}, None, os.environ)
+    headers_from_plan(plan.get("headers") or {}, None, os.environ)
     if (key := plan.get("api_key_env")) and not os.environ.get(key):
         raise OptionError(
             f"the run sends the API key in {key}, but that variable is not set here; keys are not sent to workers: export it"

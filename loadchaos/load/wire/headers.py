@@ -16,8 +16,8 @@ DEFAULT_HEADERS: Mapping[str, str] = {
 }
 
 
-def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Resolve `env:VAR` in headers.
+def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Resolve `env:VAR` in the headers of a plan.
 
     Raises OptionError for a variable that is not set.
     """

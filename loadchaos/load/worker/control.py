@@ -47,8 +47,8 @@ class Control:
             self._running.set()
         elif what == "by_hand":
             self.manual_users = True
-        elif what in ("brief", "whole"):
-            self.compact_rows = what == "brief"
+        elif what in ("compact", "full"):
+            self.compact_rows = what == "compact"
         elif what == "stop" and not self.stopping.is_set():
             self.end_reason, self.grace_s = "stopped", grace_s
             self.stopping.set()

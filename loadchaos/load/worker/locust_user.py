@@ -32,7 +32,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.headers import header_values
+from loadchaos.load.wire.headers import headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
@@ -250,7 +250,7 @@ def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Envir
     runner = environment.runner
     if not host:
         raise LoadchaosError("no server is given: start Locust with --host URL, or fill in Host in its web UI")
-    headers = header_values(plan["headers"], plan["api_key_env"], os.environ)
+    headers = headers_from_plan(plan["headers"], plan["api_key_env"], os.environ)
     request = {**plan, "base_url": host, "headers": headers}
     finished = subprocess.run(
         [sys.executable, "-m", "loadchaos.runner.discover"],

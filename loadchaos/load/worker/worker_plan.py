@@ -17,7 +17,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
-from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, header_values, request_head
+from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
@@ -100,7 +100,7 @@ class WorkerPlan:
         self._nonces = NonceHistory()
         self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
         given: Mapping[str, str] = plan.get("headers") or {}
-        header_dict = header_values(given, plan.get("api_key_env"), env)
+        header_dict = headers_from_plan(given, plan.get("api_key_env"), env)
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}

@@ -24,7 +24,7 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.export.export import openmetrics
 from loadchaos.report.metrics import metric_table
 from loadchaos.report.metrics.dashboards import DASHBOARDS, text
-from tests.report.conftest import all_rows, make_verdict
+from tests.report.made_up_run import all_rows, make_verdict
 
 ROOT = Path(__file__).parents[3]
 EXPORTERS = {"dcgm": "4.2", "node": "1.8"}

@@ -26,8 +26,15 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.html import page as html
 from loadchaos.runner.finalize import conclude
 from loadchaos.runner.follower import FindingsFile, FollowerOptions, follow
+from tests.report.made_up_run import write_run
 
 COMMAND = [sys.executable, "-m", "loadchaos.runner.follower"]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> RunFolder:
+    """Made-up run of 40 s in which the server dies at 30 s."""
+    return write_run(tmp_path / "run")
 
 
 def findings(folder: RunFolder) -> list[dict[str, Any]]:
@@ -179,8 +186,8 @@ def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Any
     assert [p.name for p in growing.folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
 
 
-def test_follower_metrics_equal_the_ledger_after_a_kill(make_run: Any, tmp_path: Path, start: Any) -> None:
-    run = Growing(make_run(tmp_path / "three", workers=3), RunFolder(tmp_path / "growing"))
+def test_follower_metrics_equal_the_ledger_after_a_kill(tmp_path: Path, start: Any) -> None:
+    run = Growing(write_run(tmp_path / "three", workers=3), RunFolder(tmp_path / "growing"))
 
     def port(nth: int) -> int | None:
         rows = findings(run.folder) if run.folder.findings.exists() else []
