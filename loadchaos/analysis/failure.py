@@ -17,6 +17,7 @@ from loadchaos.core.model import Attribution, Severity
 
 if TYPE_CHECKING:
     from loadchaos.analysis.incidents.incident import Incident
+    from loadchaos.analysis.wrong_answer import WrongAnswer
 
 DEADLY = ("engine_death", "startup")
 _MOST_NAMED = 5
@@ -56,6 +57,7 @@ class Failure:
         at_clients: how many answers show it.
         requests: the same by (traffic, outcome).
         deaths: the deaths, hangs and outages it caused.
+        wrong: the first of the wrong answers it stands for.
     """
 
     id: str
@@ -90,11 +92,17 @@ class Failure:
     at_clients: int = 0
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     deaths: list[Incident] = field(default_factory=list, repr=False, compare=False)
+    wrong: tuple[WrongAnswer, ...] = field(default=(), compare=False)
 
     @property
     def effects(self) -> set[str]:
         """The names under which an attack may list it among its effects."""
         return {self.id, self.outcome} if self.outcome else {self.id}
+
+    @property
+    def is_wrong_answer(self) -> bool:
+        """True if each occurrence is one wrong answer."""
+        return self.outcome == "wrong_output"
 
     @property
     def count(self) -> int:
@@ -131,6 +139,7 @@ class Failure:
             "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
             **({"images": list(self.images)} if self.images else {}),
             **({"before_load": True} if self.before_load else {}),
+            **({"wrong_answers": [w.to_json() for w in self.wrong]} if self.is_wrong_answer else {}),
         }  # fmt: skip
         if self.requests:
             by_traffic: dict[str, dict[str, int]] = {}

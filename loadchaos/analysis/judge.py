@@ -37,6 +37,7 @@ from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
+from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -279,7 +280,18 @@ class Judge:
             self._findings.append(self._failure_row(known, self._health.newest_ns))
         elif failure.title != known.title and len(known.alt) < 20 and failure.title not in known.alt:
             known.alt += (failure.title,)
+        self._add_examples(known, failure)
         return known
+
+    @staticmethod
+    def _add_examples(known: Failure, failure: Failure) -> None:
+        """Keep the first wrong answers of a failure, in its incident too."""
+        for wrong in failure.wrong[: MOST_EXAMPLES - len(known.wrong)] if failure is not known else ():
+            if wrong not in known.wrong:
+                known.wrong += (wrong,)
+        incident = known.incident
+        if incident is not None and known.wrong and incident.kind == "failure":
+            incident.wrong = known.wrong
 
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 

@@ -252,7 +252,9 @@ class Reply:
     text: str = ""
 
 
-DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "outages == 0", "ok_share >= 95%")
+DEFAULT_EXPECT = (
+    "failures == 0", "engine_deaths == 0", "hangs == 0", "outages == 0", "wrong_answers == 0", "ok_share >= 95%",
+)  # fmt: skip
 """Expectations of a profile that states none."""
 
 

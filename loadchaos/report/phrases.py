@@ -509,6 +509,19 @@ def candidate_texts(failure: Mapping[str, Any]) -> list[str]:
     return [evidence_text(c) for c in failure.get("candidates") or []]
 
 
+def wrong_answer_texts(failure: Mapping[str, Any]) -> list[str]:
+    """Format the first wrong answers of a failure: expected, got, difference."""
+    found = []
+    for wrong in (failure.get("wrong_answers") or [])[:_MOST_WRONG]:
+        at = wrong.get("first_difference")
+        parts = [clean(wrong.get("summary") or "", 300)]
+        parts += [f"{label} {clean(wrong[label], 160)!r}" for label in ("expected", "got") if wrong.get(label)]
+        parts += [f"first difference at character {number(at)}"] if at is not None else []
+        found.append(f"{clean(wrong.get('subject') or '', 80)}: {'; '.join(p for p in parts if p)}")
+    return found
+
+
+_MOST_WRONG = 3
 _ISSUE_FIELDS = {"state": "state", "seen": "seen in"}
 
 

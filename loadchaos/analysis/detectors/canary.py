@@ -18,6 +18,7 @@ from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.bad_answers import MIXED_UP
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
 from loadchaos.core.ledger.rows import CanaryRow
 
 FIRST_UNDER_LOAD = 3
@@ -133,8 +134,11 @@ class CanaryDetector(Detector):
         remedy = (
             "All answers are in events.jsonl (rows canary). Check preemptions, prefix cache and aborts at that time."
         )
-        shown, at_ns, outcome = evidence("canary", text), int(row["at_ns"]), "wrong_output"
-        self._pending.append(Failure(name, "request", title, shown, at_ns, remedy=remedy, outcome=outcome))
+        shown, at_ns = evidence("canary", text), int(row["at_ns"])
+        wrong = WrongAnswer(name, f"canary {row.get('n')}", at_ns, "canary", text, got=str(row.get("text") or ""))
+        self._pending.append(
+            Failure(name, "request", title, shown, at_ns, remedy=remedy, outcome=OUTCOME, wrong=(wrong,))
+        )
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
         """Wrong answers since the last call."""

@@ -12,6 +12,7 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
+from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import BLAMELESS, Facts
 
@@ -133,6 +134,15 @@ def failure_of(bad: BadAnswer) -> Failure:
 
     It is named by a signature of its text, else by its outcome and normalised text.
     """
+    failure = _named(bad)
+    if bad.outcome != OUTCOME:
+        return failure
+    subject = str(bad.sample.get("id") or "")
+    wrong = WrongAnswer(failure.id, subject, bad.at_ns, "load", bad.text, traffic=bad.traffic)
+    return replace(failure, wrong=(wrong,))
+
+
+def _named(bad: BadAnswer) -> Failure:
     for failure in _classified(bad.text) if bad.text and bad.outcome != "wrong_output" else ():
         if failure.role == "cause" and not (bad.outcome in MODEL_TEXT and failure.severity in DEADLY):
             return replace(at(failure, bad.at_ns), outcome=bad.outcome)

@@ -13,6 +13,7 @@ from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.attribution import ProcessEnds, known_and_remedy
 from loadchaos.analysis.incidents.context import Reading
 from loadchaos.analysis.request_stats import S, Sent
+from loadchaos.analysis.wrong_answer import WrongAnswer
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State
 
@@ -92,6 +93,7 @@ class Incident:
     exit: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     load_begin_ns: int | None = None
+    wrong: tuple[WrongAnswer, ...] = ()  # wrong answers of a `failure`
     title: str | None = None  # better than the signature's, with the numbers of this run
     remedy: str | None = None
 
@@ -252,6 +254,7 @@ class Incident:
             "beside": list(self.beside),
             "lost_requests": sum(self.lost.values()),
             "lost": dict(self.lost),
+            "wrong_answers": [w.to_json() for w in self.wrong],
             "in_flight_at_death": len(self.in_flight),
             "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
             "examples": [s.to_json(s.sent_ns) for s in self.examples],

@@ -23,7 +23,8 @@ _OPS: Mapping[str, Callable[[float, float], bool]] = {
 _FEWEST_ANSWERS = 20
 _TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
 _COUNTS = (
-    "engine_deaths", "hangs", "outages", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
+    "engine_deaths", "hangs", "outages", "failures", "wrong_answers", "length_mismatch", "output_mismatch", "lost_requests",
+    "restarts",
 )  # fmt: skip
 
 

@@ -94,6 +94,7 @@ def figures_of(
         "hangs": len(hangs) + hung_in_log,
         "outages": sum(i.kind == "outage" and i.attribution != "expected" for i in episodes),  # accepted or not
         "failures": len(against),
+        "wrong_answers": sum(f["count"] for f in against if "wrong_answers" in f),
         "occurrences": sum(f["count"] for f in against),
         "restarts": sum(i.kind == "restart" for i in met),
         "lost_requests": sum(i.lost.total() for i in met),

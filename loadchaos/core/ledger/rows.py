@@ -732,6 +732,9 @@ class FailureRow(_Row):
     frames: NotRequired[Annotated[Sequence[str], "stack frames, innermost last"]]
     process: NotRequired[Annotated[str | None, "process that logged it"]]
     images: NotRequired[Annotated[Sequence[str], "files of the hostile images that showed it"]]
+    wrong_answers: NotRequired[
+        Annotated[Sequence[Mapping[str, Any]], "wrong answers: the first ones, each with its proof"]
+    ]
     before_load: NotRequired[Annotated[bool, "true when a request before the load showed it, and none of the load"]]
     first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
     first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the begin of the load"]]

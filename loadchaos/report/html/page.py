@@ -47,6 +47,7 @@ from loadchaos.report.phrases import (
     target_text,
     when_text,
     worst_first,
+    wrong_answer_texts,
 )
 
 _EXCERPT_CHARACTERS = 12_000
@@ -145,6 +146,7 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
         ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
         ("lost", lost_text(f)),
         ("cause", cause_text(f)),
+        *(("wrong answer", text) for text in wrong_answer_texts(f)),
         *(("unexplained line", text) for text in candidate_texts(f)),
     ]
     advice = [

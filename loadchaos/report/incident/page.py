@@ -34,6 +34,7 @@ _MACHINE_UNKNOWN = (
     "- GPU and driver: not reported by this server (vLLM does in development mode); add the output of `nvidia-smi`"
 )
 _MOST_READINGS = 20
+_PARTS = (("prompt", "prompt"), ("expected", "expected"), ("got", "got"))
 _NEAR_S = 10.0
 _HAPPENED = {
     "death": "died", "hang": "stopped making progress", "unreachable": "became unreachable",
@@ -77,6 +78,7 @@ def page(incident: Mapping[str, Any], view: IncidentView, requests: Sequence[Map
         "\n".join(_summary(incident, name)),
         *_section("Server log", _fence(view.log)),
         *_section("Batch that crashed the engine", _fence(view.batch)),
+        *_section("Wrong answers", _wrong_answers(incident)),
         *_section("Environment", _environment(environment)),
         *_section("Load", _sent(incident)),
         *_section("Timeline", _timeline(incident)),
@@ -161,6 +163,19 @@ def _cost(incident: Mapping[str, Any]) -> str:
     back = incident.get("recovered_after_s")
     parts.append(f"healthy again after {duration(back)}" if back is not None else "")
     return "; ".join(p for p in parts if p)
+
+
+def _wrong_answers(incident: Mapping[str, Any]) -> list[str]:
+    """List wrong answers: prompt, expected, got, first difference."""
+    rows: list[str] = []
+    for wrong in incident.get("wrong_answers") or []:
+        traffic = f" of {_span(wrong['traffic'])}" if wrong.get("traffic") else ""
+        rows += [f"- {_span(wrong.get('subject'))}{traffic}: {_plain(wrong.get('summary'))}"]
+        rows += [f"  - {label}: {_span(wrong[key])}" for key, label in _PARTS if wrong.get(key)]
+        if wrong.get("first_difference") is not None:
+            rows.append(f"  - first difference: character {number(wrong['first_difference'])}")
+        rows += [f"  - {_plain(k.replace('_', ' '))}: {_span(v)}" for k, v in (wrong.get("facts") or {}).items()]
+    return rows
 
 
 def _environment(environment: Mapping[str, Any]) -> list[str]:

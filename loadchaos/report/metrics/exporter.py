@@ -50,7 +50,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
 _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 # Reserved for all other series, so that the number of engines with series of their own never shrinks in a run.
-_RESERVED = 32 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
+_RESERVED = 33 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _PER_REPLICA = len(STATES) + 4
 
 Group = tuple[str, list[TrafficStats]]
@@ -295,14 +295,18 @@ _ROLES = ("api_server", "engine_core", "worker")
 
 def _findings(page: _MetricsPage, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
+    wrong = 0
     # Only named failures: an open death can change its id, and a counter must not disappear.
     for n, f in enumerate(fold.failures.values()):
         severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
         # Beyond the limit only the severity is kept: six more series at most.
         labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
         counts[labels] += int(f.get("count") or 1)
+        if "wrong_answers" in f:
+            wrong += int(f.get("count") or 1)
     for labels, count in counts.items():
         page.add("loadchaos_failures", labels, count)
+    page.add("loadchaos_wrong_answers", [], wrong)
     page.add("loadchaos_incidents", [], len(fold.incidents))
     for n, i in zip(range(INCIDENTS), fold.incidents.values(), strict=False):
         number = i.get("n") if isinstance(i.get("n"), int) else n + 1

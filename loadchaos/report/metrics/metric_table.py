@@ -93,6 +93,11 @@ METRICS: tuple[MetricSpec, ...] = (
         ("replica", "state"),
     ),
     MetricSpec("loadchaos_failures", "counter", "Failures by signature", ("id", "severity", "attribution")),
+    MetricSpec(
+        "loadchaos_wrong_answers",
+        "counter",
+        "Answers and probes whose content is wrong; `loadchaos_failures_total` has their ids",
+    ),
     MetricSpec("loadchaos_incidents", "counter", "Incidents opened"),
     MetricSpec(
         "loadchaos_incident_open",

@@ -34,6 +34,7 @@ from loadchaos.report.phrases import (
     target_text,
     when_text,
     worst_first,
+    wrong_answer_texts,
 )
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -160,6 +161,8 @@ def _failure(page: _TextPage, verdict: Mapping[str, Any], folder: Path, i: int, 
     page.field("in flight", count_text(failure, "in_flight_at_death", "in_flight"))
     page.field("lost", lost_text(failure))
     page.field("evidence", evidence_text(failure.get("evidence")), "cyan")
+    for text in wrong_answer_texts(failure):
+        page.field("wrong answer", text, "cyan")
     for text in candidate_texts(failure):
         page.field("unexplained", text, "cyan")
     for known in failure.get("known") or []:
