@@ -1,7 +1,8 @@
 """Measure how well field failures are shown and named: python -m bench.field_logs
 
 The cases of tests/analysis/classify/field_lines.toml are wrapped into realistic logs and classified. Printed for both
-halves: the share of logs whose decisive line is shown, that a signature names, and whose severity is right; and healthy logs that
+halves: the share of logs whose decisive line is shown, that is named, that is named by the part of the server only (a place), and
+whose severity is right; and healthy logs that
 stay silent. Cases that were collected after the last rule are a row of their own. `--missed` lists the cases of the known half that
 are not shown, not named or of another severity; `--round N` measures one round of collection alone.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.signature_file import load as load_signatures
 from loadchaos.analysis.failure import Failure
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -27,6 +29,7 @@ CASES = TESTS / "analysis" / "classify" / "field_lines.toml"
 BENIGN = TESTS / "crashes" / "benign"
 _ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
 _UNNAMED = ("unknown_exception", "unexplained_exception", "unexplained_error", "unexplained_end", "uncaught_exception")
+PLACES = frozenset(place.id for place in load_signatures().places)
 _FRAME = re.compile(r"(?P<path>\S+?):(?P<line>\d+) (?P<function>[\w<>]+): (?P<code>.*)")
 _ROOT = "/usr/local/lib/python3.12/dist-packages/"
 
@@ -54,6 +57,7 @@ class Score:
     shown: bool
     named: bool
     severity: bool
+    placed: bool  # named by the part of the server only
     found: Sequence[Failure]
 
 
@@ -425,12 +429,14 @@ def score(case: Case) -> Score:
     found = classify_text("\n".join([*before, *rows, *after]) + "\n")
     first, last = len(before) + 1, len(before) + len(rows)
     texts = [str(t) for f in found for t in (f.title, f.evidence["text"], *(c["text"] for c in f.candidates))]
-    named = any(
-        f.role == "cause" and f.id not in _UNNAMED and first <= int(f.evidence["line"] or 0) <= last for f in found
-    )
+    ids = [
+        f.id for f in found
+        if f.role == "cause" and f.id not in _UNNAMED and first <= int(f.evidence["line"] or 0) <= last
+    ]  # fmt: skip
+    placed = bool(ids) and all(i in PLACES for i in ids)
     worst = min((_ORDER.index(f.severity) for f in found), default=-1)
     right = worst >= 0 and _ORDER[worst] == case.severity
-    return Score(case, any(case.decisive in t for t in texts), named, right, found)
+    return Score(case, any(case.decisive in t for t in texts), bool(ids), right, placed, found)
 
 
 def healthy() -> dict[str, list[str]]:
@@ -452,7 +458,7 @@ def table(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:
     for name in HALVES:
         of = [s for s in scores if half(s.case) == name]
         found[name] = {"cases": len(of)} | {
-            key: sum(getattr(s, key) for s in of) / max(1, len(of)) for key in ("shown", "named", "severity")
+            key: sum(getattr(s, key) for s in of) / max(1, len(of)) for key in ("shown", "named", "placed", "severity")
         }
     return found
 
@@ -460,10 +466,10 @@ def table(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     only = int(sys.argv[sys.argv.index("--round") + 1]) if "--round" in sys.argv else 0
     scores = [score(case) for case in load() if only in (0, case.round)]
-    print(f"{'half':18}{'cases':>7}{'shown':>9}{'named':>9}{'severity':>10}{'most findings':>15}")
+    print(f"{'half':18}{'cases':>7}{'shown':>9}{'named':>9}{'place only':>12}{'severity':>10}{'most findings':>15}")
     for name, row in table(scores).items():
         most = max((len(s.found) for s in scores if half(s.case) == name), default=0)
-        shares = "".join(f"{row[k]:>{w}.0%}" for k, w in (("shown", 9), ("named", 9), ("severity", 10)))
+        shares = "".join(f"{row[k]:>{w}.0%}" for k, w in (("shown", 9), ("named", 9), ("placed", 12), ("severity", 10)))
         print(f"{name:18}{row['cases']:>7}{shares}{most:>15}")
     logs = healthy()
     print(f"healthy logs silent: {sum(not f for f in logs.values())} of {len(logs)}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEADLY = ("engine_death", "startup")
 _MOST_NAMED = 5
-_KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_")
+_KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_", "error_in_")
 
 
 def evidence(source: str, text: str, line: int | None = None) -> dict[str, Any]:

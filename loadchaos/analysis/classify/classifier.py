@@ -64,6 +64,7 @@ class _Writer:
     chained: bool = False
     intro: list[Match] = field(default_factory=list)
     intro_line: int = -_INTRO
+    causes: list[Match] = field(default_factory=list)  # of the newest lines, without a traceback
     word: Candidate | None = None
 
 
@@ -258,11 +259,11 @@ class Classifier:
     def _line(self, text: str, position: _Position, before: str) -> list[Match]:
         state, line = position.state, strip_prefixes(text)
         if len(line.text) > _LONGEST_LINE:
-            line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
+            line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s, line.file)
         marked, process = bool(line.writer), line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
-        line = LogLine(line.text, process, line.level, line.clock_s)
+        line = LogLine(line.text, process, line.level, line.clock_s, line.file)
         if line.level:
             state.record_line = position.line_no
         writer = self._writer(state, process)
@@ -337,6 +338,9 @@ class Classifier:
         writer.intro = []
         if line.writer:
             state.carry = line.writer
+        near = [m for m in writer.causes if line_no - m.evidence["line"] <= _INTRO]
+        writer.causes, writer.trace.introduced_by = [], near
+        writer.trace.named |= any(not m.signature.quiet for m in near)
         return found
 
     def _ended(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
@@ -356,18 +360,30 @@ class Classifier:
         unlogged = not trace.logged or (trace.warned and trace.may_be_uncaught)  # `close` decides
         if trace.exception and unlogged and trace.exception not in _ENDINGS:
             state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
+        for match in trace.introduced_by:
+            match.evidence = {**match.evidence, "text": f"{match.evidence['text']} <- {line.text}"[:_EVIDENCE]}
         found = self._scan(line, position, trace)
         found += self._in_frames(trace, line, position)
         if any(m.role in ("cause", "echo") for m in found):
             trace.named = True
         elif trace.exception and not trace.named:
-            unknown = self._match(UNKNOWN, None, line, position, trace)
+            unknown = self._unknown(line, position, trace)
             unknown.loud = (
                 trace.loud and trace.exception not in _ENDINGS and not self._signatures.is_harmless(line.text)
             )
             found.append(unknown)
             self._keep_exception(trace, line, position)
         return found
+
+    def _unknown(self, line: LogLine, position: _Position, trace: Trace) -> Match:
+        """Match of an exception that no signature knows, with its place."""
+        place = self._signatures.place(line.text, [frame.text for frame in trace.frames])
+        signature = UNKNOWN
+        if place is not None:
+            signature = replace(place, title=f"{place.title}: {UNKNOWN.title}", role="cause", severity=UNKNOWN.severity)
+        match = self._match(signature, None, line, position, trace)
+        match.unknown = True
+        return match
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
         """Match a line outside tracebacks.
@@ -387,6 +403,7 @@ class Classifier:
             self._listen(writer, line, position)
         if line.level and not line.writer:
             state.carry = ""
+        writer.causes = [m for m in found if m.role == "cause" and not m.frames]
         introducing = [m for m in found if m.role == "echo"]
         if introducing:
             writer.intro, writer.intro_line = introducing, line_no
@@ -412,6 +429,7 @@ class Classifier:
         if word is not None and word.loud:
             word.loud = writer.last is None  # else it goes on with the message of an exception
             writer.word = word
+            word.place = self._signatures.place(line.text, [f'File "{line.file}", line 0, in {line.file}'])
             self.loud.append(word)
 
     def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
@@ -435,8 +453,7 @@ class Classifier:
         """Match signatures of frames: asserts without a message."""
         found = []
         for frame in trace.frames:
-            text = f'File "{frame.path}", line {frame.line}, in {frame.function} {frame.code}'
-            for signature, hit in self._signatures.scan(text, where="traceback"):
+            for signature, hit in self._signatures.scan(frame.text, where="traceback"):
                 shown = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
                 found.append(self._match(signature, hit, shown, replace(position, line_no=frame.line_no), trace))
         return found

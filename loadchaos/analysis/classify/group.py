@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from loadchaos.analysis.classify.match import Match, near
-from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END, UNKNOWN
+from loadchaos.analysis.classify.signature_file import UNEXPLAINED_END
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
@@ -70,12 +70,12 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
         if not any(id(m) in old for m in cluster) or (by.role == "cause" and id(by) not in old):
             failures.append(failure)
     before = {id(m) for m in life if id(m) in old}
-    rest = [m for m in life if (id(m) not in used or id(m) in before) and m.id != UNKNOWN.id]
+    rest = [m for m in life if (id(m) not in used or id(m) in before) and not m.unknown]
     echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
-    named = {m.chain for m in life if m.role == "cause" and m.id != UNKNOWN.id and m.chain}
+    named = {m.chain for m in life if m.role == "cause" and not m.unknown and m.chain}
     unknown: dict[int, Match] = {}
     for match in life:
-        if match.id == UNKNOWN.id and match.chain:
+        if match.unknown and match.chain:
             first = unknown.setdefault(match.chain, match)  # the first of a chain is the root
             if first.values.get("exception") in _ENDED and match.values.get("exception") not in _ENDED:
                 unknown[match.chain] = match
@@ -124,7 +124,7 @@ def _without_explained_end(life: Sequence[Match]) -> Sequence[Match]:
     ends = [m for m in life if m.id == UNEXPLAINED_END.id]
     if not ends:
         return life
-    others = [m for m in life if m.role in ("cause", "echo") and m.id not in (UNKNOWN.id, UNEXPLAINED_END.id)]
+    others = [m for m in life if m.role in ("cause", "echo") and not m.unknown and m.id != UNEXPLAINED_END.id]
     return [m for m in life if m not in ends or not any(near(m, other, _ONE_DEATH_S) for other in others)]
 
 
@@ -135,7 +135,7 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
     """
     clusters: list[list[Match]] = []
     for match in life:
-        if match.role not in ("cause", "echo") or match.severity not in DEADLY or match.id == UNKNOWN.id:
+        if match.role not in ("cause", "echo") or match.severity not in DEADLY or match.unknown:
             continue
         if match.warned and match.role == "cause":
             continue
@@ -145,7 +145,7 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
             clusters[-1].append(match)
         else:
             clusters.append([match])
-    explained = {m.chain for m in life if m.id == UNKNOWN.id and m.chain}
+    explained = {m.chain for m in life if m.unknown and m.chain}
     deaths: list[list[Match]] = []
     for cluster in clusters:
         only_echoes = all(m.role == "echo" and m.chain not in explained for m in cluster)
@@ -178,10 +178,10 @@ def _death(
         )
     ]
     order = {id(m): n for n, m in enumerate(life)}
-    causes.sort(key=lambda m: (m.id == UNKNOWN.id, m.severity not in DEADLY, _distance(m), order[id(m)]))
+    causes.sort(key=lambda m: (m.unknown, m.severity not in DEADLY, _distance(m), order[id(m)]))
     chosen = causes[0] if causes else min(echoes, key=lambda m: (m.signature.vague, order[id(m)]))
     refined = _refined(chosen, life)
-    also = list(dict.fromkeys(m.id for m in causes if m.id not in (chosen.id, refined.id, UNKNOWN.id)))
+    also = list(dict.fromkeys(m.id for m in causes if m.id not in (chosen.id, refined.id) and not m.unknown))
     if refined is not chosen:
         also.insert(0, chosen.id)
     repeats = sum(1 + m.repeats for m in causes if m.id == chosen.id) - 1 if causes else 0

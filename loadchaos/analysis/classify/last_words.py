@@ -15,6 +15,7 @@ from typing import Any
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import LogLine
+from loadchaos.analysis.classify.signature_file import Signature
 
 _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
@@ -30,6 +31,7 @@ _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 _SIGNS = (
     "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "ailed", "bort", "illed", "anic", "ermin", "nsupported",
     "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
+    "died", "rashed", "nexpectedly",
 )  # fmt: skip
 _GLOG = ("E0", "E1", "F0", "F1")
 
@@ -46,7 +48,7 @@ _EXCEPTION = re.compile(
 _MARKED = re.compile(r"\[E\]|\[(?:ERROR|CRITICAL)\]|^(?:ERROR|CRITICAL)\b|\bE\d{4} \d\d:|\bERROR\b|\|CCL_ERROR\|")
 _WORDED = re.compile(
     r"\b[Tt]imed out\b|\b[Ee]rror\b ?:|\b[Ff]ailed\b|\b[Uu]nable to\b|\b[Cc]annot\b|\b[Cc]ould not\b|[Uu]nsupported"
-    r"|not supported|\b[Ii]nvalid\b"
+    r"|not supported|\b[Ii]nvalid\b|\b(?:died|was killed|crashed|unexpectedly)\b"
 )
 _HARMLESS = re.compile(
     r"^\s*(?:File \"|Traceback|During handling|The above exception|\^|~)|\bDEBUG\b|^\s*\[W|\bINFO\b|UserWarning|Deprecat"
@@ -68,6 +70,7 @@ class Candidate:
     at_ns: int | None = None
     loud: bool = False  # logged at ERROR or higher, outside a traceback
     traced: bool = False  # the exception of a traceback
+    place: Signature | None = None  # the part of the server it is from, where it is loud
 
     def to_json(self) -> dict[str, Any]:
         """The candidate as `classify --json` and verdict.json have it."""

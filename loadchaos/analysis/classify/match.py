@@ -24,7 +24,7 @@ class Match:
 
     `chain` is the number of its traceback (0: none). `warned`: a logger only warned of it, so that a deadly one is reported
     only where something died of it. `loud`: an exception that a logger reported as an error. `starting`: the server had
-    not served yet.
+    not served yet. `unknown`: an exception that no signature knows; a place may name the part of the server.
     """
 
     signature: Signature
@@ -51,6 +51,7 @@ class Match:
     warned: bool = False
     loud: bool = False
     starting: bool = False
+    unknown: bool = False
 
 
 @dataclass(slots=True)

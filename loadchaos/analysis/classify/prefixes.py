@@ -38,8 +38,9 @@ _WRITER = re.compile(
 )
 _STAMP = re.compile(
     r"(?P<vlevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<vdate>\d\d-\d\d) (?P<vtime>\d\d:\d\d:\d\d)(?:\.\d+)?"
-    r" (?:\[[^\]\s]+\]|[^\s\[\]]+\]) ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
-    r"|\d{4}-(?P<ldate>\d\d-\d\d) (?P<ltime>\d\d:\d\d:\d\d)[,.]\d+ - [\w.]+ - (?P<llevel>[A-Z]+) - (?:\S+:\d+ - )?"
+    r" \[?(?P<vfile>[^\s\[\]:]+)[^\s\[\]]*\] ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
+    r"|\d{4}-(?P<ldate>\d\d-\d\d) (?P<ltime>\d\d:\d\d:\d\d)[,.]\d+ - [\w.]+ - (?P<llevel>[A-Z]+) - "
+    r"(?:(?P<lfile>\S+):\d+ - )?"
     r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "  # SGLang
     r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"  # uvicorn
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
@@ -60,9 +61,9 @@ _FLAT_EXCEPTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log line without its prefixes: text, writer, level, clock.
+    """A log line without its prefixes: text, writer, level, clock, file.
 
-    The text keeps its indentation; writer and level are "" where unknown.
+    The text keeps its indentation; writer, level and file (the source file that logged it) are "" where unknown.
 
     `clock_s` counts seconds from the begin of some year by the log's own timestamp, None without one. It is only good for
     differences inside one log.
@@ -72,6 +73,7 @@ class LogLine:
     writer: str = ""
     level: str = ""
     clock_s: float | None = None
+    file: str = ""
 
 
 def clock(month_day: str, time: str) -> float:
@@ -150,7 +152,7 @@ def _texts(record: object) -> list[str]:
 
 def strip_prefixes(text: str) -> LogLine:
     """Strip the prefixes of an expanded line. Never raises."""
-    writer = level = ""
+    writer = level = file = ""
     when: float | None = None
     at = 0
     for _ in range(6):  # nesting deeper than this is not a prefix any more
@@ -170,13 +172,14 @@ def strip_prefixes(text: str) -> LogLine:
         at = found.end()
         level = level or found["vlevel"] or found["llevel"] or found["ulevel"] or ""
         writer = writer or found["swriter"] or ""
+        file = file or found["vfile"] or found["lfile"] or ""
         date, time = (
             found["vdate"] or found["ldate"] or found["sdate"],
             found["vtime"] or found["ltime"] or found["stime"],
         )
         if date and when is None:
             when = clock(date, time)
-    return LogLine(text[at:], writer, level, when)
+    return LogLine(text[at:], writer, level, when, file)
 
 
 def begins_record(raw: str) -> bool:

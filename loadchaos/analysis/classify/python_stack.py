@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 HEADER = "Traceback (most recent call last)"
 _FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
@@ -39,6 +40,11 @@ class Frame:
         """
         return f"{self.file} {self.function}".strip()
 
+    @property
+    def text(self) -> str:
+        """The frame in one line, for patterns."""
+        return f'File "{self.path}", line {self.line}, in {self.function} {self.code}'
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}" if self.line else self.where
 
@@ -52,6 +58,7 @@ class Trace:
     `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `may_be_uncaught`:
     the line before it may be of another record. `loud`: it was an error.
     `named`: a signature knows it or one that it follows from, and what is raised from that adds nothing.
+    `introduced_by`: matches of the lines right before it.
     """
 
     chain: int
@@ -64,6 +71,7 @@ class Trace:
     may_be_uncaught: bool = False
     named: bool = False
     loud: bool = False
+    introduced_by: list[Any] = field(default_factory=list)
 
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line of the same writer.

@@ -18,7 +18,7 @@ from loadchaos.core.model import Severity
 WORD = re.compile(r"[A-Za-z]{3,}")
 """Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
 
-ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "ready", "stop")
+ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "ready", "stop", "place")
 _COMMON_TEXT = """
 error errors exception failed failure request requests memory with for not the and was from this that session engine process
 server model cache tokens token number config info warning message code line file core get post chat http
@@ -108,6 +108,23 @@ class Signatures:
     ignore: tuple[re.Pattern[str], ...]
     harmless: tuple[re.Pattern[str], ...]
     known: Mapping[str, Mapping[str, Any]]
+    places: tuple[Signature, ...] = ()
+
+    def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:
+        """Part of the server that an unknown error is from, None if not known.
+
+        Args:
+            text: the error's line. Its type or words come first.
+            frames: its stack as `File "path", line 1, in function code`, outermost first. The innermost known one decides.
+        """
+        for place in self.places:
+            if place.where == "line" and any(p.search(text) for p in place.patterns):
+                return place
+        for frame in reversed(frames):
+            for place in self.places:
+                if place.where == "traceback" and any(p.search(frame) for p in place.patterns):
+                    return place
+        return None
 
     def get(self, signature_id: str) -> Signature | None:
         """The signature with this id, None if there is none."""
@@ -230,7 +247,8 @@ def build(texts: Mapping[str, str]) -> Signatures:
         for issue in (*s.known, *(k for v in s.variants for k in v.known)):
             if issue not in issues:
                 raise SignatureError(f"{s.file}: {s.id}: known {issue!r} is not in known.toml")
-    by_word = _index(found.values())
+    places = tuple(s for s in found.values() if s.role == "place")
+    by_word = _index(s for s in found.values() if s.role != "place")
     return Signatures(
         all=tuple(found.values()),
         by_word=by_word,
@@ -240,6 +258,7 @@ def build(texts: Mapping[str, str]) -> Signatures:
         ignore=_patterns("ignore.toml", "line", [e["pattern"] for e in ignore.get("line", [])]),
         harmless=_patterns("ignore.toml", "harmless", [e["pattern"] for e in ignore.get("harmless", [])]),
         known=issues,
+        places=places,
     )
 
 
@@ -295,7 +314,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
     symptom = bool(data.get("symptom"))
     if not lists["pattern"] and not symptom:
         raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true for one without log lines)")
-    if not lists["find"] and not symptom:
+    if not lists["find"] and not symptom and role != "place":
         raise SignatureError(f"{name}: {entry}: find is missing")
     _check_find(name, entry, lists["find"])
     for expression in data.get("derive", {}).values():

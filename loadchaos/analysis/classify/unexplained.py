@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from loadchaos.analysis.classify.last_words import Candidate
 from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.signature_file import UNKNOWN
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 
 _MOST_KINDS = 500
@@ -30,13 +31,16 @@ class UnexplainedErrors:
         """Count exceptions of tracebacks that group() explains with nothing."""
         for match in matches:
             if match.loud:
-                self._add("unexplained_exception", match.title, match.evidence, match.process, match, match.repeats)
+                name = "unexplained_exception" if match.id == UNKNOWN.id else match.id
+                self._add(name, match.title, match.evidence, match.process, match, match.repeats)
 
     def add_line(self, candidate: Candidate) -> None:
         """Count a line logged at ERROR or higher, without a traceback."""
         text = normalise(candidate.text)[:_TITLE]
         shown = evidence(candidate.source, candidate.text, candidate.line)
-        self._add("unexplained_error", f"Error in the log: {text}", shown, candidate.process or None, candidate, 0)
+        place = candidate.place
+        name, what = (place.id, place.title) if place is not None else ("unexplained_error", "Error in the log")
+        self._add(name, f"{what}: {text}", shown, candidate.process or None, candidate, 0)
 
     def _add(
         self, name: str, title: str, shown: object, process: str | None, seen: Match | Candidate, repeats: int
@@ -54,7 +58,7 @@ class UnexplainedErrors:
                 evidence=shown,  # type: ignore[arg-type]
                 process=process,
                 at_ns=seen.at_ns or 0,
-                remedy=_REMEDY,
+                remedy=(seen.remedy if isinstance(seen, Match) else seen.place.remedy if seen.place else "") or _REMEDY,
                 repeats=repeats,
                 frames=seen.frames if isinstance(seen, Match) else (),
                 frame=seen.frame if isinstance(seen, Match) else "",
@@ -69,15 +73,15 @@ class UnexplainedErrors:
         deaths = [f for f in found if f.severity in (*DEADLY, "hang", "node")]
         room = max(0, _MOST_FINDINGS - len({(f.id, f.title) for f in found}))
         rest = [f for f in self.kinds.values() if not any(_near(f, death) for death in deaths)]
-        rest.sort(key=lambda f: (f.id != "unexplained_exception", -f.repeats, f.evidence["line"]))
+        rest.sort(key=lambda f: (not f.frames, -f.repeats, f.evidence["line"]))
         return rest[:room]
 
     def notes(self) -> list[str]:
         """Notes for a verdict, most frequent first."""
-        found = sorted(self.kinds.values(), key=lambda f: (f.id != "unexplained_exception", -f.repeats))
+        found = sorted(self.kinds.values(), key=lambda f: (not f.frames, -f.repeats))
         notes = []
         for failure in found[:_MOST_FINDINGS]:
-            what = "exception" if failure.id == "unexplained_exception" else "error"
+            what = "exception" if failure.frames else "error"
             where = f"{failure.evidence['source'] or 'log'} line {failure.evidence['line']}"
             notes.append(f"unexplained {what} in the server's log, {failure.repeats + 1} x: {failure.title} ({where})")
         return notes

@@ -18,7 +18,7 @@ DIED = "(APIServer pid=1) ERROR 01-05 12:12:01 [core_client.py:564] Engine core 
 SERVES = "(APIServer pid=1) INFO:     Application startup complete.\n"
 TRACE = """(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88] Error in the flux handler
 (APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88] Traceback (most recent call last):
-(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88]   File "/x/vllm/entrypoints/flux.py", line 7, in handle
+(APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88]   File "/x/flux/flux.py", line 7, in handle
 (APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88]     raise FluxError
 (APIServer pid=1) ERROR 01-05 12:00:{n:02d} [serving.py:88] FluxError: slot {n} is odd
 (APIServer pid=1) INFO:     10.0.0.7:41214 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
