@@ -6,10 +6,11 @@ stall is no token on any request; how long it has to last depends on how the ser
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 
+from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, PrefillTime, Prompts
 from loadchaos.analysis.state.signals import MS, S
-from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
+from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 
 _OUTAGE_NS = 3 * S
 _FEWEST = 3  # requests: fewer prove neither an outage nor a stall
@@ -19,11 +20,8 @@ _FAST_BEATS = 120  # 30 s with tokens
 _FAST_GAP_NS = 1 * S
 _STALL_NS, _FAST_STALL_NS = 10 * S, 5 * S
 _NEVER_STREAMED_NS = 60 * S
-_PER_PROMPT_TOKEN_NS = 1 * MS
-_PER_IMAGE_NS = 1 * S
 _MOST_PREFILL_NS = 50 * S
 _FRESH_NS = 2 * S
-_BESIDE_BEATS = 4
 _LIMITS = frozenset({"stalled", "timeout"})
 _NO_EVIDENCE = frozenset({"stalled", "timeout", "aborted", "missed", "unfinished"})
 _BROKEN = frozenset({"reset", "connect_error", "truncated", "stream_error"})
@@ -44,10 +42,9 @@ class ClientEvidence:
         self._beat_ns = 0
         self._first_gap_ns = 0  # longest gap before it was known to stream
         self._gap_ns = 0  # longest one since
-        self._silences: dict[str, tuple[int, list[int], int]] = {}  # by worker: at_ns, longest silences, allowance
+        self._silences: dict[str, tuple[int, list[int], Prompts]] = {}  # by worker: at_ns, longest silences, prompts
         self._progress_ns = 0
-        self._waiting: dict[str, deque[int]] = {}  # allowances of beats with tokens, one after the other
-        self._beside_ns = 0  # largest allowance beside which tokens went on for a second
+        self._prefill = PrefillTime()
         self._limit_since_ns: int | None = None  # first silence that a time limit ended, without a token since
         self._limit_end_ns = 0
 
@@ -56,19 +53,22 @@ class ClientEvidence:
     def heartbeat(self, row: HeartbeatRow) -> None:
         """Fold a worker's heartbeat."""
         at_ns, worker = row["at_ns"], str(row.get("file", row.get("worker", "")))
-        prefill_ns = int(row.get("waiting_tokens") or 0) * _PER_PROMPT_TOKEN_NS
-        prefill_ns += int(row.get("images_in_prefill") or 0) * _PER_IMAGE_NS
-        waiting = self._waiting.setdefault(worker, deque(maxlen=_BESIDE_BEATS))
-        waiting.append(prefill_ns) if int(row.get("tokens") or 0) > 0 else waiting.clear()
-        if len(waiting) == _BESIDE_BEATS:
-            self._beside_ns = max(self._beside_ns, min(waiting))
-        self._silences[worker] = (at_ns, [int(ns) for ns in row.get("stream_silences_ns") or ()], prefill_ns)
-        if int(row.get("tokens") or 0) > 0 and at_ns - self._beat_ns >= _BEAT_NS:
+        tokens = int(row.get("tokens") or 0) > 0
+        images = int(row.get("images_in_prefill") or 0)
+        prompts = Prompts(int(row.get("waiting_tokens") or 0) * PER_TOKEN_NS, images * PER_IMAGE_NS)
+        self._prefill.beat(worker, at_ns, prompts, tokens=tokens)
+        self._silences[worker] = (at_ns, [int(ns) for ns in row.get("stream_silences_ns") or ()], prompts)
+        if tokens and at_ns - self._beat_ns >= _BEAT_NS:
             self._beat_ns = at_ns
             self._beats += 1
 
+    def begin(self, row: BeginRow) -> None:
+        """Fold the begin of a request."""
+        self._prefill.begin(row)
+
     def end(self, row: EndRow) -> None:
         """Fold the end of a request."""
+        self._prefill.end(row)
         outcome, at_ns = str(row.get("outcome")), row["at_ns"]
         expect = row.get("expect") or ("ok",)
         if outcome in _LIMITS and outcome not in expect:
@@ -97,8 +97,13 @@ class ClientEvidence:
         else:
             self._gap_ns = max(self._gap_ns, gap_ns)
 
+    def thawed(self) -> None:
+        """Learn no times from requests that were in flight in a hang."""
+        self._prefill.forget_waiting()
+
     def forget(self) -> None:
         """Forget failures and stalls: a new process answers."""
+        self.thawed()
         self._answered()
         self._limit_since_ns = None
 
@@ -168,11 +173,12 @@ class ClientEvidence:
         return since_ns if until_ns - since_ns >= min(limit_ns, _NEVER_STREAMED_NS) else None
 
     def _prefill_ns(self, now_ns: int) -> int:
-        """Time that prompts may take, without those that streams go on beside."""
-        waiting_ns = sum(ns for _, _, ns in self._fresh(now_ns))
-        return min(max(0, waiting_ns - self._beside_ns), _MOST_PREFILL_NS)
+        """Time that the prompts of the newest heartbeats may take."""
+        waiting = [prompts for _, _, prompts in self._fresh(now_ns)]
+        tokens_ns, images_ns = sum(p.tokens_ns for p in waiting), sum(p.images_ns for p in waiting)
+        return min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), _MOST_PREFILL_NS)
 
-    def _fresh(self, now_ns: int) -> list[tuple[int, list[int], int]]:
+    def _fresh(self, now_ns: int) -> list[tuple[int, list[int], Prompts]]:
         return [found for found in self._silences.values() if now_ns - found[0] <= _FRESH_NS]
 
 

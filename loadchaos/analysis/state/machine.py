@@ -134,6 +134,9 @@ class StateMachine:
             self._client.heartbeat(typed)
             if self._traffic.heartbeat(typed) and self._sole:
                 self._progressed(typed["at_ns"])
+        elif typed["row"] == "begin":
+            self._client.begin(typed)
+            return False
         elif typed["row"] == "end":
             self._client.end(typed)
             if self._traffic.end(typed):
@@ -414,6 +417,8 @@ class StateMachine:
             self._restarts.settle(self._now_ns)
         if target != "degraded":
             self._stalls.forget()
+        if self.state == "hung":
+            self._client.thawed()
         was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
         if target in ("dead", "terminated"):
             self._engines.forget()

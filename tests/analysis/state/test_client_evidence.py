@@ -208,8 +208,3 @@ def test_frozen_server_behind_litellm_hangs_though_the_gateway_is_alive(world: A
         if row["row"] == "probe" and row["what"] == "health":
             row["path"] = "/health/liveliness"
     assert path(world, known_server=True)[-1] == "hung"
-
-
-def test_frozen_server_that_prefills_beside_its_streams_gets_no_time_for_prompts(gateway: Any) -> None:
-    gateway.waiting_tokens = 12_000
-    assert path(gateway.serve(15, in_flight=12).stall(12))[-1] == "hung"
