@@ -224,7 +224,7 @@ def healthy(seed: int) -> PrefillServer:
 def longest_silence_s(rows: list[dict[str, Any]]) -> float:
     beats = [r for r in rows if r["row"] == "heartbeat"]
     tokens = [beats[0]["at_ns"], *(r["at_ns"] for r in beats if r["tokens"]), beats[-1]["at_ns"]]
-    return max(b - a for a, b in itertools.pairwise(tokens)) / S
+    return float(max(b - a for a, b in itertools.pairwise(tokens))) / S
 
 
 def called_hung(seed: int) -> str | None:
