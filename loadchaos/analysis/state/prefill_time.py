@@ -1,4 +1,4 @@
-"""Time that prompts without a first token may take, learned from first tokens.
+"""Time that waiting prompts may take, learned from first tokens.
 
 A server computes waiting prompts without a token for anybody, and behind a gateway nothing else shows that it works. How
 long that may take follows from its own times to first token. Until enough of them are known it is a fixed time for each
@@ -70,7 +70,7 @@ class LearnedTime:
 
 
 class Prompts(NamedTuple):
-    """Fixed times of prompts without a first token: of their tokens, of their images."""
+    """Fixed times of waiting prompts: of their tokens, of their images."""
 
     tokens_ns: int = 0
     images_ns: int = 0
@@ -96,7 +96,7 @@ class PrefillTime:
         self._longest_beside_ns = 0  # longest prompt that was computed meanwhile
 
     def begin(self, row: BeginRow) -> None:
-        """Fold the begin of a request: it waits behind those without a first token."""
+        """Fold the begin of a request, which waits behind others."""
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
         own = Prompts(int(row.get("tokens") or 0) * PER_TOKEN_NS, PER_IMAGE_NS * bool(row.get("images")))
         self._waiting[worker] = _sum([before, own])
