@@ -18,7 +18,7 @@ HARM = ["the attack reset_mm_cache"]
 
 
 LISTENS = """
-import os, socket, time
+import os, socket
 if "LISTEN_ON" in os.environ:
     host = os.environ.pop("LISTEN_ON")
     s = socket.socket(); s.bind((host, 0)); s.listen()
@@ -26,7 +26,11 @@ if "LISTEN_ON" in os.environ:
         host, port = os.environ.pop("CONNECT_TO").split(":")
         other = socket.create_connection((host, int(port)))
     print(s.getsockname()[1], flush=True)
-    time.sleep(60)
+    s.settimeout(60)
+    clients = []
+    while True:
+        clients.append(s.accept()[0])
+        clients[-1].send(b"accepted")
 """
 
 
@@ -154,7 +158,8 @@ def test_check_allows_an_engine_whose_client_is_another_machine(
     local_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listeners, "_is_here", lambda ip, here: False)
-    with socket.create_connection(("127.0.0.1", local_port)):
+    with socket.create_connection(("127.0.0.1", local_port)) as client:
+        assert client.recv(8) == b"accepted"  # before that no process owns the connection
         authorization.check(f"http://127.0.0.1:{local_port}", HARM, [])
 
 
@@ -187,6 +192,14 @@ def test_check_refuses_a_loopback_port_without_a_visible_owner(
     with pytest.raises(AuthorizationError, match=message):
         authorization.check("http://127.0.0.1:9", HARM, [])
     authorization.check("http://127.0.0.1:9", HARM, ["127.0.0.1:9"])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_check_refuses_a_port_that_an_engine_shares_with_a_tunnel(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = [Listener(1, ("vllm", "serve", "m")), Listener(2, ("ssh", "-L", "8000:prod:8000"))][::order]
+    monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
+    with pytest.raises(AuthorizationError, match="which forwards to another address"):
+        authorization.check("http://127.0.0.1:9", HARM, [])
 
 
 def test_check_takes_localhost_and_127_0_0_1_for_two_addresses(

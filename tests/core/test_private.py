@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from loadchaos.core.ledger.recorder import create_folder
+
 SERVER = """
 import http.server, pathlib, sys
 pathlib.Path(sys.argv[2]).write_text("made by the server")
@@ -55,6 +57,14 @@ def test_run_folder_is_private_and_a_launched_server_keeps_its_umask(tmp_path: P
         timeout=60,
     )
     assert open_to_others(run) == []
+
+
+def test_run_folder_is_private_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        assert mode(create_folder(tmp_path / "runs", "p").path) == 0o700
+    finally:
+        os.umask(before)
 
 
 def test_soak_folder_is_private(tmp_path: Path) -> None:

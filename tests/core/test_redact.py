@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadchaos.core import secret_forms
 from loadchaos.core.redact import REDACTED, Redactor, launch_secrets, secret_name
 
 SECRET = "s3cr3t-Value/with+odd=chars"
@@ -22,6 +23,11 @@ SECRET = "s3cr3t-Value/with+odd=chars"
         "authorization: Basic dXNlcjpwYXNzd29yZA==",
         "{'authorization': 'Bearer abcDEF123456'}",
         '{"Authorization": "Bearer abcDEF123456"}',
+        '{"Authorization": "abcDEF123456"}',
+        "asked with bearer abcDEF123456",
+        "password: abcDEF123456",
+        "auth_token=abcDEF123456",
+        "OBJECT_STORE_KEY=abcDEF123456",
         "(b'authorization', b'Bearer abcDEF123456')",
         "x-api-key: abcDEF123456",
         "Cookie: session=abcDEF123456; other=1",
@@ -92,6 +98,50 @@ def test_redactor_keeps_ordinary_server_text(line: str) -> None:
     assert Redactor().text(line) == line
 
 
+BODY, HEX = "aB3dE6gH9j" * 8, "0123456789abcdef" * 3
+KEYS = {
+    "GitHub": [*(f"gh{x}_{BODY[:36]}" for x in "pousr"), f"github_pat_{BODY[:40]}"],
+    "GitLab": [f"gl{x}-{BODY[:20]}" for x in
+               ("pat", "dt", "rt", "ptt", "soat", "ft", "imt", "cbt", "agent", "oas", "ffct")],
+    "Slack": [*(f"xox{x}-{BODY[:12]}" for x in "abeprs"), f"xapp-{BODY[:12]}"],
+    "NVIDIA": [f"nvapi-{BODY[:24]}"],
+    "Stripe": [f"{x}{BODY[:24]}" for x in ("sk_live_", "sk_test_", "rk_live_", "rk_test_", "whsec_")],
+    "SendGrid": [f"SG.{BODY[:22]}.{BODY[:43]}"],
+    "npm": [f"npm_{BODY[:36]}"],
+    "PyPI": [f"pypi-AgE{BODY[:40]}"],
+    "Docker": [f"dckr_{x}_{BODY[:27]}" for x in ("pat", "oat")],
+    "DigitalOcean": [f"do{x}_v1_{HEX[:32]}" for x in "opr"],
+    "Databricks": [f"dapi{HEX[:32]}"],
+    "Groq": [f"gsk_{BODY[:52]}"],
+    "Replicate": [f"r8_{BODY[:37]}"],
+    "Vault": [f"hv{x}.{BODY[:24]}" for x in "sbr"],
+    "Google": [f"ya29.{BODY[:30]}", f"GOCSPX-{BODY[:28]}"],
+    "Square": [f"sq0{x}-{BODY[:22]}" for x in ("csp", "atp")],
+    "Shopify": [f"shp{x}_{HEX[:32]}" for x in ("at", "ca", "pa", "ss")],
+    "Atlassian": [f"ATATT3{BODY[:40]}"],
+    "Postman": [f"PMAK-{HEX[:24]}-{HEX[:34]}"],
+    "Grafana": [f"glsa_{BODY[:32]}", f"glc_{BODY[:32]}"],
+    "age": [f"AGE-SECRET-KEY-1{'Q3Z7' * 14}QZ"],
+    "AWS": [f"{x}{'Q3Z7' * 4}" for x in ("AKIA", "ASIA", "ABIA", "ACCA")],
+    "Google API": [f"AIza{BODY[:35]}"],
+    "OpenAI": [f"sk-{BODY[:40]}"],
+    "Hugging Face": [f"hf_{BODY[:34]}"],
+}  # fmt: skip
+"""Made-up keys of each issuer, whose begin shows what they are."""
+
+
+@pytest.mark.parametrize("issuer", KEYS)
+def test_redactor_hides_the_keys_of_each_issuer(issuer: str) -> None:
+    for key in KEYS[issuer]:
+        assert Redactor().text(f"the log shows {key} here") == f"the log shows {REDACTED} here"
+
+
+def test_redactor_looks_for_the_begin_of_every_key() -> None:
+    keys = [key.lower().encode() for of_issuer in KEYS.values() for key in of_issuer]
+    assert set(secret_forms._PREFIXED) <= set(KEYS)
+    assert [begin for begin in secret_forms._BEGINNINGS if not any(begin in key for key in keys)] == []
+
+
 def test_redactor_hides_secret_in_url_and_json_form() -> None:
     redactor = Redactor([SECRET, 'with "quotes" inside'])
     for text in (SECRET, "?k=s3cr3t-Value%2Fwith%2Bodd%3Dchars", r'{"a": "with \"quotes\" inside"}'):
@@ -118,7 +168,7 @@ def test_redactor_hides_the_longer_of_two_secrets_with_equal_begin() -> None:
         ("SERVICE_JWT", True), ("CLIENT_SECRET", True), ("GOOGLE_CREDENTIALS", True), ("PGPASSWORD", True), ("pass", True),
         ("PWD", False), ("OLDPWD", False), ("PASS_THROUGH", False), ("PATTERN", False), ("PATH", False), ("BYPASS", False),
         ("TOKENIZERS_PARALLELISM", False), ("MAX_NUM_BATCHED_TOKENS", False), ("KEYBOARD", False),
-        ("SSL_KEY_FILE", False), ("AUTH_MODE", False), ("", False),
+        ("FILE_SERVER_TOKEN", True), ("MODE_KEY_2", True), ("SSL_KEY_FILE", False), ("AUTH_MODE", False), ("", False),
     ],
 )  # fmt: skip
 def test_secret_name_recognises_secret_names(name: str, secret: bool) -> None:
@@ -137,6 +187,20 @@ def test_redactor_argv_hides_and_learns_secret_options() -> None:
     )
     assert shown == ["vllm", "serve", "m", "--api-key", REDACTED, REDACTED, "--port", "8000", f"--token={REDACTED}"]
     assert redactor.text("got second-key") == f"got {REDACTED}"
+
+
+def test_redactor_argv_learns_secrets_of_assignments() -> None:
+    redactor = Redactor()
+    assert redactor.argv(["env", "DB_PASS=pa-55", "PORT=8000", "serve"]) == [
+        "env", f"DB_PASS={REDACTED}", "PORT=8000", "serve",
+    ]  # fmt: skip
+    redactor.argv(["env", "DB_PASS=first-value", "serve"])
+    assert redactor.text("connected as first-value") == f"connected as {REDACTED}"
+
+
+def test_redactor_hides_every_line_of_a_secret() -> None:
+    redactor = Redactor(["first-line-1\nsecond-line-2\r\nthird-line-3\n"])
+    assert redactor.text("first-line-1 second-line-2 third-line-3") == " ".join([REDACTED] * 3)
 
 
 def test_redactor_mapping_hides_and_learns_headers_without_their_scheme() -> None:
