@@ -27,6 +27,8 @@ ODD: list[Any] = [
     {"row": "begin", "at_ns": 10**18, "id": ["x"], "traffic": {}, "expect": 7},
     {"row": "metrics", "at_ns": 10**17, "engine": "0", "replica": "server", "values": {"requests_running": "many"}},
     {"row": "metrics", "at_ns": 10**17, "engine": {}, "replica": [], "values": []},
+    {"row": "metrics", "at_ns": 10**17, "engine": "0", "replica": "server", "values": {"requests_running": True}},
+    {"row": "metrics", "at_ns": 10**17, "engine": "0", "replica": "server", "values": {"requests_running": 1e300}},
     {"row": "state", "at_ns": 10**17, "from": 1, "to": []},
     {"row": "run", "what": "end", "at_ns": None},
     {"row": "run", "what": {}, "at_ns": 3, "terms": "none"},

@@ -84,6 +84,28 @@ def test_reader_gives_each_row_once_while_parts_become_parquet(tmp_path: Path, s
     ]
 
 
+def test_tail_reads_a_part_that_ends_while_it_looks_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, exists = tmp_path / "requests-0.jsonl", parquet.exists
+    writer = Writer(path, "t", part_s=1e9)
+    writer.write({"n": 1})
+    looks: list[Path] = []
+
+    def look(part: Path) -> bool:
+        looks.append(part)
+        if len(looks) == 1:
+            writer.write({"n": 2})
+            writer._next_part()
+            writer.write({"n": 3})
+        return exists(part)
+
+    monkeypatch.setattr(parquet, "exists", look)
+    tail = Tail(path)
+    assert [row["n"] for row in tail.rows() if "n" in row] == [1, 2, 3]
+    writer.close()
+
+
 def test_log_index_continues_in_parts_and_keeps_line_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "HOUR_S", 0.0)
     logs = tmp_path / "watch" / "logs"

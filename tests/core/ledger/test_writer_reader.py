@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import LogTail, Reader, Tail
+from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.writer import Writer
 
 TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -371,3 +372,23 @@ def test_writer_syncs_its_file_and_that_of_a_finished_part(tmp_path: Path, monke
     writer.sync()
     assert synced[-1] == "s.jsonl.1"
     writer.close()
+
+
+def test_event_recorder_keeps_why_a_row_was_lost_and_goes_on(tmp_path: Path) -> None:
+    told: list[Any] = []
+    record = EventRecorder(RunFolder(tmp_path), told.append)
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, record._events._fd)
+    record.run("load_begin")
+    assert record.lost is not None
+    assert "events.jsonl: a row could not be written: No space left on device" in record.lost
+    first = record.lost
+    os.dup2(full, record._metrics._fd)
+    record.metric({"row": "gap", "at_ns": 1, "source": "scrape", "seconds": 1.0, "why": "x"})
+    record.sync()
+    assert record.lost == first
+    assert [row["row"] for row in told] == ["run", "gap"]
+    record.close()
+    os.close(full)
