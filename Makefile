@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup check test test-all test-real demo schemas docs dashboards conformance bench clean
+.PHONY: setup check test test-all test-real mutants demo schemas docs dashboards conformance bench clean
 
 setup: $(READY)
 
@@ -32,6 +32,10 @@ test-all: $(READY)
 # Test against a real vLLM and LMDeploy's real HTTP layer; servers that are not installed are skipped.
 test-real: $(READY)
 	$(BIN)/pytest -q -m real tests/real
+
+# Apply each kept mutant to a copy of the tree and run the tests that must notice it; docs/testing.md.
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 demo: $(READY)
 	$(BIN)/python -m loadchaos.cli.demo

@@ -1,0 +1,63 @@
+"""Histograms and quantiles: nearest rank, within the width of a bucket."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.core.stats import LogHistogram, bucket, bucket_middle, quantile, wilson
+
+VALUES = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
+
+
+def histogram_of(values: list[int]) -> LogHistogram:
+    histogram = LogHistogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "rank"),
+    [
+        (1, 0.5, 1), (2, 0.5, 1), (3, 0.5, 2), (10, 0.9, 9), (10, 0.91, 10), (10, 0.99, 10), (99, 0.99, 99), (100, 0.99, 99),
+        (101, 0.99, 100), (200, 0.99, 198), (300, 0.99, 297), (1000, 0.999, 999), (20, 0.95, 19), (7, 0.0, 1), (7, 1.0, 7),
+    ],
+)  # fmt: skip
+def test_quantile_is_the_value_of_the_nearest_rank(n: int, q: float, rank: int) -> None:
+    values = [1000 * i * i for i in range(1, n + 1)]  # each in a bucket of its own
+    found = histogram_of(values).quantile(q)
+    assert quantile(values, q) == values[rank - 1]
+    assert found is not None
+    assert bucket(found) == bucket(values[rank - 1])
+
+
+@given(values=VALUES, q=st.floats(0, 1))
+def test_quantile_of_a_histogram_is_that_of_its_values(values: list[int], q: float) -> None:
+    exact, found = quantile(values, q), histogram_of(values).quantile(q)
+    assert exact is not None
+    assert found is not None
+    assert abs(found - exact) <= 0.008 * exact + 1
+
+
+@given(value=st.integers(1, 10**15))
+def test_bucket_middle_is_within_a_percent_of_its_values(value: int) -> None:
+    assert abs(bucket_middle(bucket(value)) - value) <= 0.008 * value + 0.5
+    assert bucket(value) <= bucket(value + 1) <= bucket(value) + 64
+
+
+def test_quantile_of_nothing_is_none() -> None:
+    assert LogHistogram().quantile(0.5) is None
+    assert LogHistogram().mean() is None
+    assert quantile([], 0.5) is None
+
+
+def test_mean_is_exact_for_added_values() -> None:
+    assert histogram_of([1, 2, 6]).mean() == 3
+
+
+def test_wilson_interval_has_the_published_values() -> None:
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)

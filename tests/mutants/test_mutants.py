@@ -1,0 +1,78 @@
+"""The kept mutants fit the code, and their runner tells which of them the tests notice."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import ROOT, Copy, Result, run, summary
+from tests.mutants.mutant import Mutant, load
+
+CODE = "def twice(n: int) -> int:\n    return n + n\n\n\ndef half(n: int) -> int:\n    return n // 2\n"
+TEST = "import code_under_test as c\n\n\ndef test_twice() -> None:\n    assert c.twice(3) == 6\n"
+BAD = "def test_that_always_fails() -> None:\n    assert False\n"
+
+
+def test_mutants_fit_their_files_and_name_tests() -> None:
+    """After a change of the code: correct `before`, `after` and `tests` of the mutant, or remove it with its code."""
+    problems = [f"{m.area}.toml, {m.id}: {why}" for m in load() if (why := m.misfit(ROOT))]
+    problems += [f"{m.area}.toml, {m.id}: no test {test}" for m in load() for test in m.missing_tests(ROOT)]
+    assert problems == []
+
+
+def test_mutants_are_at_least_60_with_harm_and_tests() -> None:
+    mutants = load()
+    assert len(mutants) >= 60
+    assert [m.id for m in mutants if not (m.harm.strip() and m.tests and m.before != m.after)] == []
+    assert [m.id for m in mutants for test in m.tests if "::test_" not in test] == []
+
+
+def test_mutants_with_one_id_or_an_unknown_key_are_refused(tmp_path: Path) -> None:
+    entry = '[[mutant]]\nid = "a"\nfile = "f"\nbefore = "b"\nafter = "c"\ntests = ["t"]\nharm = "h"\n'
+    (tmp_path / "area.toml").write_text(entry + entry)
+    with pytest.raises(ValueError, match="mutant 2: the id a is in use"):
+        load(tmp_path)
+    (tmp_path / "area.toml").write_text(entry.replace("harm", "damage"))
+    with pytest.raises(ValueError, match=r"mutant 1: the keys after, before, .* were expected"):
+        load(tmp_path)
+
+
+def mutant(id_: str, before: str, after: str, test: str = "test_it.py::test_twice") -> Mutant:
+    return Mutant(id_, "area", "code_under_test.py", before, after, (test,), f"harm of {id_}")
+
+
+def test_mutants_are_killed_survive_or_are_broken(tmp_path: Path) -> None:
+    tree = {"code_under_test.py": CODE, "test_it.py": TEST, "test_bad.py": BAD}
+    for name, text in tree.items():
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    told: list[Result] = []
+    mutants = [
+        mutant("noticed", "n + n", "n * n"),
+        mutant("not_noticed", "n // 2", "n // 3"),
+        mutant("gone", "n - n", "n"),
+        mutant("no_python", "n + n", "n +"),
+        mutant("no_change", "n + n", "(n + n)"),
+        mutant("no_test", "n + n", "n", "test_it.py::test_half"),
+        mutant("bad_test", "n + n", "n", "test_bad.py::test_that_always_fails"),
+    ]
+    results = run(tmp_path, mutants, workers=2, limit_s=60, told=told.append)
+    fates = {r.mutant.id: r.fate for r in results}
+    assert fates == {
+        "noticed": "killed", "not_noticed": "survived", "gone": "broken", "no_python": "broken", "no_change": "broken",
+        "no_test": "broken", "bad_test": "broken",
+    }  # fmt: skip
+    assert results[0].detail == "test_it.py::test_twice"
+    assert len(told) == len(mutants)
+    assert {name: (tmp_path / name).read_text() for name in tree} == tree  # the tree itself is left alone
+    assert "survived: not_noticed (code_under_test.py)\n  harm of not_noticed" in summary(results)
+
+
+def test_mutants_out_of_time_are_told(tmp_path: Path) -> None:
+    endless = CODE + "\n\ndef wait(n: int) -> int:\n    while n:\n        n -= 1\n    return n\n"
+    (tmp_path / "code_under_test.py").write_text(endless)
+    (tmp_path / "test_it.py").write_text("import code_under_test as c\n\n\ndef test_wait() -> None:\n    c.wait(3)\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "copy").mkdir()
+    result = Copy(tmp_path, tmp_path / "copy").run(mutant("endless", "n -= 1", "n += 1", "test_it.py::test_wait"), 2)
+    assert (result.fate, result.detail) == ("out of time", "its tests took more than 2 s")
