@@ -20,6 +20,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import LogTail, Reader, Tail
 from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.ledger.rows import GapRow
 from loadchaos.core.ledger.writer import Writer
 
 TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -386,7 +387,8 @@ def test_event_recorder_keeps_why_a_row_was_lost_and_goes_on(tmp_path: Path) -> 
     assert "events.jsonl: a row could not be written: No space left on device" in record.lost
     first = record.lost
     os.dup2(full, record._metrics._fd)
-    record.metric({"row": "gap", "at_ns": 1, "source": "scrape", "seconds": 1.0, "why": "x"})
+    gap: GapRow = {"row": "gap", "at_ns": 1, "source": "scrape", "seconds": 1.0, "why": "x"}
+    record.metric(gap)
     record.sync()
     assert record.lost == first
     assert [row["row"] for row in told] == ["run", "gap"]
