@@ -387,7 +387,7 @@ def test_event_recorder_keeps_why_a_row_was_lost_and_goes_on(tmp_path: Path) -> 
     assert "events.jsonl: a row could not be written: No space left on device" in record.lost
     first = record.lost
     os.dup2(full, record._metrics._fd)
-    gap: GapRow = {"row": "gap", "at_ns": 1, "source": "scrape", "seconds": 1.0, "why": "x"}
+    gap: GapRow = {"row": "gap", "at_ns": 1, "replica": "", "source": "scrape", "seconds": 1.0, "why": "x"}
     record.metric(gap)
     record.sync()
     assert record.lost == first

@@ -85,6 +85,7 @@ def test_error_object_of_any_json_is_an_error_or_none(value: Any, status: int, a
         ({"detail": "Not Found"}, "Not Found", None),
         ({"detail": [{"loc": ["body"]}]}, '[{"loc":["body"]}]', None),
         ({"error": {"message": {"error": {"message": "deep"}}}}, "deep", None),
+        ({"choices": [], "error": {"message": "beside", "code": 500}}, "beside", 500),
     ],
 )  # fmt: skip
 def test_error_object_reads_the_shapes_of_all_servers(value: Any, text: str, code: Any) -> None:
@@ -131,6 +132,15 @@ def test_completion_gaps_are_counted_between_packets() -> None:
     assert answer.first_token_ns == 1_000_000
 
 
+def test_completion_gaps_between_reasoning_tokens_count() -> None:
+    answer = Completion(RULES, asked_stream=True, declared_stream=True)
+    for n, key in enumerate(("reasoning", "reasoning", "reasoning_content", "content", "content")):
+        event = {"choices": [{"index": 0, "delta": {key: "a"}, "finish_reason": None}]}
+        answer.feed(1_000_000 * (1 + n * n), b"data: " + orjson.dumps(event) + b"\n\n")
+    assert (sum(answer.itl_hist.values()), answer.largest_gap_ns) == (4, 7_000_000)
+    assert (answer.first_token_ns, answer.first_answer_ns) == (1_000_000, 10_000_000)
+
+
 def test_completion_needs_a_finish_reason_of_every_choice() -> None:
     done = b"data: [DONE]\n\n"
     assert outcome(chunk("a", 0, "stop") + chunk("b", 1) + done, stream=True) == "truncated"
@@ -171,3 +181,9 @@ def test_error_response_of_a_dead_engine_is_an_http_error(status: int, headers: 
     assert error_response_event(status, "X", headers, body, rules).outcome == "http_error"
     healthy = orjson.dumps({"error": {"message": text.replace("dead", "fine"), "code": status}})
     assert error_response_event(status, "X", headers, healthy, rules).outcome != "http_error"
+
+
+@pytest.mark.parametrize(("status", "expected"), [(400, "rejected"), (413, "rejected"), (500, "http_error")])
+def test_error_response_with_text_of_a_refusal_is_one_below_500_only(status: int, expected: str) -> None:
+    body = orjson.dumps({"error": {"message": "the prompt is too long", "code": status}})
+    assert error_response_event(status, "X", {}, body, RULES).outcome == expected

@@ -87,6 +87,10 @@ def test_event_template_does_not_change_a_streams_result(stream: bytes, cuts: li
     [
         (LINES := b'data: {"choices":\ndata: [{"delta":{"content":"a"}}]}\n\n', LINES.replace(b"data: [", b"[")),
         (b'data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1}}\n\n', b'data: {"usage":{}}\n\n'),
+        (TOKEN := b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}]}\n\n', TOKEN.replace(b"null", b'"x"')),
+        (TOKEN, TOKEN.replace(b"null", b'null,"token_ids":[1]')),
+        (TOKEN, TOKEN.replace(b"}\n", b',"error":{"message":"b"}}\n')),
+        (TWICE := b'data: {"choices":[{"delta":{"content":"a"},"s":"a"}]}\n\n', TWICE.replace(b's":"a', b's":"z')),
     ],
 )  # fmt: skip
 def test_event_template_rejects_events_that_only_look_equal(often: bytes, then: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -165,3 +166,39 @@ def test_response_parser_bounds_a_decoded_body() -> None:
     assert len(body) <= MAX_DECODED_BYTES
     assert parser.broken == "the compressed body is longer than 64 MiB once decoded"
     assert not parser.reusable
+
+
+class Unpacker:
+    """Notes the largest piece that the real unpacker gave."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.largest = real, 0
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        plain: bytes = self.real.decompress(data, max_length)
+        self.largest = max(self.largest, len(plain))
+        return plain
+
+    @property
+    def eof(self) -> bool:
+        eof: bool = self.real.eof
+        return eof
+
+
+def test_response_parser_unpacks_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "MAX_DECODED_BYTES", 1 << 20)
+    packed = gzip.compress(b" " * (8 << 20))
+    parser = ResponseParser()
+    parser.feed(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed))
+    parser._inflate = unpacker = Unpacker(parser._inflate)
+    parser.feed(packed)
+    assert parser.broken
+    assert unpacker.largest <= (1 << 20) + 1
+
+
+def test_response_parser_reports_a_truncated_compressed_body() -> None:
+    packed = gzip.compress(bytes(range(256)) * 8)[:-9]
+    parser = ResponseParser()
+    parser.feed(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed)
+    assert parser.broken == "the compressed body is truncated"
+    assert not (parser.done or parser.reusable)
