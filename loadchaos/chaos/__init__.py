@@ -5,8 +5,8 @@
 - a network fault: toxics/NAME.py; a signal: signals/NAME.py; a host load: host/NAME.py; each with its name in
   core/attack_names.py;
 - an admin operation: a row of the dialect's table in server/dialects/;
-- a new kind of attack: a file with a class that fits `Attack`, an entry in registry.py, and its
-  key in `AttackKind` (core/ledger/rows.py) and in the profile (profile/attack.py).
+- a new kind of attack: KIND.py with a function `make` and a class that fits `Attack`, and its entry in `ATTACK_KINDS`
+  (core/attack_names.py).
 """
 
 from __future__ import annotations

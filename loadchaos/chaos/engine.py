@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,11 @@ import psutil
 
 from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
 from loadchaos.chaos.undo_guard import guard
+from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
 
 TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
-_ENCODER_MISS = ("encoder_cache_miss", "encoder_cache_miss_skipped")
-_STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
-_LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
-         "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died")  # fmt: skip
-MODES: Mapping[str, Sequence[str]] = {
-    "encoder_pop": _ENCODER_MISS,
-    "encoder_pop_draft": _ENCODER_MISS,
-    "step_raise": _LOST,
-    "step_sleep": _STALLS,
-    "step_hang": _STALLS,
-    "step_exit": _LOST,
-    "step_segv": _LOST,
-    "slow_steps": _STALLS,
-    "preempt": ("preemption_storm", "async_placeholder_underflow"),
-    "nan_logits": ("wrong_output", "empty"),
-}
-"""The plugin's modes, each with the failure ids and outcomes it may cause by itself."""
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
@@ -45,8 +29,8 @@ def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Engin
     Raises:
         OptionError: for an unknown mode or option.
     """
-    if spec not in MODES:
-        raise OptionError(f"attack engine: one of {', '.join(MODES)} was expected (got {spec})")
+    if spec not in ENGINE_FAULTS:
+        raise OptionError(f"attack engine: one of {', '.join(ENGINE_FAULTS)} was expected (got {spec})")
     unknown = [name for name in params if name not in _OPTIONS]
     if unknown:
         raise OptionError(f"attack {spec}: its params are {', '.join(_OPTIONS)} (got {unknown[0]})")
@@ -61,7 +45,7 @@ class EngineAttack:
 
     def __init__(self, mode: str, params: Mapping[str, Any]) -> None:
         self.name = f"engine_{mode}"
-        self.effects = MODES[mode]
+        self.effects = ENGINE_FAULTS[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
 

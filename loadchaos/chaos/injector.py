@@ -20,8 +20,9 @@ from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.registry import make_attack
 from loadchaos.chaos.timetable import Timetable, parse_timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
+from loadchaos.core.attack_names import AttackKind
 from loadchaos.core.errors import LoadchaosError, OptionError
-from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, AttackKind, Emit
+from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, Emit
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect

@@ -1,21 +1,20 @@
-"""Table of the attack kinds: a profile's key and its factory."""
+"""Table of the attack kinds: a profile's key and its factory.
+
+A kind of `ATTACK_KINDS` (core/attack_names.py) is the file or package of that name here; its `make` makes the attack.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
-from loadchaos.chaos import admin, engine, host, network, process
 from loadchaos.chaos.base import Attack, AttackContext, AttackFactory
+from loadchaos.core.attack_names import ATTACK_KINDS, AttackKind
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import AttackKind
 
 ATTACKS: dict[AttackKind, AttackFactory] = {
-    "admin": admin.make,
-    "process": process.make,
-    "engine": engine.make,
-    "host": host.make,
-    "network": network.make,
+    kind: import_module(f"loadchaos.chaos.{kind}").make for kind in ATTACK_KINDS
 }
 
 

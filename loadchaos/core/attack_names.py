@@ -1,38 +1,97 @@
-"""Names of the attacks that a profile may use; each is one file in chaos/.
+"""Table of the attacks that a profile may use: kinds and names.
 
-Add a name here, and the file that implements it:
+An entry here and the file that implements it are all that a new attack needs:
 
-    NetworkFault   loadchaos/chaos/toxics/NAME.py
-    ProcessSignal  loadchaos/chaos/signals/NAME.py
-    HostLoad       loadchaos/chaos/host/NAME.py
-    EngineFault    a mode of plugins/vllm, with its effects in loadchaos/chaos/engine.py
+    NETWORK_FAULTS   loadchaos/chaos/toxics/NAME.py
+    PROCESS_SIGNALS  loadchaos/chaos/signals/NAME.py
+    HOST_LOADS       loadchaos/chaos/host/NAME.py
+    ENGINE_FAULTS    a mode in plugins/vllm/loadchaos_vllm/sabotage.py
+    ATTACK_KINDS     loadchaos/chaos/KIND.py with a function `make`
+
+The keys of a profile, its schema, the ledger's `kind` and the tables of docs/attacks.md follow from it.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-NetworkFault = Literal[
-    "latency",
-    "bandwidth",
-    "slow_close",
-    "timeout",
-    "reset_peer",
-    "slicer",
-    "limit_data",
-    "down",
-]
-ProcessSignal = Literal["sigkill", "sigterm", "sigstop"]
-HostLoad = Literal["cpu"]
-EngineFault = Literal[
-    "encoder_pop",
-    "encoder_pop_draft",
-    "step_raise",
-    "step_sleep",
-    "step_hang",
-    "step_exit",
-    "step_segv",
-    "slow_steps",
-    "preempt",
-    "nan_logits",
-]
+NETWORK_FAULTS = ("latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "down")
+PROCESS_SIGNALS = ("sigkill", "sigterm", "sigstop")
+HOST_LOADS = ("cpu",)
+
+_ENCODER_MISS = ("encoder_cache_miss", "encoder_cache_miss_skipped")
+_STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
+_LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
+         "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died")  # fmt: skip
+ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
+    "encoder_pop": _ENCODER_MISS,
+    "encoder_pop_draft": _ENCODER_MISS,
+    "step_raise": _LOST,
+    "step_sleep": _STALLS,
+    "step_hang": _STALLS,
+    "step_exit": _LOST,
+    "step_segv": _LOST,
+    "slow_steps": _STALLS,
+    "preempt": ("preemption_storm", "async_placeholder_underflow"),
+    "nan_logits": ("wrong_output", "empty"),
+}
+"""Faults inside an engine, each with the failure ids and outcomes that it may cause by itself."""
+
+
+@dataclass(frozen=True)
+class KindSpec:
+    """One kind of attack: a key of an entry in `attacks`.
+
+    Args:
+        effect: text for docs/attacks.md and the schema; {names} stands for the names.
+        needs: text for docs/attacks.md.
+        names: values of the key; None: those of the server's dialect.
+        instant: names without an undo, which `for` does not go with.
+        params: True if it takes `params`.
+    """
+
+    effect: str
+    needs: str
+    names: Collection[str] | None = None
+    instant: Collection[str] = ()
+    params: bool = True
+
+    def describe(self) -> str:
+        """The effect with the names filled in, as Markdown."""
+        return self.effect.format(names=", ".join(f"`{name}`" for name in self.names or ()))
+
+
+ATTACK_KINDS: Mapping[str, KindSpec] = {
+    "admin": KindSpec(
+        "an operation of the server's dialect, for example `reset_mm_cache` or `sleep`",
+        "development endpoints (vLLM: `VLLM_SERVER_DEV_MODE=1`)",
+    ),
+    "process": KindSpec(
+        "{names} to a `role` (`engine_core`, `api_server`, `worker`)",
+        "a server that loadchaos started, that listens on this machine, or whose pid is given by `--pid`",
+        PROCESS_SIGNALS,
+        instant=("sigkill", "sigterm"),
+        params=False,
+    ),
+    "engine": KindSpec(
+        "a fault inside a vLLM engine: {names}",
+        "a vLLM with [loadchaos-vllm](../plugins/vllm/README.md); its environment names the trigger file",
+        ENGINE_FAULTS,
+    ),
+    "network": KindSpec(
+        "a fault between clients and server, see below",
+        "nothing; a proxy is put in the path only when a profile asks for it",
+        NETWORK_FAULTS,
+    ),
+    "host": KindSpec(
+        "{names}: busy processes on the machine of the server; their number is `processes`, or the number of CPUs",
+        "this machine",
+        HOST_LOADS,
+    ),
+}
+if TYPE_CHECKING:
+    AttackKind = str
+else:
+    AttackKind = Literal[tuple(ATTACK_KINDS)]

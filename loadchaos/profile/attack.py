@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, create_model, model_validator
 
-from loadchaos.core.attack_names import EngineFault, HostLoad, NetworkFault, ProcessSignal
+from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.units import DurationS, Share, duration_s, format_duration
 from loadchaos.profile.base import ProfilePart
-
-_KINDS = ("admin", "process", "engine", "network", "host")
 
 Scalar = bool | int | float | str
 Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\s*%?\s*$")]
@@ -44,15 +42,31 @@ def _during_text(value: tuple[float, float] | str | None) -> str | None:
     return "..".join(map(format_duration, value)) if isinstance(value, tuple) else value
 
 
-class AttackPlan(ProfilePart):
+if TYPE_CHECKING:
+
+    class _Kinds(ProfilePart):
+        admin: str | None = None
+        process: str | None = None
+        network: str | None = None
+else:
+    _Kinds = create_model(
+        "_Kinds",
+        __base__=ProfilePart,
+        **{
+            kind: (
+                (str if spec.names is None else Literal[tuple(spec.names)]) | None,
+                Field(default=None, description=spec.describe()),
+            )
+            for kind, spec in ATTACK_KINDS.items()
+        },
+    )
+
+
+class AttackPlan(_Kinds):
     """One operation on the server, and when it happens.
 
-    Kind, exactly one of:
-        `admin`: an operation of an admin endpoint.
-        `process`: a signal to the server's process with this `role`.
-        `engine`: a fault inside a vLLM with the loadchaos-vllm plugin.
-        `network`: a network fault with toxiproxy's name, for a `share` of the connections.
-        `host`: load on the server's machine.
+    Exactly one key names the attack: admin, process, engine, network, host. `role` selects the process of a signal,
+    `share` and `stream` select the connections of a network fault.
 
     Time: once `at`, or `every` so often (first after `after`, else after one interval) within the window `during`.
     `after: wake_up` follows each attack wake_up. `during: sleep` starts when sleep takes effect.
@@ -61,12 +75,7 @@ class AttackPlan(ProfilePart):
     attack until figures of the server match: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
     """
 
-    admin: str | None = None
-    process: ProcessSignal | None = None
     role: Literal["engine_core", "api_server", "worker"] | None = None
-    engine: EngineFault | None = None
-    network: NetworkFault | None = None
-    host: HostLoad | None = None
     share: Share | None = None
     stream: Literal["upstream", "downstream"] | None = None
     every: DurationS | None = None
@@ -86,19 +95,24 @@ class AttackPlan(ProfilePart):
 
     @model_validator(mode="after")
     def _one_kind(self) -> AttackPlan:
-        given = [n for n in _KINDS if getattr(self, n) is not None]
+        kinds = list(ATTACK_KINDS)
+        given = [kind for kind in kinds if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"an attack is one of {', '.join(_KINDS[:-1])} or {_KINDS[-1]} (got {' and '.join(given) or 'none'})"
+                f"an attack is one of {', '.join(kinds[:-1])} or {kinds[-1]} (got {' and '.join(given) or 'none'})"
             )
         if self.process is None and self.role is not None:
             raise ValueError("role goes with process: it names the process that gets the signal")
         if self.network is None and (self.share is not None or self.stream is not None):
             raise ValueError("share and stream go with network: they select connections and a direction")
-        if self.process is not None and self.params:
-            raise ValueError("params go with admin, engine, network and host; a signal has none")
-        if self.process not in (None, "sigstop") and self.for_ is not None:
-            raise ValueError(f"{self.process} cannot be undone: for goes with sigstop")
+        kind, name = self.kind_and_name
+        spec = ATTACK_KINDS[kind]
+        if self.params and not spec.params:
+            others = ", ".join(k for k, other in ATTACK_KINDS.items() if other.params)
+            raise ValueError(f"params go with {others}; {kind} has none")
+        if name in spec.instant and self.for_ is not None:
+            lasting = [n for n in spec.names or () if n not in spec.instant]
+            raise ValueError(f"{name} cannot be undone: for goes with {', '.join(lasting) or 'other attacks'}")
         return self
 
     @model_validator(mode="after")
@@ -127,22 +141,20 @@ class AttackPlan(ProfilePart):
     @property
     def operation(self) -> str:
         """Name in the ledger and the report, such as `sigkill_engine_core`."""
-        if self.engine is not None:
-            return f"engine_{self.engine}"
-        if self.network is not None:
-            return f"network_{self.network}"
-        if self.host is not None:
-            return f"host_{self.host}"
-        return self.admin or f"{self.process}_{self.role or 'engine_core'}"
+        kind, name = self.kind_and_name
+        if kind == "process":
+            return f"{name}_{self.role or 'engine_core'}"
+        return name if kind == "admin" else f"{kind}_{name}"
+
+    @property
+    def kind_and_name(self) -> tuple[str, str]:
+        """The kind and its value, such as ("network", "latency")."""
+        return next((kind, name) for kind in ATTACK_KINDS if (name := getattr(self, kind)) is not None)
 
     def spec(self) -> dict[str, Any]:
         """Plain data for the attack injector, with durations in seconds."""
         return {
-            "admin": self.admin,
-            "process": self.process,
-            "engine": self.engine,
-            "network": self.network,
-            "host": self.host,
+            **{kind: getattr(self, kind) for kind in ATTACK_KINDS},
             "every_s": self.every,
             "at_s": self.at,
             "times": self.times,

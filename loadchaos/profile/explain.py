@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from loadchaos.core import expectation
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.units import describe_duration
-from loadchaos.profile import expectation, trace
+from loadchaos.profile import trace
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
 from loadchaos.profile.pacing import phase_requests, planned_requests, replayed

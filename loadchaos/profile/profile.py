@@ -13,9 +13,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from ruamel.yaml import YAML
 
+from loadchaos.core import expectation
 from loadchaos.core.model import DEFAULT_EXPECT, Terms
 from loadchaos.core.units import DurationS, share
-from loadchaos.profile import abort_rule, expectation, validate
+from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart
 from loadchaos.profile.cron import Schedule

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from loadchaos.core import expectation
 from loadchaos.core.units import share
-from loadchaos.profile import expectation
 from loadchaos.profile.source import Mistake, from_pydantic, near
 
 if TYPE_CHECKING:

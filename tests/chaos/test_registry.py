@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import pytest
 
@@ -18,8 +18,9 @@ from loadchaos.chaos.registry import ATTACKS
 from loadchaos.chaos.signals import ROLES, SIGNALS
 from loadchaos.chaos.toxics import TOXICS, ToxicType
 from loadchaos.chaos.toxics.base import SLOW, Attribute, Chunking
-from loadchaos.core.attack_names import HostLoad, NetworkFault, ProcessSignal
-from loadchaos.core.ledger.rows import AttackDetail, AttackKind
+from loadchaos.core.attack_names import ATTACK_KINDS, NETWORK_FAULTS, PROCESS_SIGNALS
+from loadchaos.core.attack_names import HOST_LOADS as HOST_LOAD_NAMES
+from loadchaos.core.ledger.rows import AttackDetail
 from tests.chaos.conftest import injector
 from tests.chaos.test_toxiproxy import toxiproxy
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
@@ -27,12 +28,16 @@ from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 
 @pytest.mark.parametrize(
     ("package", "names", "registry"),
-    [(toxics, NetworkFault, TOXICS), (signals, ProcessSignal, SIGNALS), (host, HostLoad, HOST_LOADS)],
+    [(toxics, NETWORK_FAULTS, TOXICS), (signals, PROCESS_SIGNALS, SIGNALS), (host, HOST_LOAD_NAMES, HOST_LOADS)],
     ids=["toxics", "signals", "host"],
 )
 def test_registry_has_one_file_per_name(package: Any, names: Any, registry: Mapping[str, Any]) -> None:
     files = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__", "base"}
-    assert files == set(get_args(names)) == set(registry)
+    assert files == set(names) == set(registry)
+
+
+def test_signals_that_nothing_undoes_are_instant_in_a_profile() -> None:
+    assert set(ATTACK_KINDS["process"].instant) == {name for name, kind in SIGNALS.items() if kind.undo_number is None}
 
 
 def test_toxic_types_are_registered_under_their_own_names() -> None:
@@ -120,7 +125,7 @@ def test_attack_added_to_the_registry_is_run_and_undone(rows: Any, monkeypatch: 
         assert (spec, params) == ("red", {"size": 2})
         return flag
 
-    monkeypatch.setitem(ATTACKS, cast("AttackKind", "flag"), make)
+    monkeypatch.setitem(ATTACKS, "flag", make)
 
     async def run() -> None:
         attacks = injector(

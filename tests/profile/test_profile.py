@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.core import resources
+from loadchaos.core import expectation, resources
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
-from loadchaos.profile import expectation
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, Registry, from_mapping, load

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from loadchaos.profile.expectation import NAMES
+from loadchaos.core.expectation import NAMES
 from loadchaos.profile.profile import AcceptedFailure, Exposure, Limits, Profile
 from loadchaos.profile.target import Target
 from loadchaos.profile.traffic import Traffic

@@ -1,24 +1,17 @@
-"""Run all detectors of the `DETECTORS` table.
+"""Run all detectors of this folder.
 
 Their failures go to the incidents they belong to.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
-from loadchaos.analysis.detectors.answer_text import AnswerTextDetector
+from loadchaos.analysis import detectors
 from loadchaos.analysis.detectors.base import Detector
-from loadchaos.analysis.detectors.canary import CanaryDetector
-from loadchaos.analysis.detectors.devices import DeviceFaultDetector
-from loadchaos.analysis.detectors.drift_detector import DriftDetector
-from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
-from loadchaos.analysis.detectors.late_aborts import LateAborts
-from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector
-from loadchaos.analysis.detectors.saturation import SaturationDetector
-from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector
-from loadchaos.analysis.detectors.spinning import SpinningDetector
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.bad_answers import at
 from loadchaos.analysis.incidents.explain import Record
@@ -27,19 +20,16 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
 
-DETECTORS: list[Callable[[], Detector]] = [
-    KvLeakDetector,
-    CanaryDetector,
-    DeviceFaultDetector,
-    SpinningDetector,
-    SilentFaultDetector,
-    DriftDetector,
-    MemoryLeakDetector,
-    SaturationDetector,
-    LateAborts,
-    AnswerTextDetector,
-]
-"""Every detector of a run. Their failures, checks and notes are reported in this order."""
+
+def _found() -> list[Callable[[], Detector]]:
+    names = sorted(module.name for module in pkgutil.iter_modules(detectors.__path__) if module.name != "suite")
+    modules = [import_module(f"{detectors.__name__}.{name}") for name in names]
+    classes = dict.fromkeys(c for module in modules for c in vars(module).values() if isinstance(c, type))
+    return [c for c in classes if Detector in c.__mro__[1:]]
+
+
+DETECTORS: list[Callable[[], Detector]] = _found()
+"""Every detector of a run: the `Detector` classes of this folder, by file name."""
 
 _SLOW_POLL_NS = 10 * S
 _DEATH_WAIT_NS = 10 * S

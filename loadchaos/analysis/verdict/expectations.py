@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from loadchaos.analysis.detectors.growth_limits import FIGURES, Growth
+from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.request_stats import Part
 from loadchaos.core import latency_names
+from loadchaos.core.expectation import Expectation, parse
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.model import OUTCOMES, Decision
+from loadchaos.core.model import Decision
 from loadchaos.core.stats import LogHistogram
-from loadchaos.core.units import duration_s, growth, measured_duration, share
+from loadchaos.core.units import measured_duration
 
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
 _FEWEST_ANSWERS = 20
-_TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
-_COUNTS = (
-    "engine_deaths", "hangs", "outages", "failures", "wrong_answers", "length_mismatch", "output_mismatch", "lost_requests",
-    "restarts",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class CheckResult:
 
 
 class _Figure(NamedTuple):
-    """A figure (None: unknown), its text, and the unit of its limit.
+    """A figure (None: unknown) and its text.
 
     `still`: it was still growing at the end of the run. `only_within`: the sample is too small, so that the value counts
     only where both ends of this interval break the limit.
@@ -75,34 +71,27 @@ class _Figure(NamedTuple):
 
     value: float | None
     text: str
-    unit: str
     still: bool = False
     only_within: tuple[float, float] | None = None
 
 
-def judge(expectation: str, figures: ExpectationInputs) -> CheckResult:
+def judge(text: str, figures: ExpectationInputs) -> CheckResult:
     """Judge one expectation; one that cannot be parsed is unknown, never pass."""
-    match = _TEXT.match(expectation)
-    if match is None:
-        return CheckResult(
-            expectation, expectation, "this expectation cannot be read: correct it in the profile", "unknown"
-        )
-    name, op, right = match.groups()
-    expected = f"{op} {right}"
     try:
-        figure = _figure(name, figures)
-        wanted = _wanted(right, figure.unit)
-    except (KeyError, ValueError) as e:  # an unknown name or value: the profile is validated before
-        return CheckResult(name, expected, str(e).strip("'\""), "unknown")
-    return CheckResult(name, expected, figure.text, _decision(figure, op, wanted))
+        expected = parse(text, traffics=None)
+    except ValueError as e:  # the profile is validated before
+        return CheckResult(text, text, f"this expectation cannot be read: {e}", "unknown")
+    figure = _figure(expected, figures)
+    rule = f"{expected.op} {expected.limit}"
+    return CheckResult(expected.full_name, rule, figure.text, _decision(figure, expected))
 
 
-def _decision(figure: _Figure, op: str, wanted: float) -> Decision:
+def _decision(figure: _Figure, expected: Expectation) -> Decision:
     if figure.value is None:
         return "unknown"
-    met = _OPS[op]
+    met, wanted = _OPS[expected.op], expected.value
     if figure.only_within is not None:
-        broken = op not in ("==", "!=") and not any(met(end, wanted) for end in figure.only_within)
+        broken = expected.op not in ("==", "!=") and not any(met(end, wanted) for end in figure.only_within)
         return "fail" if broken else "unknown"
     if not met(figure.value, wanted):
         return "fail"
@@ -116,41 +105,49 @@ def shed_allowed(expect: Sequence[str]) -> set[str]:
     """
     found = set()
     for text in expect:
-        match = _TEXT.match(text)
-        if match is not None:
-            head = match[1].removesuffix("outcomes.shed").removesuffix("shed_share")
-            found |= {head.rstrip(".")} if head != match[1] else set()
+        with contextlib.suppress(ValueError):
+            expected = parse(text, traffics=None)
+            found |= {expected.traffic} if expected.name in ("shed_share", "outcomes.shed") else set()
     return found
 
 
-def _figure(name: str, figures: ExpectationInputs) -> _Figure:
-    """Look a figure up by name. Raises KeyError for an unknown one."""
-    traffic, dot, rest = name.partition(".")
-    if traffic == "drift" and rest in FIGURES:
-        grown = figures.drifts.get(rest)
-        if grown is None:
-            return _Figure(None, "not enough data", "growth")
-        return _Figure(grown.per_hour, grown.describe(rest), "growth")
-    if not dot or traffic == "outcomes":
-        traffic, rest = "", name
-    if rest in _COUNTS:
-        n = figures.counts.get(rest, 0)
-        if n == 0 and rest in figures.unproved:
-            return _Figure(None, f"0, but {figures.unproved[rest]}", "count")
-        return _Figure(float(n), _count_text(rest, n, figures), "count")
-    if rest == "recovers_within":
-        return _recovery(figures)
-    if rest == "ok_share":
-        return _part(figures.ok.get(traffic), "requests that had to succeed", "no request had to succeed")
-    if rest == "error_rate":
-        return _part(figures.errors.get(traffic), "requests that ended", "no requests")
-    if rest == "shed_share":
-        return _shed(traffic, figures)
-    if rest.startswith("outcomes."):
-        return _outcome(traffic, rest.removeprefix("outcomes."), figures)
-    if (latency := latency_names.parse(rest)) is not None:
-        return _latency(traffic, latency, figures)
-    raise KeyError(f"unknown figure {name}")
+def _figure(expected: Expectation, figures: ExpectationInputs) -> _Figure:
+    """Look up the figure of an expectation.
+
+    Counts and growths of core/expectation.py are entries of `counts` and `drifts`. Others have a function in `_SPECIAL`.
+    """
+    name, traffic = expected.name, expected.traffic
+    if name in _SPECIAL:
+        return _SPECIAL[name](traffic, figures)
+    if name.startswith("outcomes."):
+        return _outcome(traffic, name.removeprefix("outcomes."), figures)
+    if expected.kind == "growth":
+        return _drift(name.removeprefix("drift."), figures)
+    if expected.kind == "count":
+        return _count(name, figures)
+    latency = latency_names.parse(name)
+    assert latency is not None, name
+    return _latency(traffic, latency, figures)
+
+
+def _drift(name: str, figures: ExpectationInputs) -> _Figure:
+    grown = figures.drifts.get(name)
+    return _Figure(None, "not enough data") if grown is None else _Figure(grown.per_hour, grown.describe(name))
+
+
+def _count(name: str, figures: ExpectationInputs) -> _Figure:
+    n = figures.counts.get(name, 0)
+    if n == 0 and name in figures.unproved:
+        return _Figure(None, f"0, but {figures.unproved[name]}")
+    return _Figure(float(n), _count_text(name, n, figures))
+
+
+def _ok_share(traffic: str, figures: ExpectationInputs) -> _Figure:
+    return _part(figures.ok.get(traffic), "requests that had to succeed", "no request had to succeed")
+
+
+def _error_rate(traffic: str, figures: ExpectationInputs) -> _Figure:
+    return _part(figures.errors.get(traffic), "requests that ended", "no requests")
 
 
 def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
@@ -162,8 +159,8 @@ def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
 def _part(part: Part | None, what: str, nothing: str) -> _Figure:
     """A share with the counts that it is made of."""
     if part is None or part.share is None:
-        return _Figure(None, nothing, "share")
-    return _Figure(part.share, f"{part.share:.2%}, {part.n:,} of {part.whole:,} {what}", "share")
+        return _Figure(None, nothing)
+    return _Figure(part.share, f"{part.share:.2%}, {part.n:,} of {part.whole:,} {what}")
 
 
 def _count_text(name: str, n: int, figures: ExpectationInputs) -> str:
@@ -174,30 +171,28 @@ def _count_text(name: str, n: int, figures: ExpectationInputs) -> str:
     return f"{n} {kinds}, {times:,} {occurrences}"
 
 
-def _recovery(figures: ExpectationInputs) -> _Figure:
+def _recovery(_traffic: str, figures: ExpectationInputs) -> _Figure:
     if not figures.recoveries_s:
-        return _Figure(0.0, "no outage", "duration")
+        return _Figure(0.0, "no outage")
     known = [r for r in figures.recoveries_s if r is not None]
     if figures.away_s is not None:
         text = f"not recovered {measured_duration(figures.away_s)} later, at the end of the run"
-        return _Figure(max([figures.away_s, *known]), text, "duration", still=True)
-    return _Figure(max(known), measured_duration(max(known)), "duration")
+        return _Figure(max([figures.away_s, *known]), text, still=True)
+    return _Figure(max(known), measured_duration(max(known)))
 
 
 def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
-    if outcome not in OUTCOMES:
-        raise KeyError(f"unknown outcome {outcome}")
     if traffic not in figures.outcomes:
-        return _Figure(None, f"no requests of {traffic}" if traffic else "no requests", "count")
+        return _Figure(None, f"no requests of {traffic}" if traffic else "no requests")
     n = figures.outcomes[traffic].get(outcome, 0)
-    return _Figure(float(n), str(n), "count")
+    return _Figure(float(n), str(n))
 
 
 def _latency(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
-        return _Figure(None, "no data", "duration")
+        return _Figure(None, "no data")
     ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)
     assert ns is not None
     text, interval = _duration_text(ns), None
@@ -208,12 +203,12 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
     if latency.lower_bounds and name.latency != "itl":
         text += f" (lower bound: {latency.lower_bounds} timed out)"
     if figures.void:
-        return _Figure(None, f"{text}, but {figures.void}", "duration")
+        return _Figure(None, f"{text}, but {figures.void}")
     few = _too_few(name, latency)
     if not few:
-        return _Figure(ns / 1e9, text, "duration")
+        return _Figure(ns / 1e9, text)
     low, high = interval or (0.0, math.inf)
-    return _Figure(ns / 1e9, f"{text}: {few}", "duration", only_within=(low / 1e9, high / 1e9))
+    return _Figure(ns / 1e9, f"{text}: {few}", only_within=(low / 1e9, high / 1e9))
 
 
 def _too_few(name: latency_names.LatencyName, latency: LatencyHistograms) -> str:
@@ -238,9 +233,10 @@ def _duration_text(ns: float) -> str:
     return measured_duration(ns / 1e9)
 
 
-def _wanted(text: str, unit: str) -> float:
-    if unit == "duration":
-        return duration_s(text)
-    if unit == "growth":
-        return growth(text)
-    return share(text) if unit == "share" else float(text)
+_SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
+    "ok_share": _ok_share,
+    "error_rate": _error_rate,
+    "shed_share": _shed,
+    "recovers_within": _recovery,
+}
+"""Functions of the figures that are neither a count, a growth, an outcome nor a latency."""

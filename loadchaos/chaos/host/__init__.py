@@ -1,21 +1,21 @@
 """Load on the server's machine beside the server: one file per kind.
 
-HOST_LOADS maps each name of `HostLoad` (core/attack_names.py) to the function `make` of the file of that name.
-A new kind is a file with `make(params)`, which returns an Attack, and its name in `HostLoad`.
+HOST_LOADS maps each name of core/attack_names.py to the function `make` of the file of that name.
+A new kind is a file with `make(params)`, which returns an Attack, and its name in `HOST_LOADS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 from loadchaos.chaos.base import Attack, AttackContext
-from loadchaos.core.attack_names import HostLoad
+from loadchaos.core import attack_names
 from loadchaos.core.errors import OptionError
 
 HOST_LOADS: dict[str, Callable[[Mapping[str, Any]], Attack]] = {
-    name: import_module(f"loadchaos.chaos.host.{name}").make for name in get_args(HostLoad)
+    name: import_module(f"loadchaos.chaos.host.{name}").make for name in attack_names.HOST_LOADS
 }
 
 

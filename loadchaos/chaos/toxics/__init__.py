@@ -1,24 +1,23 @@
 """Network faults ("toxics", as toxiproxy calls them): one file per type.
 
-TOXICS maps each name of `NetworkFault` (core/attack_names.py) to the class that the file of that name holds as TOXIC.
-A new toxic is a file with a subclass of ToxicType, and its name in `NetworkFault`; then `make schemas` and a row in
-docs/attacks.md.
+TOXICS maps each name of `NETWORK_FAULTS` (core/attack_names.py) to the class that the file of that name holds as TOXIC.
+A new toxic is a file with a subclass of ToxicType, and its name in `NETWORK_FAULTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 from loadchaos.chaos.toxics.base import Toxic, ToxicType
-from loadchaos.core.attack_names import NetworkFault
+from loadchaos.core import attack_names
 from loadchaos.core.errors import OptionError
 
 __all__ = ["TOXICS", "Toxic", "ToxicType", "parse_toxic"]
 
 TOXICS: dict[str, type[ToxicType]] = {
-    name: import_module(f"loadchaos.chaos.toxics.{name}").TOXIC for name in get_args(NetworkFault)
+    name: import_module(f"loadchaos.chaos.toxics.{name}").TOXIC for name in attack_names.NETWORK_FAULTS
 }
 
 

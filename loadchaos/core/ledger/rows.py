@@ -23,6 +23,7 @@ from typing import (
     get_type_hints,
 )
 
+from loadchaos.core.attack_names import AttackKind
 from loadchaos.core.model import Attribution, Outcome, Severity, State
 
 
@@ -54,7 +55,6 @@ WorkerEvent = Literal[
     "joined", "awaited", "begin", "refused", "spare", "late", "absent", "slow", "lost", "back", "left", "failed"
 ]
 AttackEvent = Literal["begin", "end", "undo", "skipped"]
-AttackKind = Literal["admin", "process", "host", "engine", "network"]
 LaunchEvent = Literal["start", "ready", "kill", "exit", "end"]
 ProcessEvent = Literal["seen", "gone", "sample"]
 AlarmEvent = Literal["listening", "ending", "failing", "dead"]

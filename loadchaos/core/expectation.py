@@ -1,4 +1,7 @@
-"""Expectations of a profile, such as `images.ttft_p99 <= 2s`."""
+"""Expectations of a profile, such as `images.ttft_p99 <= 2s`.
+
+The profile checks them and analysis/verdict/expectations.py judges them, both with `parse`.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +53,22 @@ _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 class Expectation:
     """A parsed expectation: `name op value`.
 
-    The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds, or growth per hour. `traffic` is "" for all
-    requests.
+    The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds, or growth per hour. `limit` is `value` as it
+    was written. `traffic` is "" for all requests.
     """
 
     text: str
     name: str
     op: str
+    limit: str
     value: float
     kind: Kind
     traffic: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """Name with its traffic, as it was written."""
+        return f"{self.traffic}.{self.name}" if self.traffic else self.name
 
     def meaning(self) -> str:
         """The figure in words."""
@@ -77,10 +86,11 @@ def known_names() -> list[str]:
     return [*NAMES, *map(str, latency_names.all_names()), *(f"outcomes.{outcome}" for outcome in OUTCOMES)]
 
 
-def parse(text: str, traffics: Collection[str] = ()) -> Expectation:
+def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
     """Parse one line of `expect`.
 
-    `traffics` are the names that may stand before the figure. Raises ValueError that says what was expected.
+    `traffics` are the names that may stand before the figure; None allows any.
+    Raises ValueError that says what was expected.
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -89,15 +99,16 @@ def parse(text: str, traffics: Collection[str] = ()) -> Expectation:
     if op == "=":
         raise ValueError(f"= is not a comparison; write {full} == {value} (got {text!r})")
     first, dot, rest = full.partition(".")
-    traffic, name = (first, rest) if dot and first in traffics else ("", full)
+    prefixed = bool(dot) and (_kind(full) is None if traffics is None else first in traffics)
+    traffic, name = (first, rest) if prefixed else ("", full)
     kind = _kind(name)
     if kind is None:
-        raise ValueError(_unknown(full, traffics))
+        raise ValueError(_unknown(full, traffics or ()))
     if traffic and name in NAMES and name not in _PER_TRAFFIC:
         raise ValueError(
             f"{name} exists only for the whole run, not for one traffic; write {name} {op} {value} (got {text!r})"
         )
-    return Expectation(text, name, op, _value(name, kind, value), kind, traffic)
+    return Expectation(text, name, op, value, _value(name, kind, value), kind, traffic)
 
 
 def _kind(name: str) -> Kind | None:

@@ -1,0 +1,35 @@
+"""Tables of docs/*.md that are made from the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import tables
+from loadchaos.chaos.toxics import TOXICS
+from loadchaos.core.attack_names import ATTACK_KINDS
+
+PAGES = sorted(page for page in tables.FOLDER.rglob("*.md") if "<!-- table:" in page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_of_a_page_are_current(page: Path) -> None:
+    text = page.read_text()
+    assert tables.current(text) == text, "run: make docs"
+
+
+def test_tables_stand_in_one_page_each() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert sorted(re.findall(r"<!-- table: ([a-z ]+) -->", text)) == sorted(tables.TABLES)
+
+
+def test_tables_of_attacks_have_every_kind_and_fault() -> None:
+    page = (tables.FOLDER / "attacks.md").read_text()
+    assert [name for name in (*ATTACK_KINDS, *TOXICS) if f"\n| `{name}` | " not in page] == []
+
+
+def test_table_of_another_state_of_the_code_is_replaced() -> None:
+    text = "before\n<!-- table: attack kinds -->\n| old |\n<!-- end -->\nafter\n"
+    new = tables.current(text)
+    assert "| old |" not in new
+    assert new.startswith("before\n") and new.endswith("<!-- end -->\nafter\n")
