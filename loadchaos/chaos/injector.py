@@ -134,9 +134,12 @@ class AttackInjector:
         """Fold a row of the ledger: `when` conditions wait for its figures."""
         self._figures.feed(row)
 
-    async def start(self) -> None:
-        """Start the timetables; the load begins now. Returns at once."""
-        begin = time.monotonic()
+    async def start(self, begin_s: float | None = None) -> None:
+        """Start the timetables. Returns at once.
+
+        The load begins now, or began at `begin_s` of the monotonic clock.
+        """
+        begin = time.monotonic() if begin_s is None else begin_s
         self._tasks = [
             asyncio.create_task(self._run(index, attack, times, begin))
             for index, (attack, times) in enumerate(self._planned)

@@ -16,6 +16,7 @@ from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
 from loadchaos.cli.probe import probe
 from loadchaos.cli.profiles import check, explain, init, profiles
+from loadchaos.cli.replay import replay
 from loadchaos.cli.run import run
 from loadchaos.cli.runs import compare, export, follow, judge, report, runs
 from loadchaos.cli.sim import sim
@@ -90,6 +91,7 @@ for _command in (
     runs,
     export,
     follow,
+    replay,
     soak,
     trend,
     classify,

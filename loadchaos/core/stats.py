@@ -1,9 +1,9 @@
-"""Mergeable log-linear histograms, quantiles and confidence intervals."""
+"""Histograms, quantiles, confidence intervals, sequential tests."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 _PER_OCTAVE = 64
 """Buckets for each factor of two: a value lies within 0.8 % of its bucket's middle."""
@@ -137,3 +137,83 @@ def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Compute the exact two-sided interval of a share; (0, 1) when n is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else _bisect(lambda p: 1 - _binomial_cdf(successes - 1, n, p) < tail)
+    high = 1.0 if successes == n else _bisect(lambda p: _binomial_cdf(successes, n, p) > tail)
+    return low, high
+
+
+def _binomial_cdf(k: int, n: int, p: float) -> float:
+    """Compute P(X <= k) of a binomial X."""
+    if p <= 0 or k >= n:
+        return 1.0
+    if p >= 1:
+        return 0.0
+    logs = (
+        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p)
+        for i in range(k + 1)
+    )
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def _bisect(below: Callable[[float], bool]) -> float:
+    """Find where `below` changes from true to false between 0 and 1."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def chance_of_no_success(tries: int, successes_before: int, tries_before: int) -> float:
+    """Compute the chance that `tries` more tries all fail if p is unchanged.
+
+    It is the beta-binomial prediction with a uniform prior: the interval of p is taken into account.
+    """
+    failures = tries_before - successes_before
+    return math.prod((failures + 1 + i) / (tries_before + 2 + i) for i in range(tries))
+
+
+class SequentialTest:
+    """Wald's sequential test of p >= `high` against p <= `low`.
+
+    `decision` is True for the first, False for the second, None while more tries are needed. `wrong` bounds both errors.
+    """
+
+    __slots__ = ("_failure", "_limit", "_success", "_sum", "failures", "successes")
+
+    def __init__(self, high: float, low: float, wrong: float = 0.05) -> None:
+        if not 0 < low < high < 1 or not 0 < wrong < 0.5:
+            raise ValueError(f"0 < low < high < 1 and 0 < wrong < 0.5 were expected (got {low}, {high}, {wrong})")
+        self._success, self._failure = math.log(high / low), math.log((1 - high) / (1 - low))
+        self._limit = math.log((1 - wrong) / wrong)
+        self._sum = 0.0
+        self.successes = self.failures = 0
+
+    def add(self, success: bool) -> None:
+        """Count one try."""
+        self.successes += success
+        self.failures += not success
+        self._sum += self._success if success else self._failure
+
+    @property
+    def decision(self) -> bool | None:
+        """Decision so far; None while more tries are needed."""
+        return None if abs(self._sum) < self._limit else self._sum > 0
+
+    def expected_tries(self, p: float) -> float:
+        """Compute the mean number of tries until a decision, by Wald's identity.
+
+        It is the theoretical minimum of all tests with these errors at p = `high` and p = `low`.
+        """
+        drift = p * self._success + (1 - p) * self._failure
+        if abs(drift) < 1e-12:
+            return self._limit**2 / (p * self._success**2 + (1 - p) * self._failure**2)
+        wrong = 1 / (1 + math.exp(self._limit))
+        return (1 - 2 * wrong) * self._limit / abs(drift)

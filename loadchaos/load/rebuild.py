@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class _BodyStore:
     def keep(self, begin_rows: BeginRows) -> None:
         """Rebuild and store bodies in the given order."""
         chosen = self._choose(begin_rows)
-        made = dict(self._steps(set(chosen)))
+        made = dict(planned_steps(self._plan, set(chosen), self._out_of_time))
         for key, row in chosen.items():
             name = str(row.get("hash"))
             if name in self._kept:
@@ -160,19 +160,6 @@ class _BodyStore:
             chosen[key] = row
         return chosen
 
-    def _steps(self, keys: set[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Step]]:
-        profile: Profile = from_mapping(self._plan["profile"], registry.traffic_registry())
-        for phase in sorted({phase for phase, _ in keys}):
-            steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _MAX_STEPS}
-            if not steps or phase >= len(profile.load):
-                continue
-            last = max(steps)
-            for step in of_phase(profile, int(self._plan["seed"]), phase):
-                if step.index in steps:
-                    yield (phase, step.index), step
-                if step.index >= last or self._out_of_time():
-                    break
-
     def _out_of_time(self) -> bool:
         return self._until is not None and time.monotonic() > self._until
 
@@ -187,6 +174,23 @@ class _BodyStore:
             file = f"{name}.json"
             _write_once(self._folder / file, body)
             self._kept[name] = (file, request.path)
+
+
+def planned_steps(
+    plan: Mapping[str, Any], keys: set[tuple[int, int]], out_of_time: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[tuple[int, int], Step]]:
+    """Yield the wanted (phase, step) of a plan.json with their steps."""
+    profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
+    for phase in sorted({phase for phase, _ in keys}):
+        steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _MAX_STEPS}
+        if not steps or phase >= len(profile.load):
+            continue
+        last = max(steps)
+        for step in of_phase(profile, int(plan["seed"]), phase):
+            if step.index in steps:
+                yield (phase, step.index), step
+            if step.index >= last or out_of_time():
+                break
 
 
 def _write_once(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from loadchaos.core import expectation
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.units import describe_duration
-from loadchaos.profile import trace
+from loadchaos.profile import request_trace, trace
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
 from loadchaos.profile.pacing import phase_requests, planned_requests, replayed
@@ -176,6 +176,10 @@ def _phase(phase: Phase) -> str:
         size = "1 request" if phase.burst == 1 else f"{phase.burst} requests at once"
         again = f", {_times(phase.repeat)}, {describe_duration(phase.every or 0)} apart" if phase.repeat > 1 else ""
         return f"{size}{again}"
+    if phase.replay is not None:
+        n = len(request_trace.read(Path(phase.replay)).sends)
+        again = f", {_times(phase.rounds)}" if phase.rounds > 1 else ""
+        return f"the {_count(n, 'recorded request')} of {Path(phase.replay).name} in order of cause{again}"
     if phase.trace is not None:
         pace = "at its own pace" if phase.speed == 1 else f"at {phase.speed:g} times its pace"
         return f"the recorded requests of {Path(phase.trace).name} {pace}, at most {phase.slots} in flight"
@@ -276,6 +280,8 @@ def _run_time(profile: Profile, output: float, *, bounded: bool) -> str:
         if phase.trace is not None:
             whole = trace.read(phase.trace)[-1].at * phase.unit / phase.speed
             seconds += min(whole, phase.for_ or whole) + each
+        elif phase.replay is not None:
+            seconds += phase.rounds * request_trace.read(Path(phase.replay)).sends[-1].at_s / phase.speed + each
         elif phase.for_ is not None:
             seconds += phase.for_
         elif phase.burst is not None:

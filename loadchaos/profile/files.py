@@ -13,7 +13,7 @@ from typing import Any
 
 from loadchaos.profile.source import Loc
 
-_PAYLOAD_OPTIONS = (("requests", "file"), ("hostile_images", "folder"))
+_PAYLOAD_OPTIONS = (("requests", "file"), ("hostile_images", "folder"), ("recorded", "trace"))
 """Payload options that name a file or a folder."""
 
 
@@ -51,8 +51,9 @@ def file_names(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
 
 
 def _traces(phase: Any, loc: Loc) -> Iterator[tuple[dict[Any, Any], Loc]]:
-    for holder, within in _at(phase, ("trace",)):
-        yield holder, (*loc, *within)
+    for key in ("trace", "replay"):
+        for holder, within in _at(phase, (key,)):
+            yield holder, (*loc, *within)
     for i in _entries(phase, "phases"):
         yield from _traces(phase["phases"][i], (*loc, "phases", i))
 

@@ -1,14 +1,15 @@
-"""`load` of a profile: phases of users, a rate, bursts or a trace."""
+"""`load` of a profile: users, a rate, bursts, a trace or a replay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from loadchaos.core.units import DurationS, RatePerS
-from loadchaos.profile import trace
+from loadchaos.profile import request_trace, trace
 from loadchaos.profile.base import ProfilePart
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike", "day"]
@@ -27,12 +28,16 @@ With any other law the key is a mistake.
 DEFAULT_IN_FLIGHT = 256
 """Maximum requests in flight of an open phase that sets none."""
 
+MOST_REPLAYED_IN_FLIGHT = 4096
+"""Maximum requests in flight of a replay that sets none."""
+
 
 class Phase(ProfilePart):
-    """One phase of the load: one of `users`, `rate`, `burst` and `trace`.
+    """One phase: one of `users`, `rate`, `burst`, `trace` and `replay`.
 
-    `users` is a closed loop, `rate` an open one, `burst` sends N requests at once, `trace` replays a recording. A phase
-    may instead have `phases`, which run one after the other, `repeat` times (`unrolled`).
+    `users` is a closed loop, `rate` an open one, `burst` sends N requests at once, `trace` replays recorded arrivals,
+    `replay` the very requests of a trace.jsonl, in order of cause and `rounds` times. A phase may instead have `phases`,
+    which run one after the other, `repeat` times (`unrolled`).
 
     `unit` is the length of one unit of the trace's timestamps in seconds (milliseconds for Mooncake). `speed` 2 replays
     twice as fast. `block_tokens` is the number of tokens of one of its `hash_ids`.
@@ -57,6 +62,7 @@ class Phase(ProfilePart):
     repeat: int = Field(default=1, gt=0)
     every: DurationS | None = None
     trace: str | None = None
+    replay: str | None = None
     unit: DurationS = 0.001
     speed: float = Field(default=1.0, gt=0)
     block_tokens: int = Field(default=512, gt=0)
@@ -73,17 +79,24 @@ class Phase(ProfilePart):
             return self
         if self.users is not None and self.concurrency is not None:
             raise ValueError("users and concurrency have the same meaning: give one of them")
-        given = [n for n in ("users", "concurrency", "rate", "burst", "trace") if getattr(self, n) is not None]
+        given = [
+            n for n in ("users", "concurrency", "rate", "burst", "trace", "replay") if getattr(self, n) is not None
+        ]
         if len(given) != 1:
             got = " and ".join(given) or "none"
-            raise ValueError(f"a phase needs one of users, rate, burst or trace (got {got}), or phases and repeat")
-        (_CHECKS[self.kind] if self.trace is None else _trace)(self)
+            raise ValueError(
+                f"a phase needs one of users, rate, burst, trace or replay (got {got}), or phases and repeat"
+            )
+        if self.replay is not None:
+            _replay(self)
+        else:
+            (_CHECKS[self.kind] if self.trace is None else _trace)(self)
         return self
 
     @property
     def kind(self) -> Literal["closed", "open", "burst"]:
         """Kind of load: a closed loop of users, an open loop, or bursts."""
-        if self.rate is not None or self.trace is not None:
+        if self.rate is not None or self.trace is not None or self.replay is not None:
             return "open"
         return "burst" if self.burst is not None else "closed"
 
@@ -92,12 +105,16 @@ class Phase(ProfilePart):
         """Maximum number of requests in flight."""
         if self.kind == "closed":
             return self.users or self.concurrency or 1
+        if self.replay is not None and not self.max_in_flight:
+            return min(len(request_trace.read(Path(self.replay)).sends), MOST_REPLAYED_IN_FLIGHT)
         return self.max_in_flight or (self.burst if self.burst is not None else DEFAULT_IN_FLIGHT)
 
     def describe_slots(self) -> str:
         """Describe the limit of requests in flight, and who set it."""
         if self.kind == "closed":
             return f"the profile's number of users ({self.slots})"
+        if self.replay is not None and not self.max_in_flight:
+            return f"the requests of the trace ({self.slots})"
         if self.max_in_flight:
             return f"the profile's max_in_flight of {self.slots}"
         return f"the default max_in_flight of {self.slots}"
@@ -151,6 +168,11 @@ def _trace(phase: Phase) -> None:
     if not phase.unit:
         raise ValueError("a trace needs the unit of its timestamps, e.g. unit: 1ms or unit: 1s")
     _only(phase, {"trace", "unit", "speed", "block_tokens", "requests", "for_", "max_in_flight"})
+
+
+def _replay(phase: Phase) -> None:
+    request_trace.read(Path(phase.replay or ""))
+    _only(phase, {"replay", "speed", "rounds", "max_in_flight"})
 
 
 def _only(phase: Phase, allowed: set[str]) -> None:

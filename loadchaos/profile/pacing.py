@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from loadchaos.core.rng import hash64
-from loadchaos.profile import arrivals, trace
+from loadchaos.profile import arrivals, request_trace, trace
 from loadchaos.profile.load import Phase
 
 
@@ -43,6 +44,10 @@ def pace(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
     elif phase.rate is not None:
         for due_s in _due_times(phase, seed):
             yield 0, due_s
+    elif phase.replay is not None:
+        for round_ in range(phase.rounds):
+            for send in request_trace.read(Path(phase.replay)).sends:
+                yield round_, send.at_s / phase.speed
     elif phase.trace is not None:
         for due_s, _ in replayed(phase):
             yield 0, due_s

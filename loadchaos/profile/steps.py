@@ -8,11 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from loadchaos.core.model import Output, Step
 from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step
-from loadchaos.profile import trace
+from loadchaos.profile import request_trace, trace
 from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import OutputOptions, Traffic
@@ -47,6 +48,9 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
     A phase of users with a duration is endless here: the caller ends it by the clock.
     """
     phase = profile.load[number]
+    if phase.replay is not None:
+        yield from _replayed(profile, seed, number, worker, workers)
+        return
     factories = [_StepFactory(traffic, seed, number) for traffic in profile.traffic]
     edges = list(accumulate(t.weight for t in profile.traffic))
     step_seeds = hash_prefix(hash64(seed, number), 2)
@@ -61,6 +65,29 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
         if (base + i) % workers == worker:
             step = factory.step(base + i, round_, due_s, step_seed, ordinal)
             yield step if recorded is None else trace.apply(step, recorded[i], phase.block_tokens)
+
+
+def _replayed(profile: Profile, seed: int, number: int, worker: int, workers: int) -> Iterator[Step]:
+    """Yield the steps of a `replay` phase.
+
+    Options of behaviours are plain data: the worker validates them.
+    """
+    phase = profile.load[number]
+    recorded = request_trace.read(Path(phase.replay or ""))
+    traffic = {t.name: t for t in profile.traffic}
+    base = number * PHASE_STRIDE
+    for i, (round_, due_s) in enumerate(pace(phase, pacing_seed(seed, number))):
+        ordinal = i % len(recorded.sends)
+        send = recorded.sends[ordinal]
+        used = traffic.get(send.traffic) or profile.traffic[0]
+        behaviour, options = next(iter(send.behaviour.items()), ("plain", {}))
+        if i % workers == worker:
+            yield Step(
+                index=base + i, phase=number, round=round_, due_s=due_s, traffic=used.name, seed=hash64(seed, number, i),
+                payload=used.payload_options, behaviour=behaviour, behaviour_options=options,
+                output=Output(max=send.max_tokens or 128), stream=send.stream, expect=send.expect, ordinal=ordinal,
+                run_seed=seed,
+            )  # fmt: skip
 
 
 def is_left(index: int, sent: SentSteps) -> bool:

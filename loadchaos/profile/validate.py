@@ -140,8 +140,23 @@ def _traces(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
             yield Mistake(("traffic", i, "payload"), "a phase replays a trace, so every traffic needs a text payload")
 
 
-def _replays(data: Mapping[str, Any], key: str = "load") -> bool:
-    return any("trace" in entry or _replays(entry, "phases") for _, entry in _entries(data, key))
+def _recordings(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
+    """Require the payload `recorded` beside a phase that replays requests."""
+    replays = _replays(data, key="load", what="replay")
+    for i, entry in _entries(data, "traffic"):
+        payload = entry.get("payload")
+        if isinstance(payload, Mapping) and replays != ("recorded" in payload):
+            text = (
+                "a phase replays recorded requests, so every traffic needs the payload recorded, e.g. {recorded: "
+                "{trace: trace.jsonl}}"
+                if replays
+                else "the payload recorded needs a phase that replays its trace, e.g. load: [{replay: trace.jsonl}]"
+            )
+            yield Mistake(("traffic", i, "payload"), text)
+
+
+def _replays(data: Mapping[str, Any], key: str = "load", what: str = "trace") -> bool:
+    return any(what in entry or _replays(entry, "phases", what) for _, entry in _entries(data, key))
 
 
 def _dialect_of(data: Mapping[str, Any]) -> str | None:
@@ -166,5 +181,5 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
-    _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces,
+    _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces, _recordings,
 )  # fmt: skip

@@ -210,6 +210,37 @@ class Locust(ChildProcess):
         return f"the load process {ended} before the load was complete ({log}){error}"
 
 
+class ReplayWorker(Locust):
+    """Process of a replay, started before it is needed.
+
+    It waits for `begin` with everything imported, as many short runs follow one another.
+    """
+
+    _begun = False
+
+    def failure(self) -> str | None:
+        """Describe how it failed; None where it never had to send anything."""
+        return super().failure() if self._begun else None
+
+    async def warm_up(self, variables: Mapping[str, str]) -> None:
+        """Start the process; it sends nothing yet."""
+        argv = [sys.executable, "-m", "loadchaos.load.replay_worker"]
+        env = {**variables, "LOADCHAOS_PLAN": str(self._folder.plan.resolve())}
+        await self.start(argv, env, self._folder.path / "locust.log")
+
+    async def begin(
+        self,
+        argv: Sequence[str] = (),  # noqa: ARG002 - options of Locust
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Let the process send the plan."""
+        self._begun = True
+        if not self.alive:
+            await self.warm_up(variables or {})
+        (self._folder.path / "load.start").touch()
+        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
+
+
 def _kill_stopped(group: int) -> None:
     """Kill stopped (SIGSTOP) processes of a group.
 

@@ -114,6 +114,23 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
     return verdict
 
 
+def read_verdict(folder: RunFolder) -> dict[str, Any]:
+    """Read the verdict of a run, or judge a run that was killed.
+
+    Writes nothing.
+    """
+    try:
+        found = orjson.loads(folder.verdict.read_bytes())
+        return dict(found)
+    except (OSError, ValueError):
+        try:
+            return _judged(folder, None, fits_its_kind)[2]
+        except LedgerError:
+            raise
+        except Exception:  # noqa: BLE001  # as in `conclude`
+            return _judged(folder, None, fits_completely)[2]
+
+
 def _judged(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
     """Fold all rows and make the verdict; refused rows count as bad."""
     reader, judge, series = Reader(folder, accept), Judge(), Series()

@@ -10,7 +10,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
 from loadchaos.profile import abort_rule
-from loadchaos.runner.children import LoadProcess, Locust
+from loadchaos.runner.children import LoadProcess, Locust, ReplayWorker
 from loadchaos.runner.error_rate_watch import ErrorRateWatch
 from loadchaos.runner.options import locust_arguments
 from loadchaos.runner.pause_gate import PauseGate
@@ -39,7 +39,7 @@ class LoadSession:
     """Load process of one run, with pause gate and web UI commands.
 
     `begun` stays set once the load process was started, `running` only while it drives, `shortened` when the load was
-    ended before its plan.
+    ended before its plan. `begun_s` is the time of the first worker's first row, on the monotonic clock.
     """
 
     def __init__(
@@ -52,17 +52,26 @@ class LoadSession:
         self._tails: dict[str, Tail] = {}
         self._silent_ticks = 0  # ticks and not time: a run that was stopped (SIGSTOP) has received nothing either
         self.begun = self.running = self.shortened = False
+        self.begun_s: float | None = None
         rule = context.profile.abort_when
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
         folder = context.record.folder
         self._process: LoadProcess = Locust(folder, self._record.event)
+        self._replay: ReplayWorker | None = None
+        if context.options.replay:
+            self._process = self._replay = ReplayWorker(folder, self._record.event)
         self._commands: WebCommands | None = None
         if web_start is not None:
             self._process = WebLoad(web_start.ui, folder, self._record.event)
             self._commands = WebCommands(self._record, context.target, context.options.authorize, web_start.command)
 
     # --- steps ----------------------------------------------------------------------------------------------------------
+
+    async def warm_up(self) -> None:
+        """Start the process of a replay, which then waits for `start`."""
+        if self._replay is not None:
+            await self._replay.warm_up(locust_arguments(self._context.options, self._context.profile)[1])
 
     async def start(self, tick: Tick) -> None:
         """Start the load process and wait for workers on other machines."""
@@ -145,6 +154,8 @@ class LoadSession:
         for path in self._record.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
                 self._silent_ticks = 0
+                if row.get("row") == "load" and row.get("what") == "begin" and self.begun_s is None:
+                    self.begun_s = int(row["at_ns"]) / 1e9
                 row["file"] = path.name  # heartbeats are of one worker: the file tells which
                 self._process.feed(row)
                 self._notices.feed(row)
@@ -153,6 +164,11 @@ class LoadSession:
                 self._record.feed(row)
 
     # --- state ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """True while the load process lives."""
+        return self._process.alive
 
     @property
     def has_web_ui(self) -> bool:

@@ -15,6 +15,7 @@ from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
+from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.resume import ResumePoint
 from loadchaos.runner.server_under_test import TargetSpec, free_port
 from loadchaos.server.discovery.client import parse_target
@@ -39,7 +40,11 @@ class Master:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line; texts are as the user gave them."""
+    """Options of the command line; texts are as the user gave them.
+
+    `held` is a launched server that other runs use too. A `replay` is one of many short runs: its load process starts
+    early and without Locust, and it has neither a live view nor an exporter.
+    """
 
     target: str | None = None
     admin_url: str | None = None
@@ -64,6 +69,8 @@ class Options:
     master: Master | None = None
     resume: ResumePoint | None = None
     argv: Sequence[str] = ()
+    held: HeldServer | None = None
+    replay: bool = False
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 
 
@@ -115,6 +122,7 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
         options.pid,
         parse_target(toxiproxy) if toxiproxy else None,
         external_urls,
+        options.held,
     )
 
 

@@ -43,6 +43,8 @@ async def discover(
     """
     preflight.require(facts, profile.requires, admin_attacks, ())
     compatibility.require_models(client, profile)
+    if all("recorded" in traffic.payload for traffic in profile.traffic):
+        return facts, []  # nothing of it is fitted to the server, so no length has to be known
     facts = await calibrate.calibrate(client, facts, request)
     if profile.searches_context_limit() and max_length.prompt_limit_unknown(facts):
         facts = await max_length.longest_prompt(client, facts)

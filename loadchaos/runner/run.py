@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from loadchaos.core import exit_codes
@@ -26,6 +27,11 @@ from loadchaos.runner.run_errors import RunErrors
 from loadchaos.runner.server_under_test import ServerUnderTest
 
 _TICK_S = 0.1
+
+
+async def run_quietly(profile: Profile, options: Options, print_line: Callable[[str], None]) -> Result:
+    """Run a profile whose lines go to `print_line` instead of the terminal."""
+    return await _Run(RunContext.create(profile, options, print_line), None).execute()
 
 
 async def run(profile: Profile, options: Options, web_start: WebStart | None = None) -> Result:
@@ -85,19 +91,31 @@ class _Run:
 
     async def _prepare(self) -> None:
         """Launch and monitor the server, check the profile, write the plan."""
+        await self._load.warm_up()
         self._attacks.prepared(await Preparation(self._context, self._server).run())
 
     async def _load_and_attack(self) -> None:
         """Drive load and attacks until the load is done or has to stop."""
         options = self._context.options
-        await self._follower.begin(
-            options.exporter_port, options.follower_variables, live=options.live, cockpit=self._load.has_web_ui
-        )
+        if not options.replay:
+            await self._follower.begin(
+                options.exporter_port, options.follower_variables, live=options.live, cockpit=self._load.has_web_ui
+            )
         await self._load.start(self._tick)
         self._record.run("load_begin")
-        await self._attacks.start()
+        await self._attacks.start(await self._replay_begin_s())
         self._server.start_canary()
         await self._load.drive(self._tick)
+
+    async def _replay_begin_s(self) -> float | None:
+        """Wait until a replay has begun: its attacks count from there.
+
+        Returns None for any other load.
+        """
+        if any(phase.replay is not None for phase in self._context.profile.load):
+            while self._load.alive and self._load.begun_s is None and not self._context.interrupts:
+                await self._tick()
+        return self._load.begun_s
 
     async def _tick(self) -> None:
         await asyncio.sleep(_TICK_S)

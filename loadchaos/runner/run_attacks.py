@@ -30,9 +30,12 @@ class RunAttacks:
         if self._injector is not None:
             self._injector.feed(row)
 
-    async def start(self) -> None:
-        """Start the attacks' timetables."""
-        await self.injector.start()
+    async def start(self, begin_s: float | None = None) -> None:
+        """Start the attacks' timetables.
+
+        Times count from `begin_s`, else from now.
+        """
+        await self.injector.start(begin_s)
 
     def pause(self) -> None:
         """Hold attacks back while the server is down."""

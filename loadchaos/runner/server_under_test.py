@@ -20,6 +20,7 @@ from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
+from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.wait_idle import IdleWait
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
@@ -55,6 +56,7 @@ class TargetSpec:
         pid: root process, as given with --pid.
         toxiproxy: API of a Toxiproxy that network attacks use instead of the built-in proxy.
         external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
+        held: launched server that several runs share; the run neither starts nor stops it.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class TargetSpec:
     pid: int | None = None
     toxiproxy: str | None = None
     external_urls: Sequence[str] = ()
+    held: HeldServer | None = None
 
 
 class ServerUnderTest:
@@ -99,6 +102,8 @@ class ServerUnderTest:
         if self.launched is not None:  # server.log has one writer at a time
             why = "it hung" if self.state == "hung" else "its engine was dead and the server did not exit"
             await (self.launched.wait_recorded() if self.launched.exit.done() else self.launched.kill(why))
+        if self.target.held is not None:
+            return self._attach(self.target.held)
         if self.target.kind == "embedded":
             command, description = self._embedded()
         else:
@@ -115,6 +120,14 @@ class ServerUnderTest:
         if self._monitor is not None:
             self._monitor.set_process("server", self.launched.pid)
         return description
+
+    def _attach(self, held: HeldServer) -> str:
+        """Use the held server; its rows go to this run from now on."""
+        self.url, self.launched, self._log = held.url, held.launched, held.log
+        held.attach(self._record.event)
+        if self._monitor is not None:
+            self._monitor.set_process("server", held.launched.pid)
+        return f"using the server at {held.url}, which was started before"
 
     def _embedded(self) -> tuple[LaunchCommand, str]:
         embedded = self._profile.target.embedded
@@ -164,7 +177,8 @@ class ServerUnderTest:
         await self._monitor.start()
         if self.launched is not None:
             self._monitor.set_process("server", self.launched.pid)
-            self._monitor.watch_log("server", self._log)
+            if self.target.held is None:
+                self._monitor.watch_log("server", self._log)
 
     def _device_exporters(self) -> list[tuple[DeviceExporter, str]]:
         watch = self._profile.watch
@@ -211,7 +225,10 @@ class ServerUnderTest:
         pid = self.pid_of("server") if self.target.kind == "external" else None
         here = self.target.kind == "launched"
         url = self.target.admin_url or self.url
-        return [MonitoredReplica("server", url, logs=tuple(self.target.server_log), pid=pid, here=here)]
+        logs = tuple(self.target.server_log)
+        if self.target.held is not None:
+            logs = (*logs, str(self.target.held.log))
+        return [MonitoredReplica("server", url, logs=logs, pid=pid, here=here)]
 
     async def open_proxy(self) -> RunProxy:
         """Open a proxy between clients and server; `stop` closes it."""
@@ -243,7 +260,9 @@ class ServerUnderTest:
         if self._monitor is not None:
             await self._monitor.stop()
             self._monitor = None
-        if self.launched is not None:
+        if self.target.held is not None:
+            self.target.held.detach()
+        elif self.launched is not None:
             await (self.launched.stop(grace_s) if grace_s else self.launched.kill())
 
     # --- its state --------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ BAD = {
     "no mapping": ("- a\n", "not a profile"),
     "two kinds of load": (
         "name: x\n" + TRAFFIC + "load: [{users: 1, rate: 1/s, for: 1s}]\n",
-        "a phase needs one of users, rate, burst or trace (got users and rate)",
+        "a phase needs one of users, rate, burst, trace or replay (got users and rate)",
     ),
     "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (per round) or for (a duration)"),
     "what a law does not know": (

@@ -17,6 +17,7 @@ from loadchaos.load.payloads import (
     hostile_images,
     images,
     near_limit,
+    recorded,
     requests_file,
     sampling,
     structured,
@@ -40,6 +41,7 @@ PAYLOADS: Mapping[str, Payload] = {
     "structured": cast("Payload", structured),
     "tools": cast("Payload", tools),
     "requests": cast("Payload", requests_file),
+    "recorded": cast("Payload", recorded),
 }
 
 

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
@@ -30,14 +31,18 @@ from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, spawn
 from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
+from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.load.worker.rounds import Rounds
 from loadchaos.load.worker.rows import expected_outcomes
 from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
+from loadchaos.profile.request_trace import RequestTrace
 
 HEARTBEAT_S = 0.25
 CONTROL_POLL_S = 0.05
 SWEEP_S = 0.05
+TOKEN_POLL_S = 0.002
+"""Interval at which a replay counts the tokens that other requests wait for."""
 STOP_GRACE_S = 4.0
 """Time that requests in flight have after a `stop`, in seconds, before we hang up."""
 
@@ -104,6 +109,8 @@ class Dispatcher:
         self._receiver = Receiver(self._bracket_slice, self._timer, plan.target)
         self._users: list[User] = []
         self._free_users: list[User] = []
+        self._cause = flag()  # set when an event makes a recorded request due
+        self._watched: dict[str, str] = {}  # recorded requests whose tokens others wait for, with their ids here
         self._idle = flag()
         self._idle.set()
         self._busy_users = 0
@@ -156,7 +163,10 @@ class Dispatcher:
         for phase, steps in self.plan.phases():
             if self.control.stopping.is_set():
                 return
-            (self._run_open if phase.open else self._run_closed)(phase, steps)
+            if phase.replay is not None:
+                self._run_replay(phase, phase.replay, steps)
+            else:
+                (self._run_open if phase.open else self._run_closed)(phase, steps)
             if self.failure is not None:
                 return
 
@@ -186,6 +196,62 @@ class Dispatcher:
                 self._assign(partial(self._run_due, prepared or self.plan.build_request(step), due_ns))
                 sleep(0)  # send it now, not when the next one has been built
         self._change_round(phase, round_, None)
+
+    def _run_replay(self, phase: WorkerPhase, recorded: RequestTrace, steps: Iterator[Step]) -> None:
+        """Send recorded requests when their causes have happened."""
+        self._resize(phase.slots)
+        for round_, group in groupby(steps, lambda step: step.round):
+            if self.control.stopping.is_set():
+                break
+            self._recorder.phase(phase.index, round_, "begin")
+            self._run_replay_round(phase, recorded, list(group))
+            self._drain()
+            self._recorder.phase(phase.index, round_, "end")
+
+    def _run_replay_round(self, phase: WorkerPhase, recorded: RequestTrace, steps: list[Step]) -> None:
+        by_position = {step.ordinal: step for step in steps}
+        sends = [recorded.sends[position] for position in sorted(by_position)]
+        ordered = [by_position[position] for position in sorted(by_position)]
+        order = ReplayOrder(sends, time.monotonic_ns(), phase.speed)
+        prepared: WireRequest | None = None
+        while not order.done and not self.control.stopping.is_set():
+            due_ns = order.next_due_ns
+            if due_ns is None or due_ns > time.monotonic_ns():
+                poll_ns = time.monotonic_ns() + int((TOKEN_POLL_S if self._watched else CONTROL_POLL_S) * 1e9)
+                self._wait_for_cause(min(due_ns or poll_ns, poll_ns))
+                self._note_tokens(order)
+                continue
+            due_ns, position = order.pop_due()
+            if self.control.paused or not self._free_users:
+                self._recorder.miss(ordered[position], "server_down" if self.control.paused else "no_slot")
+                order.note_end(sends[position].id, time.monotonic_ns())
+                continue
+            prepared = self.plan.build_request(ordered[position])
+            self._recorder.note_lag(time.monotonic_ns() - due_ns)
+            self._assign(partial(self._run_recorded, order, sends[position].id, prepared, due_ns))
+            sleep(0)
+
+    def _run_recorded(self, order: ReplayOrder, name: str, wire: WireRequest, due_ns: int, slot: Slot) -> None:
+        """Send a recorded request and note its events."""
+        if order.note((name, "begin", 1), time.monotonic_ns()):
+            self._cause.set()
+        if order.waits_for_tokens(name):
+            self._watched[name] = wire.request_id
+        self._run_request(wire, due_ns, slot)
+        self._watched.pop(name, None)
+        if order.note_end(name, time.monotonic_ns()):
+            self._cause.set()
+
+    def _note_tokens(self, order: ReplayOrder) -> None:
+        for name, request_id in list(self._watched.items()):
+            exchange = self._recorder.in_flight.get(request_id)
+            if exchange is not None and exchange.tokens:
+                order.note_tokens(name, exchange.tokens, time.monotonic_ns())
+
+    def _wait_for_cause(self, until_ns: int) -> None:
+        """Wait until that time, or until an event makes a request due."""
+        self._cause.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
+        self._cause.clear()
 
     def _wait_until(self, due_ns: int) -> None:
         """Wait until `due_ns` or the end of the load.

@@ -22,7 +22,9 @@ from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.nonces import NonceHistory
+from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.profile.steps import SentSteps, is_left, of_phase
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
@@ -37,6 +39,7 @@ class WorkerPhase:
         drain: A new round waits until nothing is in flight.
         for_s: Duration of a closed phase, in seconds.
         behind_s: Seconds of the phase that an earlier, resumed run has done.
+        replay: Trace whose requests the phase sends, `speed` times as fast.
     """
 
     index: int
@@ -45,6 +48,8 @@ class WorkerPhase:
     drain: bool = False
     for_s: float | None = None
     behind_s: float = 0.0
+    replay: RequestTrace | None = None
+    speed: float = 1.0
 
 
 def outcome_rules(dialect: Dialect) -> OutcomeRules:
@@ -56,6 +61,12 @@ def outcome_rules(dialect: Dialect) -> OutcomeRules:
         plain_validation=dialect.refusal_statuses,
         sends_done=dialect.sends_done,
     )
+
+
+def with_behaviour_options(step: Step) -> Step:
+    """Validate the plain behaviour options of a replayed step."""
+    options = BEHAVIOURS[step.behaviour].Options.model_validate(step.behaviour_options)
+    return replace(step, behaviour_options=options)
 
 
 def user_share(total: int, worker: int, workers: int) -> int:
@@ -139,8 +150,12 @@ class WorkerPlan:
                 drain=phase.kind != "open" and phase.between == "drain",
                 for_s=phase.for_ - elapsed_s if phase.kind == "closed" and phase.for_ is not None else None,
                 behind_s=elapsed_s,
+                replay=None if phase.replay is None else request_trace.read(Path(phase.replay)),
+                speed=phase.speed,
             )
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
+            if phase.replay is not None:
+                steps = map(with_behaviour_options, steps)
             yield worker_phase, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
     def build_request(self, step: Step) -> WireRequest:

@@ -279,6 +279,23 @@ class LaunchedServer:
             }
         )
 
+    def repeat_start(self, emit: Emit) -> None:
+        """Write the row of the server's start, dated now, with `emit`.
+
+        A run that uses a server started before needs it.
+        """
+        emit(
+            {
+                "row": "launch",
+                "at_ns": time.monotonic_ns(),
+                "what": "start",
+                "replica": self._command.replica,
+                "pid": self.pid,
+                "command": self._shown,
+                "reason": "it was started before this run",
+            }
+        )
+
     def ready(self) -> None:
         """Record that the server answered as healthy."""
         self._row("ready", time.monotonic_ns(), reason="")

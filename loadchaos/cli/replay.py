@@ -1,0 +1,187 @@
+"""`loadchaos replay`: send recorded requests until a failure comes again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, parse_header_options, server_options
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.profile.request_trace import RequestTrace
+    from loadchaos.runner.replay.expected import ExpectedFailure
+    from loadchaos.runner.replay.one_try import TryPlan
+    from loadchaos.runner.replay.servers import ServerChoice
+
+_EXIT_CODES = """\b
+Exit codes:
+  0 reproduced at least once; with --against: fixed
+  1 not reproduced in any try; with --against: it still fails
+  2 a mistake in an option, or nothing to replay
+  3 unknown: no try proved anything, or too few against the other server
+  4 the server cannot be tested (it never became healthy)"""
+
+
+def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
+    if value == "auto":
+        return None
+    if not value.isdigit() or not 1 <= int(value) <= 1000:
+        raise OptionError(f"--times: a number from 1 to 1000 or auto was expected (got {value})")
+    return int(value)
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
+@click.option(
+    "--launch", metavar="COMMAND", help="Start this server for each try, e.g. 'vllm serve MODEL --port 8000'."
+)
+@click.option("-H", "--target", metavar="URL", help="Use this running server.")
+@click.option(
+    "--times",
+    default="auto",
+    show_default=True,
+    callback=_times,
+    metavar="N",
+    help="Number of tries; auto: a test decides.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Send the requests so often in each try.")
+@click.option("--share-server", is_flag=True, help="Use a launched server again for the next try while it survives.")
+@click.option("--against", metavar="COMMAND", help="Then try this launch command, which should cure the failure.")
+@click.option("--failure", metavar="ID", help="Failure that has to come again, if the run has several.")
+@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
+@click.option("--resume", is_flag=True, help="Continue the newest replay of SOURCE in --out.")
+@click.option(
+    "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies; try nothing."
+)
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@server_options
+@click.option("--server-log", multiple=True, metavar="SOURCE", help="Log of --target, as for `loadchaos run`.")
+@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow recorded attacks on --target. Repeatable.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the tries."
+)
+def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
+    """Send the requests of a run again until its failure comes again.
+
+    SOURCE is a run folder, an incident folder, a trace.jsonl, an OpenAI batch file or a Mooncake trace. Each try is a run
+    on a fresh server. It counts if the same failure comes with the same guilty frame.
+    """
+    import asyncio
+
+    from loadchaos.runner.replay.session import ReplayRequest, ReplaySession
+
+    create_privately()
+    if export is not None:
+        _export(source, export)
+        return
+    if options["launch"] and options["target"]:
+        raise OptionError("--launch and --target exclude each other: give one of them")
+    folder = _folder(out, source, resume=options["resume"])
+    trace, plan = prepare(source, folder, options)
+    against = None
+    if options["against"]:
+        from loadchaos.runner.replay.servers import from_launch
+
+        against = from_launch(options["against"])
+    dialect = str(trace.header.server.get("dialect") or "vllm")
+    request = ReplayRequest(plan, folder, options["times"], options["share_server"], against, dialect)
+    echo(f"replaying {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
+    echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
+    session = ReplaySession(trace, request, lambda text: echo(text, err=not text.startswith(_RESULTS)))
+    sys.exit(asyncio.run(session.run()))
+
+
+_RESULTS = ("REPRODUCED", "NOT ", "FIXED", "STILL", "UNKNOWN")
+
+
+def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
+    """Read and store the trace, find its failure and its server."""
+    from loadchaos.core.tls import TlsSettings
+    from loadchaos.runner.options import Options
+    from loadchaos.runner.replay import bodies
+    from loadchaos.runner.replay.one_try import TryPlan
+    from loadchaos.runner.replay.servers import recorded_parts
+    from loadchaos.runner.replay.sources import read_source
+
+    found = read_source(source, folder)
+    expected = expected_failure(source, found, options)
+    server = _server(found, options)
+    whole = len(found.sends)
+    found = bodies.fitting(found)
+    if len(found.sends) < whole:
+        echo(
+            f"note: only the newest {len(found.sends):,} of {whole:,} requests are replayed: their bodies fit 4 GiB",
+            err=True,
+        )
+    run_options = Options(
+        admin_url=options["admin_url"], model=options["model"], api_key_env=options["api_key_env"],
+        headers=parse_header_options(options["headers"]), tls=TlsSettings(options["ca"], options["insecure"]),
+        wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
+        authorize=options.get("authorize") or (), argv=sys.argv,
+    )  # fmt: skip
+    plan = TryPlan(server, expected, run_options, recorded_parts(found), options.get("rounds") or 1)
+    return bodies.stored(found, folder), plan
+
+
+def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, Any]) -> ExpectedFailure:
+    """Failure that has to come again.
+
+    Raises OptionError where it is not clear.
+    """
+    from loadchaos.core.ledger.folder import RunFolder
+    from loadchaos.runner.finalize import read_verdict
+    from loadchaos.runner.replay.expected import ExpectedFailure, choose
+
+    wanted, any_death = options["failure"], options["any_death"]
+    run = RunFolder(source if source.is_dir() else source.parent)
+    of_incident = (source / "incident.json").is_file()
+    if of_incident:
+        run = RunFolder(source.parent.parent)
+        wanted = wanted or str((trace.header.failure or {}).get("id") or "") or None
+    if run.events.exists() and source.is_dir():
+        return choose(read_verdict(run), wanted, str(source), any_death=any_death)
+    if trace.header.failure is not None and wanted in (None, trace.header.failure.get("id")):
+        return choose({"failures": [trace.header.failure]}, None, str(source), any_death=any_death)
+    if any_death:
+        return ExpectedFailure("", any_death=True)
+    if wanted is not None:
+        return ExpectedFailure(wanted)
+    raise OptionError(f"{source}: the trace names no failure: give its id with --failure ID, or use --any-death")
+
+
+def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
+    from loadchaos.runner.replay import servers
+
+    if options["launch"]:
+        return servers.from_launch(options["launch"])
+    if options.get("target"):
+        return servers.from_target(options["target"])
+    return servers.of_source(trace)
+
+
+def _folder(out: Path, source: Path, *, resume: bool) -> Path:
+    """Folder of a new replay, or of the newest one of the same source."""
+    from loadchaos.core.ledger.recorder import create_folder
+
+    name = f"replay-{source.resolve().stem}"
+    if not resume:
+        return create_folder(out, name).path
+    earlier = sorted(out.glob(f"{name}-*/replay.json"), key=lambda p: p.stat().st_mtime)
+    if not earlier:
+        raise OptionError(f"--resume: {out} has no replay of {source}; start one without --resume")
+    return earlier[-1].parent
+
+
+def _export(source: Path, folder: Path) -> None:
+    from loadchaos.profile import request_trace
+    from loadchaos.runner.replay import bodies
+    from loadchaos.runner.replay.sources import read_source
+
+    trace = bodies.stored(bodies.fitting(read_source(source, folder)), folder)
+    echo(f"{request_trace.write(trace, folder)}: {len(trace.sends):,} requests")

@@ -1,0 +1,89 @@
+"""The bodies of a trace, sent as they were recorded.
+
+Only the model's name is replaced where the server has another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.rng import Rng
+from loadchaos.load.payloads.base import Draft
+from loadchaos.profile import request_trace
+
+ORDER = 0
+
+
+class Options(BaseModel):
+    """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trace: str
+
+    @classmethod
+    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
+        """All other payloads; a recorded body is sent as it is."""
+        return [name for name in names if name != "recorded"]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Options:
+        recorded = request_trace.read(Path(self.trace))
+        for send in recorded.sends:
+            if send.body is None:
+                raise ValueError(
+                    f"{self.trace}: request {send.id} has no body; `loadchaos replay` builds it from its plan"
+                )
+            if not recorded.body_file(send).is_file():
+                raise ValueError(f"{self.trace}: the body of request {send.id} is missing: {recorded.body_file(send)}")
+        return self
+
+    def per_request(self) -> dict[str, float]:
+        """Average content of a request for `explain`; its tokens are unknown."""
+        sends = request_trace.read(Path(self.trace)).sends
+        images = sum(s.images for s in sends) / len(sends)
+        return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
+
+    def describe(self) -> str:
+        """Describe the payload, for `explain`."""
+        return f"the recorded bodies of {Path(self.trace).name}"
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
+    """Set the whole request; nothing of it is fitted to the server."""
+    assert isinstance(options, Options)
+    recorded = request_trace.read(Path(options.trace))
+    send = recorded.sends[step.ordinal % len(recorded.sends)]
+    file = recorded.body_file(send)
+    try:
+        body = file.read_bytes()
+    except OSError as e:
+        raise LedgerError(
+            f"{file}: the recorded body cannot be read: {e.strerror}; write the trace again with `loadchaos replay --export`"
+        ) from e
+    draft.request = Request(
+        step,
+        send.path,
+        with_model(body, recorded.header.model, facts.model),
+        send.stream,
+        None,
+        send.images,
+        max_tokens=send.max_tokens,
+        image_names=None if send.images else (),
+    )
+
+
+def with_model(body: bytes, recorded: str, served: str) -> bytes:
+    """Replace the recorded model's name in a body; other names stay."""
+    if recorded == served or not recorded or not served:
+        return body
+    data = orjson.loads(body)
+    if data.get("model") != recorded:
+        return body
+    return orjson.dumps({**data, "model": served})

@@ -1,0 +1,81 @@
+"""Number of tries that a replay needs, and the sentence about its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadchaos.core.stats import SequentialTest, chance_of_no_success, upper_bound_at_zero, wilson
+
+OFTEN, RARELY = 0.5, 0.05
+"""`--times auto` tells a failure that comes in half of the tries from one that comes in a twentieth, at 5 % error each."""
+MOST_AUTO = 20
+FIXED_CONFIDENCE = 0.95
+
+
+class TryCount:
+    """Decides after each try if another one is needed. `times` None.
+
+    By a sequential test.
+    """
+
+    def __init__(self, times: int | None) -> None:
+        self._times = times
+        self._test = SequentialTest(OFTEN, RARELY)
+
+    def add(self, reproduced: bool) -> None:
+        """Count one try that proved something."""
+        self._test.add(reproduced)
+
+    @property
+    def done(self) -> bool:
+        """True when no further try is needed."""
+        tries = self._test.successes + self._test.failures
+        if self._times is not None:
+            return tries >= self._times
+        return self._test.decision is not None or tries >= MOST_AUTO
+
+    def left(self) -> tuple[int, bool]:
+        """(tries still to come, True if that is the number and not a limit)."""
+        tries = self._test.successes + self._test.failures
+        if self._times is not None:
+            return max(0, self._times - tries), True
+        ahead = SequentialTest(OFTEN, RARELY)
+        for success in [True] * self._test.successes + [False] * self._test.failures:
+            ahead.add(success)
+        mostly = self._test.successes > 0
+        count = 0
+        while ahead.decision is None and count < MOST_AUTO:
+            ahead.add(mostly)
+            count += 1
+        return count, False
+
+
+def result_line(reproduced: int, tries: int) -> str:
+    """Describe the result of some tries in one line."""
+    if tries == 0:
+        return "UNKNOWN: no try proved anything"
+    if reproduced == 0:
+        bound = upper_bound_at_zero(tries) or 1.0
+        return f"NOT REPRODUCED 0 of {tries} (p < {bound:.2f} at 95 %)"
+    low, high = wilson(reproduced, tries)
+    return f"REPRODUCED {reproduced} of {tries} (p = {reproduced / tries:.2f}, 95 % CI {low:.2f} to {high:.2f})"
+
+
+def fixed_confidence(tries: int, before: Sequence[bool]) -> float:
+    """Confidence that a change cures, after `tries` tries without the failure.
+
+    It is 1 minus the chance of that without a cure, given the tries before the change.
+    """
+    return 1 - chance_of_no_success(tries, sum(before), len(before))
+
+
+def against_line(reproduced: int, tries: int, before: Sequence[bool]) -> str:
+    """Describe the result of tries against another server in one line."""
+    then = f"{sum(before)} of {len(before)} before"
+    if tries == 0:
+        return "UNKNOWN: no try against the other server proved anything"
+    if reproduced:
+        return f"STILL FAILS {reproduced} of {tries} ({then})"
+    confidence = fixed_confidence(tries, before)
+    name = "FIXED" if confidence >= FIXED_CONFIDENCE else "NOT PROVED FIXED"
+    return f"{name} 0 of {tries} ({then}; confidence {confidence * 100:.0f} %)"

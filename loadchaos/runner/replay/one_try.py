@@ -1,0 +1,157 @@
+"""One try of a replay: a run whose load is a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError
+from loadchaos.load import registry
+from loadchaos.profile import request_trace
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.runner.finalize import Result
+from loadchaos.runner.held_server import HeldServer
+from loadchaos.runner.options import Options
+from loadchaos.runner.replay import bodies
+from loadchaos.runner.replay.expected import ExpectedFailure
+from loadchaos.runner.replay.servers import ServerChoice
+from loadchaos.runner.run import run_quietly
+
+_DEADLY = ("engine_death", "startup", "hang")
+_REBORN_WITHIN_S = 120.0
+_NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
+STOPPED = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
+
+
+@dataclass(frozen=True)
+class TryResult:
+    """Result of one try.
+
+    Attributes:
+        reproduced: True: the failure came again. False: it did not. None: the try proved nothing, and `why` says why.
+        failure: Id of the failure that came, if any.
+        other: The server died of another failure.
+        sent: Requests sent until the death or the end.
+    """
+
+    reproduced: bool | None
+    failure: str | None
+    other: bool
+    sent: int
+    seconds: float
+    folder: str
+    fresh: bool
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to a mapping for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TryPlan:
+    """Settings that all tries of a replay share.
+
+    Attributes:
+        base: Parts of the recorded profile that tries keep: `limits` and `watch`.
+        rounds: How often the trace is sent in one try.
+    """
+
+    server: ServerChoice
+    expected: ExpectedFailure
+    options: Options
+    base: Mapping[str, Any]
+    rounds: int = 1
+    name: str = "replay"
+
+
+def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
+    """Make the profile that sends a stored trace."""
+    attacks = [{**dict(a.attack), "at": f"{max(1, round(a.at_s * 1000))}ms"} for a in trace.attacks]
+    return from_mapping(
+        {
+            "name": plan.name,
+            "target": plan.server.target(),
+            "traffic": [
+                {"name": name, "payload": {"recorded": {"trace": str(file)}}} for name in trace.traffic_names()
+            ],
+            "load": [{"replay": str(file), **({"rounds": plan.rounds} if plan.rounds > 1 else {})}],
+            **({"attacks": attacks} if attacks else {}),
+            **dict(plan.base),
+        },
+        registry.full_registry(),
+    )
+
+
+async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldServer | None = None) -> TryResult:
+    """Run one try. Its folder gets the trace and the run.
+
+    Raises OptionError and TargetError for what would make every further try fail too.
+    """
+    begin_s = time.monotonic()
+    file = request_trace.write(bodies.with_aborts(trace), folder)
+    with contextlib.suppress(FileExistsError):
+        (folder / request_trace.BODIES).symlink_to((trace.folder / request_trace.BODIES).resolve())
+    profile = try_profile(trace, file, plan)
+    lines: list[str] = []
+    options = _with_server(plan, folder, held)
+    result = await run_quietly(profile, options, lines.append)
+    _refuse_useless(result)
+    return _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
+
+
+def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:
+    own = [urlsplit(plan.server.launch.url).netloc] if plan.server.launch is not None else []
+    return replace(
+        plan.options, target=plan.server.url, out=folder / "run", held=held, live=False, replay=True,
+        authorize=[*plan.options.authorize, *own],
+        wait_ready_s=plan.options.wait_ready_s or (_REBORN_WITHIN_S if plan.server.url else plan.server.ready_within_s),
+    )  # fmt: skip
+
+
+def _refuse_useless(result: Result) -> None:
+    """Raise the error of a run that sent nothing.
+
+    The next try would end alike.
+    """
+    if result.exit_code == exit_codes.TARGET_ERROR or result.exit_code == exit_codes.USER_ERROR:
+        reason = result.error or "the server cannot be tested: look at its log"
+        error = LoadchaosError(reason)
+        error.exit_code = result.exit_code
+        raise error
+
+
+def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bool) -> TryResult:
+    verdict = result.verdict or {}
+    sent = sum(n for outcome, n in (verdict.get("outcomes") or {}).items() if outcome != "missed")
+    folder = str(result.folder.path)
+    failures = [f for f in verdict.get("failures") or () if not f.get("before_load")]
+    found = next((f for f in failures if expected.matches(f)), None)
+    if found is not None:
+        return TryResult(True, str(found.get("id")), False, sent, seconds, folder, fresh)
+    if result.exit_code in STOPPED:
+        return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
+    dead = next((f for f in failures if f.get("severity") in _DEADLY), None)
+    if dead is not None:
+        return TryResult(False, str(dead.get("id")), True, sent, seconds, folder, fresh)
+    if why := _unproved(result, verdict):
+        return TryResult(None, None, False, sent, seconds, folder, fresh, why)
+    first = str(failures[0].get("id")) if failures else None
+    return TryResult(False, first, False, sent, seconds, folder, fresh)
+
+
+def _unproved(result: Result, verdict: Mapping[str, Any]) -> str:
+    """Say why a try without a failure proves nothing; "" if it does."""
+    if result.verdict is None or result.exit_code == exit_codes.INTERNAL_ERROR:
+        return result.error or "it was not judged"
+    for check in verdict.get("checks") or ():
+        if check.get("name") in _NEEDED_CHECKS and check.get("verdict") != "pass":
+            return f"{check['name']}: {check.get('actual')}"
+    return ""
