@@ -11,7 +11,7 @@ import pytest
 from loadchaos.analysis.incidents.bad_answers import bad_outcome
 from loadchaos.analysis.incidents.incident import Incident, Kind
 from loadchaos.analysis.verdict import verdict as rules
-from loadchaos.analysis.verdict.expectations import ExpectationInputs
+from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.core.model import Terms
 
 NOTHING = ExpectationInputs(counts={}, ok={}, outcomes={}, latency={}, recoveries_s=[])
@@ -56,6 +56,23 @@ def test_outage_counts_though_its_failure_is_accepted() -> None:
     accepted = {"id": "outage_unexplained", "severity": "node", "count": 1, "attribution": "server", "accepted": True}
     assert counts(incident("outage"), failures=[accepted])["outages"] == 1
     assert counts(incident("outage", attribution="expected"))["outages"] == 0
+
+
+def test_deaths_in_an_outage_are_not_known() -> None:
+    figures = rules.figures_of((), [incident("outage")], NOTHING)
+    for name in ("engine_deaths", "restarts"):
+        found = judge(f"{name} == 0", figures)
+        assert (found.verdict, found.actual) == ("unknown", "0, but what happened in the outage is not known")
+    died = rules.figures_of((), [incident("outage"), incident("death")], NOTHING)
+    assert judge("engine_deaths == 0", died).verdict == "fail"
+    assert judge("engine_deaths == 0", rules.figures_of((), [], NOTHING)).verdict == "pass"
+
+
+def test_outcomes_of_a_traffic_that_never_ran_are_unknown() -> None:
+    figures = replace(NOTHING, outcomes={"": {"ok": 9}, "chat": {"ok": 9}})
+    assert judge("chat.outcomes.reset == 0", figures).verdict == "pass"
+    assert judge("chta.outcomes.reset == 0", figures).verdict == "unknown"
+    assert judge("outcomes.reset == 0", replace(NOTHING, outcomes={})).verdict == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,8 @@ def test_acceptance_holds_until_its_day() -> None:
         ("pass", {}, True, 0), ("fail", {}, True, 1), ("unknown", {}, True, 3), ("unknown", None, False, 3),
         ("unknown", {"exit_code": 4}, False, 4), ("unknown", {"exit_code": 4}, True, 3), ("fail", {"exit_code": 4}, True, 1),
         ("unknown", {"exit_code": 2}, False, 2), ("fail", {"exit_code": 130}, True, 130),
-        ("unknown", {"exit_code": 143}, False, 143),
+        ("unknown", {"exit_code": 143}, False, 143), ("unknown", {"exit_code": 70}, True, 70),
+        ("pass", {"exit_code": 70}, True, 70), ("fail", {"exit_code": 70}, True, 1),
     ],
 )  # fmt: skip
 def test_exit_codes(decision: Any, end: Any, sent: bool, code: int) -> None:
