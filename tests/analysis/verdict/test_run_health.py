@@ -1,9 +1,31 @@
 """RunHealth: server logs without lines, requests adjusted to the server."""
 
+from typing import Any
+
+import pytest
+
 from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.analysis.verdict.run_health import RunHealth
-from loadchaos.core.model import Terms
+from loadchaos.core.model import REPLACED, Row, Terms
+
+S = 1_000_000_000
+
+
+def check_of(
+    name: str, *rows: Row, stats: RequestStats | None = None, unfinished: int = 0, bad_rows: int = 0
+) -> Check | None:
+    health = RunHealth()
+    for row in rows:
+        health.feed(row)
+    checks = health.checks(Terms(profile="x"), stats or RequestStats(), unfinished, [], bad_rows)
+    return next((c for c in checks if c.name == name), None)
+
+
+def verdict_of(name: str, *rows: Row, **more: Any) -> str | None:
+    check = check_of(name, *rows, **more)
+    return None if check is None else check.verdict
 
 
 def verdict_of_the_log(*, lines: int) -> str:
@@ -48,3 +70,81 @@ def test_fitted_check_has_the_numbers_when_they_are_equal() -> None:
         log.feed({"row": "begin", "at_ns": n, "traffic": "short", "fitted": fitted})
     (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
     assert check.actual == "3 of 3: 9 prompt tokens instead of 5: the chat template needs that many"
+
+
+@pytest.mark.parametrize(
+    ("begun", "bad_rows", "verdict"),
+    [(0, 0, "pass"), (0, 1, "pass"), (0, 2, "unknown"), (2000, 3, "pass"), (2000, 4, "unknown")],
+)
+def test_ledger_check_allows_one_unreadable_row_in_a_thousand(begun: int, bad_rows: int, verdict: str) -> None:
+    stats = RequestStats()
+    stats.begun = begun
+    assert verdict_of("ledger", stats=stats, bad_rows=bad_rows) == verdict
+
+
+@pytest.mark.parametrize(("replaced", "verdict"), [(4, None), (5, None), (6, "unknown"), (10, "unknown")])
+def test_substance_check_is_unknown_where_most_requests_were_replaced(replaced: int, verdict: str | None) -> None:
+    rows = [
+        {"row": "begin", "at_ns": n + 1, "traffic": "images", "fitted": f"x: {REPLACED[n % 2]}" if n < replaced else ""}
+        for n in range(10)
+    ]
+    assert verdict_of("substance", *rows) == verdict
+
+
+LOAD_END: Row = {"row": "load", "at_ns": 2, "what": "end", "file": "requests-0"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "verdict"),
+    [
+        ([LOAD_END], {}, "pass"),
+        ([], {}, "unknown"),
+        ([{**LOAD_END, "what": "begin"}], {}, "unknown"),
+        ([LOAD_END, {**LOAD_END, "what": "begin", "file": "requests-1"}], {}, "unknown"),
+        ([LOAD_END, {"row": "locust", "at_ns": 3, "what": "exit", "code": 0}], {}, "pass"),
+        ([LOAD_END, {"row": "locust", "at_ns": 3, "what": "exit", "code": 1}], {}, "unknown"),
+        ([LOAD_END, {"row": "locust", "at_ns": 3, "what": "exit", "code": None}], {}, "unknown"),
+        ([LOAD_END], {"unfinished": 1}, "unknown"),
+    ],
+)
+def test_load_process_check_needs_the_end_of_every_worker(rows: list[Row], more: Any, verdict: str) -> None:
+    assert verdict_of("load_process", *rows, **more) == verdict
+
+
+def test_load_process_check_counts_requests_lost_with_a_worker() -> None:
+    stats = RequestStats()
+    stats.miss({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "worker_lost", "count": 3})
+    assert verdict_of("load_process", LOAD_END, stats=stats) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("probes_s", "verdict"),
+    [([], "unknown"), (range(100), "pass"), ([*range(40), *range(69, 100)], "pass"),
+     ([*range(40), *range(75, 100)], "unknown"), (range(60), "unknown"), (range(45, 100), "unknown")],
+)  # fmt: skip
+def test_watching_check_needs_probes_throughout_the_load(probes_s: Any, verdict: str) -> None:
+    rows: list[Row] = [{"row": "run", "what": "load_begin", "at_ns": S}]
+    rows += [{"row": "probe", "at_ns": S + s * S, "what": "tcp", "ok": True} for s in probes_s]
+    assert verdict_of("watching", *rows, {"row": "run", "what": "load_end", "at_ns": 101 * S}) == verdict
+
+
+@pytest.mark.parametrize(("why", "verdict"), [("a piece was dropped", "unknown"), ("over", "pass")])
+def test_watching_check_is_unknown_after_a_loss_in_the_log(why: str, verdict: str) -> None:
+    rows: list[Row] = [{"row": "run", "what": "load_begin", "at_ns": S}, {"row": "probe", "at_ns": 2 * S, "ok": True}]
+    gap = {"row": "gap", "at_ns": 2 * S, "source": "log", "seconds": 0.0, "why": why}
+    assert verdict_of("watching", *rows, gap, {"row": "run", "what": "load_end", "at_ns": 3 * S}) == verdict
+
+
+def test_run_check_needs_an_end_without_an_interrupt() -> None:
+    end = {"row": "run", "what": "end", "at_ns": 2}
+    assert verdict_of("run", end) == "pass"
+    assert verdict_of("run") == "unknown"
+    assert verdict_of("run", {"row": "run", "what": "interrupted", "at_ns": 1, "signal": "SIGINT"}, end) == "unknown"
+    assert verdict_of("run", {**end, "exit_code": 70}) == "unknown"
+    assert verdict_of("run", {**end, "why": "the disk is full"}) == "unknown"
+
+
+def test_preflight_that_failed_is_unknown() -> None:
+    row = {"row": "preflight", "at_ns": 1, "name": "streaming", "text": "no stream"}
+    assert verdict_of("preflight streaming", {**row, "ok": False}) == "unknown"
+    assert check_of("preflight streaming", {**row, "ok": True}) is None
