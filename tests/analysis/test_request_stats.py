@@ -28,3 +28,33 @@ def test_request_stats_missed_for_want_of_a_slot_limit_their_phase(why: str, cou
     assert stats.phases[2].no_slot == (count if why == "no_slot" else 0)
     assert (stats.phases[2].slots_reason("max_in_flight") is not None) is limited
     assert stats.phases[2].limit_reason() is None
+
+
+def begun(n: int, traffic: str = "t") -> Any:
+    return {"row": "begin", "at_ns": n * S, "id": f"{traffic}-{n}", "traffic": traffic, "phase": 0}
+
+
+def ended(n: int, outcome: str, traffic: str = "t", **more: Any) -> Any:
+    return {"row": "end", "at_ns": (n + 1) * S, "id": f"{traffic}-{n}", "traffic": traffic, "outcome": outcome, **more}
+
+
+def test_request_stats_count_what_has_no_end_as_unfinished() -> None:
+    stats = RequestStats()
+    for n in range(3):
+        stats.begin(begun(n))
+    stats.end(ended(0, "ok"))
+    assert stats.finish() == 2
+    assert stats.total() == {"ok": 1, "unfinished": 2}
+    assert stats.finish() == 0
+
+
+def test_request_stats_leave_aborted_requests_out_of_shares() -> None:
+    stats = RequestStats()
+    outcomes = ["ok", "ok", "http_error", "aborted", "aborted", "missed", "shed", "rejected"]
+    for n, outcome in enumerate(outcomes):
+        stats.begin(begun(n))
+        stats.end(ended(n, outcome, expect=["ok", "rejected"]))
+    errors, ok = stats.error_parts()["t"], stats.ok_parts()["t"]
+    assert (errors.n, errors.whole) == (2, 5)
+    assert (ok.n, ok.whole) == (3, 5)
+    assert stats.ok_parts({"t"})["t"].whole == 4  # shed requests have a rule of their own

@@ -74,6 +74,23 @@ def test_interrupts_shorten_the_timeouts_and_end_a_step(record: RunRecord) -> No
     interrupts.record(signal.SIGTERM)
     assert (interrupts.count, interrupts.exit_code, interrupts.timeouts.drain_s) == (2, 130, 0.0)
     assert [line.split(":")[0] for line in lines] == ["interrupted", "interrupted again"]
+    record.sync()
+    rows = [row for row in Tail(record.folder.events).rows() if row.get("what") == "interrupted"]
+    assert [row["signal"] for row in rows] == ["SIGINT", "SIGTERM"]
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
+def test_interrupts_leave_sighup_alone_under_nohup(record: RunRecord, before: Any) -> None:
+    async def handler() -> Any:
+        Interrupts(record, lambda _: None).install()
+        return signal.getsignal(signal.SIGHUP)
+
+    own = signal.signal(signal.SIGHUP, before)
+    try:
+        found = asyncio.run(handler())
+    finally:
+        signal.signal(signal.SIGHUP, own)
+    assert (found is signal.SIG_IGN) == (before is signal.SIG_IGN)
 
 
 def test_run_attacks_are_undone_once() -> None:

@@ -148,3 +148,13 @@ def test_preflight_that_failed_is_unknown() -> None:
     row = {"row": "preflight", "at_ns": 1, "name": "streaming", "text": "no stream"}
     assert verdict_of("preflight streaming", {**row, "ok": False}) == "unknown"
     assert check_of("preflight streaming", {**row, "ok": True}) is None
+
+
+def test_load_that_its_rule_ended_is_not_delivered() -> None:
+    stats = RequestStats()
+    stats.count("t", "ok", 100)
+    load_end: Row = {"row": "run", "what": "load_end", "at_ns": 2, "shortened": True}
+    assert verdict_of("load_delivered", load_end, stats=stats) == "pass"
+    check = check_of("load_delivered", {**load_end, "aborted": "error_rate > 50% for 10s"}, stats=stats)
+    assert check is not None
+    assert (check.verdict, "ended early by abort_when" in check.actual) == ("unknown", True)
