@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from loadchaos.core import expectation, resources
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
+from loadchaos.profile import source
 from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, Registry, from_mapping, load
@@ -189,6 +191,21 @@ def test_profile_mistakes_are_listed_in_line_order(write: Write) -> None:
 def test_profile_file_that_is_missing_is_named(tmp_path: Path, registry: Registry) -> None:
     with pytest.raises(ProfileError, match="No such file"):
         load(tmp_path / "none.yaml", registry)
+
+
+def test_profile_file_refuses_aliases_that_expand_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    names = "abcdefgh"
+    path.write_text("a: &a [1, 2]\nb: *a\n")
+    assert source.read(path)["b"] == [1, 2]
+    lines = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in pairwise(names)]
+    path.write_text("\n".join(lines))
+    with pytest.raises(ProfileError, match=r"x\.yaml:5:\d+: aliases make more than 100000 values"):
+        source.read(path)
+    path.write_text("&r {a: *r}\n")
+    with pytest.raises(ProfileError, match="a value that contains it"):
+        source.read(path)
 
 
 # --- overrides --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.html import page as html
+from loadchaos.runner import finalize
 from loadchaos.runner.finalize import conclude
 from loadchaos.runner.follower import FindingsFile, FollowerOptions, follow
 from tests.report.made_up_run import write_run
@@ -344,6 +345,15 @@ def test_conclude_is_not_a_pass_if_the_verdict_cannot_be_written(growing: Growin
     verdict = conclude(growing.folder)
     assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", 3)
     assert any("could not be written" in note for note in verdict["notes"])
+
+
+def test_pass_that_cannot_be_written_is_unknown(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.verdict.mkdir()
+    verdict: dict[str, Any] = {"verdict": "pass", "exit_code": 0, "notes": [], "checks": []}
+    finalize._write_verdict(folder, verdict)
+    assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", LedgerError.exit_code)
+    assert [(c["name"], c["verdict"]) for c in verdict["checks"]] == [("written", "unknown")]
 
 
 def test_conclude_reports_a_fail_that_cannot_be_written(run_folder: RunFolder) -> None:
