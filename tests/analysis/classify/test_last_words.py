@@ -8,6 +8,7 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.analysis.classify.last_words import Candidate, LastWords
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.terminal.diagnosis import render
@@ -116,3 +117,19 @@ def test_verdict_notes_an_unknown_exception_with_its_count(history: Any) -> None
     assert verdict["failures"] == []
     [note] = verdict["notes"]
     assert note.startswith("unexplained exception in the server's log, 4 x: FluxError: slot N is odd in flux.py handle")
+
+
+def test_candidates_of_a_time_are_of_one_server_the_kernel_and_the_minute_before() -> None:
+    second, words = 1_000_000_000, LastWords()
+    for n, (source, at_s) in enumerate(
+        [("a.log", 100), ("b.log", 100), ("dmesg", 100), ("a.log", 30), ("a.log", 120)], 1
+    ):
+        words.add(Candidate(f"watch/logs/{source}", n, f"CUDA error: {source} {'x' * n}", "", 5, at_s * second))
+
+    def lines(at_s: int, replica: str | None) -> list[int]:
+        return sorted(c["line"] for c in words.at_time(at_s * second, replica, kernel="watch/logs/dmesg"))
+
+    assert lines(100, "a") == [1, 3]
+    assert lines(100, None) == [1, 2, 3]
+    assert lines(110, "a") == [1, 3, 5]
+    assert lines(900, None) == []

@@ -66,6 +66,13 @@ def test_drift_is_judged_within_one_phase() -> None:
     assert Run().load(100, ttft_s=lambda _: 0.2).load(100, ttft_s=lambda _: 0.9, phase=1).ids == []
 
 
+def test_drift_of_phases_each_slower_than_the_one_before_is_none() -> None:
+    run = Run()
+    for phase in range(8):
+        run.load(40, ttft_s=lambda _, p=phase: 0.2 + 0.05 * p, phase=phase)
+    assert run.ids == []
+
+
 class ClosedLoop:
     """24 users who each wait for their answer, and a server that runs 3 at once; its queue fills and stays."""
 

@@ -128,6 +128,15 @@ def test_watching_check_needs_probes_throughout_the_load(probes_s: Any, verdict:
     assert verdict_of("watching", *rows, {"row": "run", "what": "load_end", "at_ns": 101 * S}) == verdict
 
 
+def test_watching_check_of_a_short_load_needs_a_probe() -> None:
+    rows: list[Row] = [
+        {"row": "run", "what": "load_begin", "at_ns": S},
+        {"row": "run", "what": "load_end", "at_ns": 9 * S},
+    ]
+    assert verdict_of("watching", *rows) == "unknown"
+    assert verdict_of("watching", {"row": "probe", "at_ns": 2 * S, "ok": True}, *rows) == "pass"
+
+
 @pytest.mark.parametrize(("why", "verdict"), [("a piece was dropped", "unknown"), ("over", "pass")])
 def test_watching_check_is_unknown_after_a_loss_in_the_log(why: str, verdict: str) -> None:
     rows: list[Row] = [{"row": "run", "what": "load_begin", "at_ns": S}, {"row": "probe", "at_ns": 2 * S, "ok": True}]
