@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
+from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.server.dialects import AdminOperation, Dialect, version_key
@@ -155,28 +156,29 @@ class AdminAttack:
         begin = time.monotonic_ns()
         url = replica.admin_url.rstrip("/") + path
         try:
-            response = await self._context.client.request(
-                method, url, params=params or None, json=body, timeout=limit_s
+            response = await bounded_http.request(
+                self._context.client, method, url, limit_s=limit_s, params=params or None, json=body
             )
-        except httpx.HTTPError as e:
-            text = self._context.redactor.text(f"{type(e).__name__}: {e}".rstrip(": "))
+        except (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError) as e:
+            why = f"no answer within {limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
+            text = self._context.redactor.text(f"{type(e).__name__}: {why}".rstrip(": "))
             # A refused connection did nothing; after a missing answer the server may or may not have acted.
             return ActResult(
                 False if isinstance(e, httpx.ConnectError) else None, None, text, time.monotonic_ns() - begin
             )
         text = self._context.redactor.text(response.text)[:_TEXT_CHARS]
-        return ActResult(_succeeded(response), response.status_code, text, time.monotonic_ns() - begin)
+        return ActResult(_succeeded(response), response.status, text, time.monotonic_ns() - begin)
 
 
-def _succeeded(response: httpx.Response) -> bool:
+def _succeeded(response: bounded_http.BoundedResponse) -> bool:
     """Return True for a 2xx, unless its body denies it.
 
     /reset_prefix_cache answers 200 `{"success":false}` while blocks are held.
     """
-    if not response.is_success:
+    if not 200 <= response.status < 300:
         return False
     try:
-        data = json.loads(response.content)
+        data = json.loads(response.text)
     except ValueError:
         return True
     return not (isinstance(data, dict) and data.get("success") is False)

@@ -6,6 +6,7 @@ API as in Shopify/toxiproxy 2: POST /proxies, POST and DELETE /proxies/NAME/toxi
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import ssl
 import subprocess
@@ -19,6 +20,7 @@ import httpx
 from loadchaos.chaos.network import added_delay_s, address_of
 from loadchaos.chaos.toxics import TOXICS, Toxic
 from loadchaos.chaos.undo_guard import guard
+from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
 
 _CALL_S = 5.0
@@ -103,14 +105,16 @@ class ToxiproxyProxy:
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call the API. OSError with its answer's text where the call fails."""
         try:
-            response = await self._client.request(method, self._api + path, json=body)
-        except httpx.HTTPError as e:
+            response = await bounded_http.request(self._client, method, self._api + path, limit_s=_CALL_S, json=body)
+        except TimeoutError:
+            raise ConnectionError(f"no answer within {_CALL_S:g} s") from None
+        except (httpx.HTTPError, bounded_http.IncompleteError, bounded_http.TooLargeError) as e:
             raise ConnectionError(f"no answer ({type(e).__name__}: {e})") from None
         try:
-            answer = response.json() if response.content else {}
+            answer = json.loads(response.text) if response.text else {}
         except ValueError:
             answer = {}
-        if not response.is_success:
+        if not 200 <= response.status < 300:
             why = answer.get("error") or answer.get("title") if isinstance(answer, dict) else None
-            raise OSError(f"{method} {path} was answered {response.status_code}: {why or response.text[:200]}")
+            raise OSError(f"{method} {path} was answered {response.status}: {why or response.text[:200]}")
         return answer if isinstance(answer, dict) else {}
