@@ -86,6 +86,13 @@ def case_watcher_stopped(h: Any) -> Any:
 def case_log_lost(h: Any) -> Any:
     h = healthy(h)
     gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
+    h.rows.insert(-4, {**gap, "why": "any text", "loss": "certain"})
+    return h
+
+
+def case_log_lost_in_an_older_folder(h: Any) -> Any:
+    h = healthy(h)
+    gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
     h.rows.insert(-4, {**gap, "why": "3000 bytes of server output could not be written"})
     return h
 
@@ -118,7 +125,7 @@ def case_preflight(h: Any) -> Any:
         (case_no_end, "run"), (case_interrupted, "run"), (case_no_request, "requests_sent"),
         (case_half_missed, "load_delivered"), (case_shed, "shed"), (case_locust_crashed, "load_process"),
         (case_no_load_end, "load_process"), (case_unfinished, "load_process"), (case_no_probe, "watching"),
-        (case_watcher_stopped, "watching"), (case_log_lost, "watching"), (case_scrape_blind, "watching"),
+        (case_watcher_stopped, "watching"), (case_log_lost, "watching"), (case_log_lost_in_an_older_folder, "watching"), (case_scrape_blind, "watching"),
         (case_ledger, "ledger"), (case_preflight, "preflight x"),
     ],
 )  # fmt: skip
@@ -265,15 +272,22 @@ def test_judge_is_deterministic(history: Any) -> None:
 # --- findings -----------------------------------------------------------------------------------------------------------
 
 
-def test_judge_leaves_a_truncated_log_unknown(history: Any) -> None:
+@pytest.mark.parametrize(
+    "gap",
+    [
+        {"why": "cut to 0 bytes", "loss": "possible"},
+        {"why": "the log was truncated from 900 to 0 bytes; lines may be lost"},  # of an older folder
+    ],
+    ids=["typed", "text"],
+)
+def test_judge_leaves_a_truncated_log_unknown(history: Any, gap: dict[str, Any]) -> None:
     history.begin().log("INFO hello").work(20)
     history.rows[1]["server_logs"] = ["server.log"]
-    gap = {"replica": "server", "source": "log", "seconds": 0.0}
     history.add("log", source="server.log", file="watch/logs/a.log", line=1, text="INFO hello")
-    history.add("gap", **gap, why="the log was truncated from 900 to 0 bytes; lines may be lost")
+    history.add("gap", replica="server", source="log", seconds=0.0, **gap)
     verdict = history.work(5).end().verdict()
     assert history.unknowns(verdict) == {"server_log"}
-    assert "lines may be lost" in next(c["actual"] for c in verdict["checks"] if c["name"] == "server_log")
+    assert gap["why"] in next(c["actual"] for c in verdict["checks"] if c["name"] == "server_log")
 
 
 @pytest.mark.parametrize("with_start_time", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from loadchaos.core.ledger.rows import (
     HeartbeatRow,
     LoadRow,
     LocustRow,
+    LogLoss,
     LogRow,
     MetricsRow,
     PreflightRow,
@@ -33,9 +35,10 @@ _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
 _PROBE_GAP_S = 30.0
 _GAP_S = 10.0
-_LOG_LOST = ("could not be written", "dropped", "not recorded")
-"""Texts in the `why` of a log gap after which a part of the server's log is missing for good."""
-_MAY_BE_LOST = "lines may be lost"
+_LOST_TEXTS: Mapping[str, LogLoss] = {
+    "could not be written": "certain", "dropped": "certain", "not recorded": "certain", "lines may be lost": "possible",
+}  # fmt: skip
+"""Texts in the `why` of log gaps of older run folders, whose rows have no `loss`."""
 _MOST_BY_HAND = 50
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
@@ -79,7 +82,8 @@ class RunHealth:
         self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_loss = ""
         self._log_lines = 0  # of the logs that --server-log names
-        self._gaps: list[tuple[str, int, float, str]] = []
+        self._gaps: list[tuple[str, int, float]] = []
+        self._log_lost = ""
         self._preflight: list[Row] = []
         self._worker_events: Counter[str] = Counter()
         self._absent = False
@@ -162,11 +166,13 @@ class RunHealth:
             self._longest_gap = ((at_ns - since_ns) / S, since_ns)
 
     def _on_gap(self, row: GapRow) -> None:
-        if row.get("source") == "log" and _MAY_BE_LOST in str(row.get("why")):
-            self._log_loss = self._log_loss or str(row.get("why"))
+        loss, why = _log_loss(row), str(row.get("why") or "")
+        if loss == "certain":
+            self._log_lost = self._log_lost or why
+        elif loss == "possible":
+            self._log_loss = self._log_loss or why
         if len(self._gaps) < 10_000:
-            gap = (str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0), str(row.get("why") or ""))
-            self._gaps.append(gap)
+            self._gaps.append((str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0)))
 
     def _on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
@@ -298,10 +304,10 @@ class RunHealth:
             return Check("watching", expected, f"no probe for {gap_s:.0f} s, from {self._at(since_ns)} on", "unknown")
         load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / S
         lost: Counter[str] = Counter()
-        for source, at_ns, seconds, why in self._gaps:
+        if self._log_lost:
+            return Check("watching", expected, f"part of the log is lost: {self._log_lost}", "unknown")
+        for source, at_ns, seconds in self._gaps:
             down = any(i.covers(at_ns - int(seconds * S), at_ns) for i in episodes)
-            if source == "log" and any(text in why for text in _LOG_LOST):
-                return Check("watching", expected, f"part of the log is lost: {why}", "unknown")
             without = source == "scrape" and not self._scrapes  # a server without /metrics is no gap
             if not down and not without:
                 lost[source] += round(seconds * 1000)
@@ -369,6 +375,14 @@ class RunHealth:
             "retries": stats.resent,
             "backed_off": sum(self._backed_off.values()),
         }
+
+
+def _log_loss(row: GapRow) -> LogLoss | None:
+    """Loss of log lines that a gap row tells; of older rows by their text."""
+    if row.get("source") != "log":
+        return None
+    told = (loss for text, loss in _LOST_TEXTS.items() if text in str(row.get("why")))
+    return row.get("loss") or next(told, None)
 
 
 def slots_of(terms: Terms, phase: int) -> str:

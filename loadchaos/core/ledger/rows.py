@@ -57,6 +57,7 @@ WorkerEvent = Literal[
 AttackEvent = Literal["begin", "end", "undo", "skipped"]
 LaunchEvent = Literal["start", "ready", "kill", "exit", "end"]
 ProcessEvent = Literal["seen", "gone", "sample"]
+LogLoss = Literal["certain", "possible"]
 AlarmEvent = Literal["listening", "ending", "failing", "dead"]
 OrchestratorEvent = Literal["seen", "ended", "started"]
 ControlEvent = Literal["pause", "resume", "stop", "by_hand", "compact", "full"]
@@ -506,6 +507,9 @@ class GapRow(_Row):
     source: Annotated[str, "what could not be observed (`scrape`, `log`, `supervisor`, ...)"]
     seconds: Annotated[float, S, "how long so far; 0: a single loss"]
     why: Annotated[str, "reason; `over` when it ends"]
+    loss: NotRequired[
+        Annotated[LogLoss, "log: `certain` when a part of it is missing for good, `possible` when one may be"]
+    ]
 
 
 class PreflightRow(_Row):

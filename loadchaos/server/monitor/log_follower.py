@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadchaos.core.ledger.rows import Emit, GapRow
+from loadchaos.core.ledger.rows import Emit, GapRow, LogLoss
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.logs import open_source
 from loadchaos.server.monitor.logs.sink import LogSink
@@ -73,18 +73,18 @@ class LogFollower:
         self._stop.set()
         await asyncio.to_thread(self._thread.join, _STOP_S)
         if self._thread.is_alive():
-            self._gap(0.0, "the log reader did not end in time; the last lines may be missing")
+            self._gap(0.0, "the log reader did not end in time; the last lines may be missing", "possible")
 
     def _run(self) -> None:
         try:
             self._source.follow(self._feed, self._report_gap, self._stop)
         except Exception as e:  # noqa: BLE001 - a thread's exception would only be printed; the gap must be recorded
-            self._report_gap(0.0, f"following the log failed: {type(e).__name__}: {e}")
+            self._report_gap(0.0, f"following the log failed: {type(e).__name__}: {e}", "certain")
         finally:
             try:
                 self._sink.close()
             except OSError as e:
-                self._report_gap(0.0, f"the end of the log could not be written: {e.strerror}")
+                self._report_gap(0.0, f"the end of the log could not be written: {e.strerror}", "certain")
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -93,17 +93,21 @@ class LogFollower:
             self._lost_bytes += len(data)
             if time.monotonic() - self._lost_written > _REPEAT_S:
                 self._lost_written = time.monotonic()
-                self._report_gap(0.0, f"{self._lost_bytes} bytes of the log could not be written: {e.strerror}")
+                self._report_gap(
+                    0.0, f"{self._lost_bytes} bytes of the log could not be written: {e.strerror}", "certain"
+                )
 
-    def _report_gap(self, seconds: float, why: str) -> None:
+    def _report_gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._gap, seconds, why)
+            self._loop.call_soon_threadsafe(self._gap, seconds, why, loss)
         except RuntimeError:  # the loop is closed: the run is over
             return
 
-    def _gap(self, seconds: float, why: str) -> None:
+    def _gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         row: GapRow = {
             "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._log.replica, "source": self._log.source,
             "seconds": seconds, "why": self._redactor.text(why),
         }  # fmt: skip
+        if loss is not None:
+            row["loss"] = loss
         self._emit(row)

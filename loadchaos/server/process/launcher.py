@@ -22,7 +22,7 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
+from loadchaos.core.ledger.rows import Emit, GapRow, LaunchDetail, LaunchEvent
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.server import nvml
@@ -263,7 +263,8 @@ class LaunchedServer:
 
     def _gap(self, at_ns: int, why: str) -> None:
         replica = self._command.replica
-        self._emit({"row": "gap", "at_ns": at_ns, "replica": replica, "source": "log", "seconds": 0.0, "why": why})
+        gap: GapRow = {"row": "gap", "at_ns": at_ns, "replica": replica, "source": "log", "seconds": 0.0, "why": why}
+        self._emit({**gap, "loss": "certain"})
 
     def _row(self, what: LaunchEvent, at_ns: int, *, reason: str, **detail: Unpack[LaunchDetail]) -> None:
         self._emit(

@@ -74,6 +74,7 @@ def test_file_source_follows_rotation(tmp_path: Path, rows: Any) -> None:
             await rows.until(lambda: "new" in text_of(kept))
             assert text_of(kept) == "one\nlast of the old\nfirst of the new\n"
             assert "rotated" in rows.of("gap", source="log")[0]["why"]
+            assert "loss" not in rows.of("gap", source="log")[0]
 
     asyncio.run(story())
 
@@ -88,7 +89,9 @@ def test_file_source_follows_truncation(tmp_path: Path, rows: Any) -> None:
             await rows.until(lambda: text_of(kept) == "one\n")
             log.write_text("again\n")
             await rows.until(lambda: text_of(kept) == "one\nagain\n")
-            assert "truncated" in rows.of("gap", source="log")[0]["why"]
+            gap = rows.of("gap", source="log")[0]
+            assert "truncated" in gap["why"]
+            assert gap["loss"] == "possible"
 
     asyncio.run(story())
 
@@ -118,12 +121,12 @@ def test_file_source_detects_truncation_after_growth(hole: bool, tmp_path: Path)
                     f.write(b"new\n" * (old // 2))
             return self.is_set()
 
-    source.follow(fed.append, lambda _, why: gaps.append(why), Turns())
+    source.follow(fed.append, lambda seconds, why, loss=None: gaps.append((seconds, why, loss)), Turns())
     text = b"".join(fed)
     assert text.startswith(b"one\n")
     assert text.removeprefix(b"one\n").strip(b"\0") == b"new\n" * (154 // 2)
     assert len(text) < 8192
-    assert ["truncated" in why for why in gaps] == [True]
+    assert [("truncated" in why, loss) for _, why, loss in gaps] == [(True, "possible")]
 
 
 def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: Any) -> None:

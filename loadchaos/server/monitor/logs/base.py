@@ -6,9 +6,20 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from loadchaos.core.ledger.rows import LogLoss
+
 Feed = Callable[[bytes], None]
-ReportGap = Callable[[float, str], None]
-"""Called for a gap in the log: missing seconds (0 if unknown or none), and the reason."""
+
+
+class ReportGap(Protocol):
+    """Called for a gap in the log.
+
+    Missing seconds (0 if unknown or none), the reason, and whether lines are lost.
+    """
+
+    def __call__(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
+        """Record the gap."""
+        ...
 
 
 class LogSource(Protocol):

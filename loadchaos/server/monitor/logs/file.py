@@ -100,10 +100,12 @@ class FileSource:
                 self._begin_again()
                 report_gap(0.0, "the log was rotated" if renewed else "the log exists now")
         elif status.st_size < self._position:
-            report_gap(0.0, f"the log was truncated from {self._position} to {status.st_size} bytes; lines may be lost")
+            why = f"the log was truncated from {self._position} to {status.st_size} bytes; lines may be lost"
+            report_gap(0.0, why, "possible")
             self._begin_again()
         elif os.pread(self._fd, len(self._newest), self._position - len(self._newest)) != self._newest:
-            report_gap(0.0, f"the log was truncated at {self._position} bytes and has grown again; lines may be lost")
+            why = f"the log was truncated at {self._position} bytes and has grown again; lines may be lost"
+            report_gap(0.0, why, "possible")
             self._begin_again()
 
     def _begin_again(self) -> None:

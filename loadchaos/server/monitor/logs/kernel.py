@@ -66,7 +66,7 @@ class KernelSource:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                report_gap(0.0, "the kernel log overflowed; records are lost")
+                report_gap(0.0, "the kernel log overflowed; records are lost", "certain")
                 continue
             if not data:
                 return
