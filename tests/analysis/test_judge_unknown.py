@@ -125,7 +125,8 @@ def case_preflight(h: Any) -> Any:
         (case_no_end, "run"), (case_interrupted, "run"), (case_no_request, "requests_sent"),
         (case_half_missed, "load_delivered"), (case_shed, "shed"), (case_locust_crashed, "load_process"),
         (case_no_load_end, "load_process"), (case_unfinished, "load_process"), (case_no_probe, "watching"),
-        (case_watcher_stopped, "watching"), (case_log_lost, "watching"), (case_log_lost_in_an_older_folder, "watching"), (case_scrape_blind, "watching"),
+        (case_watcher_stopped, "watching"), (case_log_lost, "watching"), (case_scrape_blind, "watching"),
+        (case_log_lost_in_an_older_folder, "watching"),
         (case_ledger, "ledger"), (case_preflight, "preflight x"),
     ],
 )  # fmt: skip

@@ -101,7 +101,7 @@ def test_file_source_detects_truncation_after_growth(hole: bool, tmp_path: Path)
     """As logrotate's copytruncate does it under a server that writes much."""
     log = tmp_path / "vllm.log"
     log.write_text("before we came\n" * 10)
-    source, fed, gaps = FileSource(log), list[bytes](), list[str]()
+    source, fed, gaps = FileSource(log), list[bytes](), list[tuple[float, str, str | None]]()
     turns = iter(["one\n", "two\n"])
 
     class Turns(threading.Event):
