@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -134,3 +136,46 @@ def test_own_locust_example_runs(sim: Any, tmp_path: Path) -> None:
     methods = {method for method, _ in rows(stats)}
     assert {"GET", "POST", "TTFT"} <= methods, output
     assert code == 0, output
+
+
+class BadGateway(BaseHTTPRequestHandler):
+    """Lists a model and answers chats once with 200, then with 502 at once."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        models = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]}
+        self.answer(200 if self.path == "/v1/models" else 404, json.dumps(models).encode())
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        if self.path != "/v1/chat/completions":
+            self.answer(404, b"{}")
+        elif body.get("stream"):
+            self.asked.append(self.path)
+            self.answer(502, b"Bad Gateway")
+        else:
+            usage = {"prompt_tokens": 8 + len(str(body["messages"])) // 4, "completion_tokens": 1}
+            choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "length"}
+            self.answer(200, json.dumps({"id": "1", "choices": [choice], "usage": usage}).encode())
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_own_locust_backs_off_after_instant_errors(tmp_path: Path) -> None:
+    (tmp_path / "short.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "locustfile.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), BadGateway) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        _, stats, errors = locust(tmp_path, f"http://127.0.0.1:{server.server_port}", "-u", "2", "-r", "2", for_s=3)
+        server.shutdown()
+    assert stats, errors
+    assert 4 <= len(BadGateway.asked) <= 20  # two users: at 0.0, 0.1, 0.3, 0.7, 1.5 s

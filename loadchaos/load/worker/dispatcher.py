@@ -26,6 +26,7 @@ from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.exchange import Exchange, WireRequest
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.sockets import Slot
+from loadchaos.load.worker import backoff
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, spawn
@@ -33,7 +34,6 @@ from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.load.worker.rounds import Rounds
-from loadchaos.load.worker.rows import expected_outcomes
 from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 from loadchaos.profile.request_trace import RequestTrace
@@ -48,9 +48,6 @@ STOP_GRACE_S = 4.0
 
 _GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of gc.set_threshold: rare searches, as a request leaves no cyclic garbage."""
-
-DEAD_SERVER_PAUSE_S = 0.5
-"""Pause of a closed phase's user, in seconds, after a request to a dead or absent server."""
 
 _TOO_MANY_OPEN_FILES = os.strerror(errno.EMFILE)
 
@@ -292,27 +289,13 @@ class Dispatcher:
         ):
             prepared = self.plan.build_request(step)
             begun_ns = time.monotonic_ns()
-            pause_s = self._backoff_s(prepared, self._run_request(prepared, begun_ns, slot), begun_ns, slot)
+            reply = self._run_request(prepared, begun_ns, slot)
+            pause_s = backoff.pause_s(self.plan, prepared, reply, (time.monotonic_ns() - begun_ns) / 1e9, slot)
             if phase.for_s is not None:
                 pause_s = min(pause_s, phase.for_s - self._phase_time_s(begin_ns))
             if pause_s > 0:
                 self._recorder.backed_off += 1
                 self.control.stopping.wait(pause_s)
-
-    def _backoff_s(self, wire: WireRequest, reply: Reply, begun_ns: int, slot: Slot) -> float:
-        """Pause of a user after an instant error, in seconds.
-
-        Without it, users of a closed phase send thousands of requests a second to a gateway whose server is gone, and use up
-        their whole plan before a pause of the load can arrive.
-        """
-        if reply.outcome == "aborted" or reply.outcome in expected_outcomes(wire.request):
-            slot.errors_in_row = 0
-            return 0.0
-        pause_s = self.plan.backoff_s(slot.errors_in_row)
-        slot.errors_in_row += 1
-        if self.plan.server_is_gone(reply):
-            pause_s = max(pause_s, DEAD_SERVER_PAUSE_S)
-        return pause_s - (time.monotonic_ns() - begun_ns) / 1e9
 
     def _retire_user(self) -> bool:
         """True if this user has to leave, as there are too many."""

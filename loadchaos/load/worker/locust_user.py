@@ -35,6 +35,7 @@ from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.headers import headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
+from loadchaos.load.worker.backoff import pause_s
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import load
@@ -168,13 +169,17 @@ class ProfileUser(User):
             sleep(_NO_PLAN_PAUSE_S)
             return
         step = shared.next()
-        exchange = Exchange(shared.plan.build_request(step), slot, shared.progress)
+        begun_s = time.monotonic()
+        wire = shared.plan.build_request(step)
+        exchange = Exchange(wire, slot, shared.progress)
         shared.exchanges.add(exchange)
         try:
             reply = shared.plan.redact(BEHAVIOURS[step.behaviour].act(exchange))
         finally:
             shared.exchanges.discard(exchange)
         locust_stats.report(self.environment, step.traffic, reply, exchange.due_ns, tokens=True)
+        if (paused_s := pause_s(shared.plan, wire, reply, time.monotonic() - begun_s, slot)) > 0:
+            sleep(paused_s)
 
 
 def from_profile(
