@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,10 +21,14 @@ _READY_WITHIN_S = 1200.0
     "--ready-within", callback=duration, metavar="TIME", help="Maximum time until the server is ready (default: 20m)."
 )
 @click.option("--check", is_flag=True, help="Stop the server as soon as it is ready.")
+@click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
+@click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("launches"), show_default=True, help="Folder for the log."
 )
-def launch(command: tuple[str, ...], url: str | None, ready_within: float | None, check: bool, out: Path) -> None:
+def launch(
+    command: tuple[str, ...], url: str | None, ready_within: float | None, check: bool, out: Path, **tls: Any
+) -> None:
     """Start a server and report why it does not become ready.
 
     COMMAND is the server's command line, quoted or not: vllm serve MODEL --port 8000. A server is ready if /health and
@@ -33,8 +38,10 @@ def launch(command: tuple[str, ...], url: str | None, ready_within: float | None
     """
     import asyncio
     from dataclasses import replace
+    from functools import partial
 
     from loadchaos.core.ledger.recorder import create_folder
+    from loadchaos.core.tls import TlsSettings
     from loadchaos.runner.launch_only import launch_alone
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
@@ -45,9 +52,9 @@ def launch(command: tuple[str, ...], url: str | None, ready_within: float | None
         server = replace(server, url=parse_target(url))
     folder = create_folder(out, "launch")
     ready_within_s = ready_within or _READY_WITHIN_S
-    result = asyncio.run(
-        launch_alone(server, folder, ready_within_s, check=check, print_line=lambda text: echo(text, err=True))
-    )
+    say = partial(echo, err=True)
+    settings = TlsSettings(**tls)
+    result = asyncio.run(launch_alone(server, folder, ready_within_s, check=check, print_line=say, tls=settings))
     echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:
         _classify(result.log)

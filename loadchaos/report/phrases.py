@@ -54,6 +54,9 @@ CAUSE = {
 }
 """Text of `attribution`."""
 
+FAILED_START = "the server's command, files, environment or code (not caused by our attacks)"
+"""Cause of a failed start, which is often no bug of the server."""
+
 TARGET = {
     "embedded": "embedded server (a simulation inside loadchaos)",
     "launched": "server launched by loadchaos",
@@ -271,6 +274,8 @@ def severity_text(failure: Mapping[str, Any]) -> str:
 def cause_text(failure: Mapping[str, Any]) -> str:
     """Display text of a failure's attribution."""
     attribution = str(failure.get("attribution") or "server")
+    if attribution == "server" and failure.get("severity") == "startup":
+        return FAILED_START
     return CAUSE.get(attribution, clean(attribution, 60))
 
 

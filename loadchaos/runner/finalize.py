@@ -106,7 +106,7 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
     ):
         _try(what, make, notes)
     _write_verdict(folder, verdict)
-    if bodies is not None and judge.incidents:
+    if bodies is not None and judge.incidents and folder.plan.exists():  # without a plan no request was sent
         notes_before = len(notes)
         _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
         if len(notes) > notes_before:

@@ -9,16 +9,19 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.core.tls import TlsSettings
+from loadchaos.runner.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.process.launcher import (
@@ -31,6 +34,7 @@ from loadchaos.server.process.launcher import (
 )
 
 _PROGRESS_S = 2.0
+_SILENT_S = 20.0  # a vLLM imports for that long before its first line
 _LAST_LINES_S = 6.0
 
 
@@ -52,8 +56,10 @@ class StandaloneLaunch:
     `run` returns when the server has exited, or with `check` as soon as it is ready.
     """
 
-    def __init__(self, server: CommandLine, folder: RunFolder, print_line: Callable[[str], None]) -> None:
-        self._typed, self._folder, self._print = server, folder, print_line
+    def __init__(
+        self, server: CommandLine, folder: RunFolder, print_line: Callable[[str], None], tls: TlsSettings
+    ) -> None:
+        self._typed, self._folder, self._print, self._tls = server, folder, print_line, tls
         redactor = Redactor.from_environment(os.environ)
         for value in launch_secrets(server.env).values():
             redactor.add(value)
@@ -86,7 +92,9 @@ class StandaloneLaunch:
             description = await self._unless_interrupted(self._until_ready(ready_within_s))
         except TargetError as e:
             await self._wait_for_last_lines()
-            return StartResult(4, str(e), self._folder.server_log if self._server.pid is not None else None)
+            return StartResult(
+                exit_codes.TARGET_ERROR, str(e), self._folder.server_log if self._server.pid is not None else None
+            )
         finally:
             progress.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -110,9 +118,12 @@ class StandaloneLaunch:
 
         TargetError where it does not become ready.
         """
-        async with httpx.AsyncClient(trust_env=False) as http:
+        stuck = StuckStart(self._folder.server_log)
+        async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
             client = DiscoveryClient(http, self._typed.url, self._typed.url)
-            await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
+            await preflight.wait_until_healthy(
+                client, ready_within_s, lambda: self._exit_reason() or stuck.reason(), lambda _: None
+            )
             facts = await calibrate.identify_server(client, calibrate.CalibrationRequest())
             await preflight.require_first_answer(client, facts.model)
         length = f", context {facts.max_model_len} tokens" if facts.max_model_len else ""
@@ -129,14 +140,17 @@ class StandaloneLaunch:
         return None
 
     async def _print_progress(self, begin_s: float) -> None:
-        """Print the newest new line of the server's log every 2 s."""
-        printed = ""
+        """Print the newest log line every 2 s, and silence every 20 s."""
+        printed, printed_s = "", begin_s
         while True:
             await asyncio.sleep(_PROGRESS_S)
-            line = last_line(self._folder.server_log)
+            line, now_s = last_line(self._folder.server_log), time.monotonic()
             if line and line != printed:
-                printed = line
-                self._print(f"{time.monotonic() - begin_s:4.0f} s  {line}")
+                printed, printed_s = line, now_s
+                self._print(f"{now_s - begin_s:4.0f} s  {line}")
+            elif now_s - printed_s >= _SILENT_S:
+                printed_s = now_s
+                self._print(f"{now_s - begin_s:4.0f} s  running, {'no new' if printed else 'no'} log line yet")
 
     async def _wait_for_last_lines(self) -> None:
         """Wait for the exit of a server whose log has an error.
@@ -160,7 +174,13 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 async def launch_alone(
-    server: CommandLine, folder: RunFolder, ready_within_s: float, *, check: bool, print_line: Callable[[str], None]
+    server: CommandLine,
+    folder: RunFolder,
+    ready_within_s: float,
+    *,
+    check: bool,
+    print_line: Callable[[str], None],
+    tls: TlsSettings,
 ) -> StartResult:
     """Start a server and stay with it.
 
@@ -168,4 +188,7 @@ async def launch_alone(
     """
     refuse_taken_port(server.url)
     print_line(f"starting {server.argv[0]} for {server.url}, log in {folder.server_log}")
-    return await StandaloneLaunch(server, folder, print_line).run(ready_within_s, check=check)
+    result = await StandaloneLaunch(server, folder, print_line, tls).run(ready_within_s, check=check)
+    if result.exit_code != exit_codes.TARGET_ERROR or result.log is None:
+        return result
+    return replace(result, text=explained(result.text, result.log))

@@ -25,6 +25,7 @@ from loadchaos.runner import requirements
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
+from loadchaos.runner.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.server_config import configuration, flags_in_log
@@ -58,7 +59,7 @@ class Preparation:
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
             client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
-            await preflight.wait_until_healthy(client, self._ready_within_s(), self._server.exit_reason, self._print)
+            await self._wait_until_healthy(client)
             progress = asyncio.create_task(self._print_progress(client))
             try:
                 attacks = await self._discover(client)
@@ -95,6 +96,26 @@ class Preparation:
             await asyncio.sleep(_PROGRESS_S)
             sent = client.reads + client.generations
             print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
+
+    async def _wait_until_healthy(self, client: calibrate.DiscoveryClient) -> None:
+        """Wait for /health.
+
+        The log of a launched server that does not start gives the cause.
+        """
+        launched, log = self._server.launched, self._record.folder.server_log
+        stuck = StuckStart(log)
+
+        def ended() -> str | None:
+            return None if launched is None else self._server.exit_status() or stuck.reason()
+
+        try:
+            await preflight.wait_until_healthy(client, self._ready_within_s(), ended, self._print)
+        except TargetError as e:
+            if launched is None or launched.pid is None:
+                raise
+            if launched.exit.done():
+                await launched.wait_recorded()
+            raise TargetError(f"{explained(str(e), log)}; see its log {log}") from None
 
     def _ready_within_s(self) -> float:
         if self._options.wait_ready_s is not None:

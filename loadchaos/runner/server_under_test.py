@@ -346,11 +346,15 @@ class ServerUnderTest:
 
         It is the end of a sentence. An external server has none.
         """
+        if (ended := self.exit_status()) is None or self.launched is None or self.launched.pid is None:
+            return ended
+        return f"{ended}{_last_line(self._log)}; its log is {self._log}"
+
+    def exit_status(self) -> str | None:
+        """Exit code or signal of the launched server; None while it lives."""
         if self.launched is None or not self.launched.exit.done():
             return None
-        if self.launched.pid is None:
-            return f"it {self.launched.exit.result().reason}"
-        return f"it {self.launched.exit.result().reason}{_last_line(self._log)}; its log is {self._log}"
+        return f"it {self.launched.exit.result().reason}"
 
     @property
     def supervisor_lost(self) -> bool:

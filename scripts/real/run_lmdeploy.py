@@ -4,7 +4,7 @@
 CLI, FastAPI app, routes, AsyncEngine, error mapping, metrics and health monitor are LMDeploy's. Only the backend engine
 (the result of Engine.from_pretrained or of the ZMQ MP engine) is replaced by FakeBackend.
 
-    VENV/bin/python run_lmdeploy.py [--port 23333] [--vlm] [--blocks 21] [--block-size 64] \
+    VENV/bin/python run_lmdeploy.py [--port 23333] [--vlm] [--model DIR] [--blocks 21] [--block-size 64] \
         [--session-len 4096] [--max-batch-size 8] [--tps 200] [-- <any real `lmdeploy serve api_server` flag>]
 
 Fault directives, anywhere in the prompt text (or in the variable `FAULT`, for all requests):
@@ -25,9 +25,10 @@ import re
 import sys
 import time
 
-p = argparse.ArgumentParser()
+p = argparse.ArgumentParser(allow_abbrev=False)
 p.add_argument("--port", type=int, default=23333)
 p.add_argument("--vlm", action="store_true")
+p.add_argument("--model", help="model folder (default: that of the installation)")
 p.add_argument("--blocks", type=int, default=64)
 p.add_argument("--block-size", type=int, default=64)
 p.add_argument("--session-len", type=int, default=4096)
@@ -272,7 +273,7 @@ sys.argv = [
     "lmdeploy",
     "serve",
     "api_server",
-    os.path.join(here, "m_vlm" if args.vlm else "m_llm"),
+    args.model or os.path.join(here, "m_vlm" if args.vlm else "m_llm"),
     "--backend",
     "pytorch",
     "--server-name",

@@ -30,6 +30,9 @@ NO_MEMORY = (
         ("lmdeploy serve api_server m", ("lmdeploy", "serve", "api_server", "m"), {}, "http://127.0.0.1:23333"),
         ("lmdeploy serve api_server m --server-port 7", ("lmdeploy", "serve", "api_server", "m", "--server-port", "7"), {},
          "http://127.0.0.1:7"),
+        ("vllm serve m --ssl-certfile=c --ssl-keyfile k", ("vllm", "serve", "m", "--ssl-certfile=c", "--ssl-keyfile", "k"),
+         {}, "https://127.0.0.1:8000"),
+        ("lmdeploy serve api_server m --ssl", ("lmdeploy", "serve", "api_server", "m", "--ssl"), {}, "https://127.0.0.1:23333"),
         ("python -m sglang.launch_server --host 0.0.0.0",
          ("python", "-m", "sglang.launch_server", "--host", "0.0.0.0"), {}, "http://127.0.0.1:30000"),
     ],
@@ -75,7 +78,9 @@ def test_launch_classifies_the_log_of_a_server_that_does_not_start(tmp_path: Pat
     code, output = finished(launch(tmp_path, sys.executable, "-c", fails, "--port", str(unused_port)))
     assert code == 4
     assert "did not become healthy: it exited with code 1" in output
-    assert "gpu_budget_startup" in output
+    (said,) = [line for line in output.splitlines() if line.startswith("loadchaos: ")]
+    assert "Cause: Less GPU memory is free than gpu_memory_utilization requests (gpu_budget_startup)" in said
+    assert "To do: End leftover processes, wait, and start again." in said
 
 
 def test_launch_reports_a_missing_command(tmp_path: Path, unused_port: int) -> None:

@@ -71,7 +71,7 @@ def test_launched_server_on_a_taken_port_is_refused(start: Any, sim: Any) -> Non
     port = int(other.url.rsplit(":", 1)[1])
     run = start(target=launching(served(port), port))
     assert run.ends() == 2
-    assert f"a server listens on {other.url} already" in run.output
+    assert f"another server already listens on {other.url}" in run.output
     assert run.verdict()["failures"] == []
     assert other.process.poll() is None
 

@@ -122,6 +122,7 @@ class _Position:
     state: _Source
     line_no: int
     at_ns: int | None
+    before: str = ""  # the line before
 
 
 class Classifier:
@@ -160,7 +161,7 @@ class Classifier:
         if idle and not self._signatures.may_match(line) and not is_suspicious(line):
             return []  # nine lines in ten end here
         found: list[Match] = []
-        position = _Position(source, state, line_no, at_ns)
+        position = _Position(source, state, line_no, at_ns, strip_prefixes(before).text)
         for text in expand(line):
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue
@@ -260,7 +261,7 @@ class Classifier:
         state, line = position.state, strip_prefixes(text)
         if len(line.text) > _LONGEST_LINE:
             line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s, line.file)
-        marked, process = bool(line.writer), line.writer or (state.carry if not line.level else "")
+        process = line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
         line = LogLine(line.text, process, line.level, line.clock_s, line.file)
@@ -277,8 +278,9 @@ class Classifier:
                 level = line.level or previous.level
                 writer.trace.logged |= bool(line.level) or level in _LOG_LEVELS
                 writer.trace.warned |= level == _WARNS
-                # A logger that marks its process marks its traceback, too; Python marks nothing when it ends.
-                writer.trace.may_be_uncaught |= bool(previous.writer) and not marked and not line.level
+                # A logger that marks its process marks its traceback with its level, too. Python marks nothing when it ends;
+                # vLLM 0.22 puts the process before all of its output.
+                writer.trace.may_be_uncaught |= bool(previous.writer and previous.level) and not line.level
                 writer.trace.loud |= level in _ERRORS or (not level and says_error(before))
             return found
         trace = writer.trace
@@ -441,6 +443,8 @@ class Classifier:
             ]  # command lines contain any text, but begin a life
         found = []
         for signature, hit in hits:
+            if signature.before and not any(p.search(position.before) for p in signature.before):
+                continue
             if signature.role == "fact":
                 state.facts.update({k: v for k, v in hit.groupdict().items() if v is not None})
                 continue
@@ -467,7 +471,8 @@ class Classifier:
         trace: Trace | None,
     ) -> Match:
         frames: list[Frame] = trace.frames if trace is not None else []
-        groups = {k: v for k, v in hit.groupdict().items() if v is not None} if hit is not None else {}
+        hits = [hit, *(p.search(position.before) for p in signature.before)]
+        groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"
         hit_in = Hit(
             groups={**position.state.facts, **groups} if with_facts else groups,

@@ -25,7 +25,7 @@ server model cache tokens token number config info warning message code line fil
 """
 _COMMON = frozenset(_COMMON_TEXT.split())
 _STRINGS = ("id", "title", "severity", "role", "layer", "remedy", "why", "trigger", "versions", "where")
-_LISTS = ("find", "pattern", "unless", "unless_before", "alt", "known", "refines", "examples", "frames")
+_LISTS = ("find", "pattern", "unless", "unless_before", "before", "alt", "known", "refines", "examples", "frames")
 _OTHER = ("quiet", "vague", "weak", "asynchronous", "within_s", "variant", "derive", "symptom", "starting")
 _SEVERITIES = get_args(Severity)
 
@@ -57,9 +57,9 @@ class Signature:
     """One entry of signatures/*.toml; docs/signatures.md explains every key.
 
     `find` are substrings, one of which a line must hold; `patterns` regular expressions, one of which must match there;
-    `unless` those that must not, `unless_before` those that the line before must not. `within_s` is how far before an
-    echo its cause may lie. `derive` are figures computed from what facts collected, such as capacity_tokens = "blocks *
-    block_size".
+    `unless` those that must not, `unless_before` those that the line before must not, `before` those of which one must
+    match there and gives its groups. `within_s` is how far before an echo its cause may lie. `derive` are figures
+    computed from what facts collected, such as capacity_tokens = "blocks * block_size".
     """
 
     id: str
@@ -71,6 +71,7 @@ class Signature:
     patterns: tuple[re.Pattern[str], ...]
     unless: tuple[re.Pattern[str], ...] = ()
     unless_before: tuple[re.Pattern[str], ...] = ()
+    before: tuple[re.Pattern[str], ...] = ()
     alt: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     refines: tuple[str, ...] = ()
@@ -337,6 +338,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
         patterns=_patterns(name, entry, lists["pattern"]),
         unless=_patterns(name, entry, lists["unless"]),
         unless_before=_patterns(name, entry, lists["unless_before"]),
+        before=_patterns(name, entry, lists["before"]),
         alt=lists["alt"],
         known=lists["known"],
         refines=lists["refines"],

@@ -22,6 +22,8 @@ _ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
 _OTHERS_S = 5.0
 _OTHERS_POLL_S = 0.5
+READ_THE_LOG = "; read the end of its log"
+"""End of the message about a server that exited before it was healthy, which the cause replaces."""
 
 
 async def wait_until_healthy(

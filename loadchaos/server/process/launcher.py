@@ -65,6 +65,7 @@ _FREED_WITHIN_S = 3.0
 _TAIL_BYTES = 4096
 _LINE_CHARS = 200
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_TLS_OPTIONS = ("--ssl", "--ssl-certfile", "--ssl-keyfile")
 _EVERYWHERE = ("0.0.0.0", "::", "")  # addresses of all interfaces: we use the loopback then
 
 
@@ -90,7 +91,8 @@ def parse_command_line(line: str | Sequence[str]) -> CommandLine:
         raise OptionError(f"the port in the command must be a number from 1 to 65535 (got {port}); correct --port")
     host = _option(parts, "--host", "--server-name") or "127.0.0.1"
     host = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
-    return CommandLine(tuple(parts), env, f"http://{host}:{port}")
+    scheme = "https" if any(part.partition("=")[0] in _TLS_OPTIONS for part in parts) else "http"
+    return CommandLine(tuple(parts), env, f"{scheme}://{host}:{port}")
 
 
 def _default_port(parts: Sequence[str]) -> int:

@@ -341,3 +341,21 @@ def test_classifier_distinguishes_drafter_and_target_misses() -> None:
     assert unclear.known == ()
     (survived,) = classify_text("WARNING Encoder cache miss for 9f8a1c, skipping mm embedding\n\n")
     assert (survived.id, survived.severity) == ("encoder_cache_miss_skipped", "degraded")
+
+
+@pytest.mark.parametrize("prefix", ["", "(APIServer pid=1) "])
+def test_classifier_takes_the_field_of_a_setting_from_the_line_before(prefix: str) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/venv/vllm/engine/arg_utils.py", line 2838, in create_engine_config',
+        "    cache_config = CacheConfig(",
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for CacheConfig",
+        "gpu_memory_utilization",
+        "  Input should be less than or equal to 1 [type=less_than_equal, input_value=1.7, input_type=float]",
+    ]
+    (found,) = classify_text("\n".join(prefix + line for line in lines))
+    assert found.id == "config_field_error"
+    assert "gpu_memory_utilization: Input should be less than or equal to 1 (given: 1.7)" in found.title
+    lines[-2] = "no name of a field"
+    (found,) = classify_text("\n".join(prefix + line for line in lines))
+    assert found.id == "config_invalid"
