@@ -14,6 +14,7 @@ import click
 from loadchaos.cli.classify import classify, signatures
 from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
+from loadchaos.cli.oracles import oracles
 from loadchaos.cli.probe import probe
 from loadchaos.cli.profiles import check, explain, init, profiles
 from loadchaos.cli.replay import replay
@@ -96,6 +97,7 @@ for _command in (
     trend,
     classify,
     signatures,
+    oracles,
     stack,
     launch,
     worker,

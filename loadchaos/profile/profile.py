@@ -19,6 +19,7 @@ from loadchaos.core.units import DurationS, share
 from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.cron import Schedule
 from loadchaos.profile.files import resolve_files
 from loadchaos.profile.load import Phase, unrolled
@@ -140,6 +141,7 @@ class Profile(ProfilePart):
     abort_when: str | None = None
     attacks: tuple[AttackPlan, ...] = ()
     watch: MonitorOptions = MonitorOptions()
+    correctness: CorrectnessOptions = CorrectnessOptions()
     exposure: Exposure | None = None
     expect: tuple[str, ...] = ()
     accept: tuple[AcceptedFailure, ...] = ()

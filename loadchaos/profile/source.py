@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,8 +190,15 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
             text = f"{_form(model, error)} was expected"
         elif kind in _EXPECTED:
             text = f"{_EXPECTED[kind]} was expected"
-        found.append(Mistake(loc, text if "(got " in text else f"{_reworded(text)}{_given(kind, got)}"))
+        text = text if "(got " in text else f"{_reworded(text)}{_given(kind, got)}"
+        found.append(Mistake(loc, text + (_meant(str(got), text) if kind == "literal_error" else "")))
     return found
+
+
+def _meant(got: str, text: str) -> str:
+    """Hint with the nearest of the allowed values; empty: none is near."""
+    close = difflib.get_close_matches(got, re.findall(r"'([^']+)'", text.partition(" (got ")[0]), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 _EXPECTED = {

@@ -200,6 +200,21 @@ CHECKS = {
         "requests within the server's limits", "", "report this fault of loadchaos, and add the run folder"
     ),
     "canary": CheckText("canary answers", "", "run longer: too few answers to learn from"),
+    "questions": CheckText(
+        "questions with one right answer", "as right as when idle", "run longer, or use a server that gives logprobs"
+    ),
+    "identical_requests": CheckText(
+        "identical requests at once", "equal answers", "use a server that gives logprobs: without them near ties count"
+    ),
+    "cold_and_warm": CheckText(
+        "answers with a cold and a warm prefix cache", "equal answers", "use a server that gives logprobs"
+    ),
+    "alone_vs_load": CheckText(
+        "answers under load", "answers as when idle", "run longer: too few answers before the load are equal"
+    ),
+    "streamed_and_whole": CheckText(
+        "streamed and whole answers", "equal answers", "use a server that gives logprobs: without them near ties count"
+    ),
     "near_limit": CheckText(
         "prompts near the context limit",
         "",

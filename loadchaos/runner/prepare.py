@@ -24,6 +24,7 @@ from loadchaos.load import disk_space
 from loadchaos.runner import requirements
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.runner.run_context import RunContext
+from loadchaos.runner.run_probes import RunProbes
 from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
 from loadchaos.runner.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
@@ -42,10 +43,10 @@ _LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and log
 class Preparation:
     """Everything between the first row and the load."""
 
-    def __init__(self, context: RunContext, server: ServerUnderTest) -> None:
+    def __init__(self, context: RunContext, server: ServerUnderTest, probes: RunProbes) -> None:
         self._profile, self._options, self._target = context.profile, context.options, context.target
         self._record, self._redactor, self._print = context.record, context.record.redactor, context.print_line
-        self._server = server
+        self._server, self._probes = server, probes
 
     async def run(self) -> AttackInjector:
         """Prepare the load and write facts.json and plan.json.
@@ -174,6 +175,8 @@ class Preparation:
         self._print(facts_line(facts))
         await self._record_configuration(client, facts, head)
         await self._server.learn_canary(facts)
+        for note in await self._probes.learn(facts, self._options.seed):
+            self._note("correctness", note)
         proxy = await self._open_proxy(client.health_path or dialect.health_path)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)

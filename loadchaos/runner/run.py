@@ -24,6 +24,7 @@ from loadchaos.runner.prepare import Preparation
 from loadchaos.runner.run_attacks import RunAttacks
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.run_errors import RunErrors
+from loadchaos.runner.run_probes import RunProbes
 from loadchaos.runner.server_under_test import ServerUnderTest
 
 _TICK_S = 0.1
@@ -56,10 +57,12 @@ class _Run:
         self._errors = RunErrors(self._folder.path, self._record.redactor)
         self._attacks = RunAttacks()
         self._server = ServerUnderTest(context.profile, context.target, self._record, self._record.redactor)
+        self._probes = RunProbes(context.profile, self._server, self._record, self._record.redactor)
         self._load = LoadSession(context, self._server, self._attacks, web_start)
         self._follower = FollowerProcess(self._folder)
         self._record.listen(self._attacks.feed)
         self._record.listen(self._server.feed)
+        self._record.listen(self._probes.feed)
 
     async def execute(self) -> Result:
         """Prepare, load and attack, drain, undo, judge."""
@@ -71,12 +74,14 @@ class _Run:
         self._load.close()
         for step in (
             self._server.stop_canary,
+            self._probes.stop,
             self._load.end,
             self._undo_attacks,
             self._load.record_end,
             self._wait_for_last_words,
             self._settle_restarts,
             self._wait_until_idle,
+            self._probes.check,
             self._load.cancel_restart,
             self._stop_server,
             self._close_record,
@@ -92,7 +97,7 @@ class _Run:
     async def _prepare(self) -> None:
         """Launch and monitor the server, check the profile, write the plan."""
         await self._load.warm_up()
-        self._attacks.prepared(await Preparation(self._context, self._server).run())
+        self._attacks.prepared(await Preparation(self._context, self._server, self._probes).run())
 
     async def _load_and_attack(self) -> None:
         """Drive load and attacks until the load is done or has to stop."""
@@ -105,6 +110,7 @@ class _Run:
         self._record.run("load_begin")
         await self._attacks.start(await self._replay_begin_s())
         self._server.start_canary()
+        self._probes.start()
         await self._load.drive(self._tick)
 
     async def _replay_begin_s(self) -> float | None:

@@ -17,6 +17,7 @@ from loadchaos.analysis.incidents.bad_answers import at
 from loadchaos.analysis.incidents.explain import Record
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles import ORACLES
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
 
@@ -28,8 +29,8 @@ def _found() -> list[Callable[[], Detector]]:
     return [c for c in classes if Detector in c.__mro__[1:]]
 
 
-DETECTORS: list[Callable[[], Detector]] = _found()
-"""Every detector of a run: the `Detector` classes of this folder, by file name."""
+DETECTORS: list[Callable[[], Detector]] = [*_found(), *ORACLES]
+"""Every detector of a run: the `Detector` classes of this folder, by file name, and the oracles."""
 
 _SLOW_POLL_NS = 10 * S
 _DEATH_WAIT_NS = 10 * S

@@ -62,6 +62,8 @@ AlarmEvent = Literal["listening", "ending", "failing", "dead"]
 OrchestratorEvent = Literal["seen", "ended", "started"]
 ControlEvent = Literal["pause", "resume", "stop", "by_hand", "compact", "full"]
 CommandEvent = Literal["start", "users", "attack", "stop"]
+QuestionPart = Literal["probes", "replicas", "cold_warm", "reference", "streamed"]
+QuestionTime = Literal["idle", "busy", "load", "after"]
 SessionEvent = Literal["web", "run", "load", "load_over", "over"]
 
 
@@ -594,6 +596,52 @@ class CanaryRow(_Row):
     error: NotRequired[Annotated[str, "answer: error; empty: none"]]
 
 
+class QuestionRow(_Row):
+    """Question beside the load and its answer; `at_ns` is when it ended.
+
+    Questions of one `group` are compared with each other. Written by server/probes/ask.py.
+    """
+
+    row: Literal["question"]
+    sent_ns: Annotated[int, MOMENT, "when it was sent"]
+    n: Annotated[int, "number of the question"]
+    group: Annotated[int, "number of the group"]
+    part: Annotated[QuestionPart, "what it is asked for, as in `correctness` of a profile; `reference` calibrates"]
+    kind: Annotated[str, "kind of question, such as `copy`"]
+    when: Annotated[
+        QuestionTime, "`idle` and `busy` (several at once): before the load; `load`: beside it; `after`: after it"
+    ]
+    role: Annotated[str, "cold, warm, streamed, whole, again; empty: none"]
+    model: Annotated[str, "model or adapter that was asked for"]
+    prompt: Annotated[str, "text of the user's message, shortened"]
+    hash: Annotated[str, "hash of the whole message"]
+    expected: Annotated[str, "the right answer; empty: unknown"]
+    status: Annotated[int, "HTTP status; 0: no answer came"]
+    text: Annotated[str, "text of the answer"]
+    error: Annotated[str, "error; empty: none"]
+    finish: NotRequired[Annotated[str | None, "finish_reason"]]
+    tokens: NotRequired[Annotated[Sequence[str], "tokens of the answer, where the server gives logprobs"]]
+    gaps: NotRequired[Annotated[Sequence[float], "for each token: its logprob minus that of the next likely token"]]
+    prompt_tokens: NotRequired[Annotated[int | None, TOKENS, "prompt, from usage"]]
+    completion_tokens: NotRequired[Annotated[int | None, TOKENS, "answer, from usage"]]
+    cached_tokens: NotRequired[Annotated[int | None, TOKENS, "prompt tokens from the prefix cache; null: not reported"]]
+
+
+class LearnedRow(_Row):
+    """Kind of question after it was asked on the idle server.
+
+    Written by server/probes/keyed.py.
+    """
+
+    row: Literal["learned"]
+    kind: Annotated[str, "kind of question"]
+    used: Annotated[bool, "true when every answer was right"]
+    exact: Annotated[bool, "true when every answer was the expected text and nothing else"]
+    asked: Annotated[int, "questions"]
+    right: Annotated[int, "right answers"]
+    why: Annotated[str, "why it is not used; empty: it is used"]
+
+
 class OffersRow(_Row):
     """Attacks that the web UI has buttons for.
 
@@ -804,9 +852,10 @@ class SessionRow(_At, SessionDetail):
 
 AnyRow: TypeAlias = (
     HeaderRow | BeginRow | EndRow | MissedRow | WellRow | HeartbeatRow | PhaseRow | LoadRow | WorkerRow | ClockRow
-    | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow | GapRow
-    | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | CanaryRow | OffersRow | CommandRow | MetricsRow
-    | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
+    | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow
+    | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | CanaryRow | QuestionRow | LearnedRow
+    | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow
+    | IncidentRow | ExporterRow | SessionRow
 )  # fmt: skip
 """A row of any kind; `row` tells them apart."""
 
@@ -830,7 +879,7 @@ FILES = (
     LedgerFile("requests-master.jsonl", "the Locust master of several workers", (WorkerRow, MissedRow)),
     LedgerFile("events.jsonl", "the run process", (
         RunRow, ProbeRow, StateRow, AttackRow, FactsRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow, PreflightRow,
-        LocustRow, GateRow, HeardRow, SupervisorRow, CanaryRow, OffersRow, CommandRow, DiskRow,
+        LocustRow, GateRow, HeardRow, SupervisorRow, CanaryRow, QuestionRow, LearnedRow, OffersRow, CommandRow, DiskRow,
     )),
     LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),
     LedgerFile("control.jsonl", "the run process; workers obey it", (ControlRow,)),

@@ -1,29 +1,26 @@
 """Text of the answers: common words, one per token.
 
-The same prompt and seed give the same text. One order is obeyed: to repeat a word a number of times.
+The same prompt and seed give the same text. Prompts with one right answer get it (orders.py).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.orders import ordered_answer
 
 # Plain ASCII words: they need no escaping in JSON, so a streamed chunk is put together from ready bytes.
 _WORDS = tuple(word for word in tokenizer.WORDS if len(word) > 1)
 _COUNT = len(_WORDS)
-_SHORT_PROMPT = 96
-_ORDER = re.compile(r"Repeat this word (\d\d?) times[^:<]*: ([\w-]+)")
 
 
 def ordered_opening(ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens that the prompt orders the answer to begin with.
+    """Return the tokens of the answer that the prompt orders, if any.
 
-    Only a short prompt is searched for the order.
+    Such an answer ends behind them.
     """
-    order = _ORDER.search(tokenizer.decode(ids)) if len(ids) <= _SHORT_PROMPT else None
-    return tuple(tokenizer.encode(" ".join([order[2]] * int(order[1])))) if order is not None else ()
+    return tuple(tokenizer.encode(ordered_answer(ids)))
 
 
 class AnswerText:

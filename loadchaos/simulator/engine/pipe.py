@@ -101,13 +101,14 @@ def request_to_list(request: EngineRequest) -> list[Any]:
         items,
         list(request.prefix_hashes),
         request.seed,
+        request.stop_after,
     ]
 
 
 def request_from_list(values: list[Any]) -> EngineRequest:
     """Return the EngineRequest of such values."""
-    identity, prompt, most, least, items, prefix, seed = values
-    return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], prefix, seed)
+    identity, prompt, most, least, items, prefix, seed, stop_after = values
+    return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], prefix, seed, stop_after)
 
 
 def outputs_to_list(result: StepResult) -> list[list[Any]]:

@@ -76,6 +76,8 @@ def answer_length(original: EngineRequest, config: EngineConfig) -> tuple[int, s
     """
     longest = max(1, min(original.max_tokens, config.max_model_len - original.prompt_tokens))
     shortest = max(1, original.min_tokens)
+    if shortest <= original.stop_after <= longest:
+        return original.stop_after, "stop"
     if config.stop_share > 0 and shortest < longest:
         rng = random.Random(original.seed * 1_000_003 + config.seed)
         if rng.random() < config.stop_share:

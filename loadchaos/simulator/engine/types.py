@@ -62,7 +62,8 @@ class MMItem:
 class EngineRequest:
     """One request as the API server sends it to the engine core.
 
-    `prefix_hashes` are the hashes of its full KV blocks.
+    `prefix_hashes` are the hashes of its full KV blocks. `stop_after` are the tokens after which its answer is complete;
+    0: only chance and `max_tokens` end it.
     """
 
     id: str
@@ -72,6 +73,7 @@ class EngineRequest:
     mm_items: Sequence[MMItem] = ()
     prefix_hashes: Sequence[int] = ()
     seed: int = 0
+    stop_after: int = 0
 
 
 @dataclass(frozen=True)

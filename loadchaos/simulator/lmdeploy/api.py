@@ -14,6 +14,7 @@ import orjson
 
 from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.answers import ordered_opening
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
@@ -267,6 +268,7 @@ class LmdeployApi:
             chat=chat,
             stream=bool(data.get("stream")),
             include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
+            opening=ordered_opening(ids),
         )
         generation = LmdeployGeneration(self, exchange, request)
         if count >= longest:
@@ -277,7 +279,16 @@ class LmdeployApi:
         min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
         items = [MMItem(p.hash, p.tokens, offset, self._sender.must_send(p.hash)) for offset, p in images]
         self.engine.add(
-            EngineRequest(str(session), count, max(1, max_tokens), min_tokens, items, self._prefix(ids), session),
+            EngineRequest(
+                str(session),
+                count,
+                max(1, max_tokens),
+                min_tokens,
+                items,
+                self._prefix(ids),
+                session,
+                len(request.opening),
+            ),
             generation,
         )
 

@@ -44,6 +44,7 @@ class GenerationRequest:
     chat: bool
     stream: bool
     include_usage: bool
+    opening: tuple[int, ...] = ()
 
 
 class LmdeployGeneration:
@@ -62,7 +63,7 @@ class LmdeployGeneration:
         self._chat = request.chat
         self._stream = request.stream
         self._include_usage = request.include_usage
-        self.answer = AnswerText(request.seed)
+        self.answer = AnswerText(request.seed, request.opening)
         self._started_at = self._last_at = time.monotonic()
         self._tokens = self._pending = self._cached = 0
         self.finished = False

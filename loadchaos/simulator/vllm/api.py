@@ -306,7 +306,7 @@ class VllmApi:
             items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in checked.images]
             max_tokens, min_tokens = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
             seed = choice.answer.seed
-            request = EngineRequest(choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed)
+            request = EngineRequest(choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, choice.stop_after)
             self.engine.add(request, choice)
 
     def _full(self) -> bool:

@@ -33,6 +33,8 @@ class Sampling:
     n: int = 1
     stream: bool = False
     include_usage: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
 
 
 class MediaSource(NamedTuple):
@@ -177,6 +179,8 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
         count or 1,
         stream,
         bool(isinstance(stream_options, Mapping) and stream_options.get("include_usage")),
+        chat and bool(data.get("logprobs")),
+        int(data.get("top_logprobs") or 0),
     )
 
 

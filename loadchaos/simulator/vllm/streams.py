@@ -40,12 +40,14 @@ class Choice:
     __slots__ = (
         "answer",
         "derailed",
+        "entries",
         "finish",
         "id",
         "index",
         "owner",
         "parts",
         "pending",
+        "stop_after",
         "stop_text",
         "tokens",
         "written",
@@ -58,6 +60,8 @@ class Choice:
         self.index = index
         self.id = request_id
         self.answer = AnswerText(seed, opening)
+        self.stop_after = len(opening)
+        self.entries: list[dict[str, object]] = []
         self.parts: list[str] = []
         self.tokens = 0
         self.pending = 0
@@ -201,6 +205,10 @@ class VllmGeneration:
             text, choice.parts = "".join(choice.parts), choice.parts if not self._checked.sampling.stream else []
             return text
         tokens, choice.pending = choice.pending, 0
+        if self._checked.sampling.logprobs:
+            texts = [choice.answer.next_text(1) for _ in range(tokens)]
+            choice.entries += [token_logprob(text, self._checked.sampling.top_logprobs) for text in texts]
+            return "".join(texts)
         return choice.answer.next_text(tokens) if tokens else ""
 
     def _write(self, choice: Choice) -> None:
@@ -217,12 +225,16 @@ class VllmGeneration:
         finish = orjson.dumps(choice.finish)
         tail = b'"stop_reason":%b,' % orjson.dumps(choice.stop_text) if choice.finish is not None else b""
         content = b'"delta":{"content":%b}' % text if chat else b'"text":%b' % text
+        logprobs = b"null"
+        if chat and self._checked.sampling.logprobs:
+            logprobs, choice.entries = orjson.dumps({"content": choice.entries}), []
         fingerprint = b""
         if choice.finish is not None and self._server.fingerprint:
             fingerprint = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
-        choices = b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,%b"token_ids":null}' % (
+        choices = b'{"index":%d,%b,"logprobs":%b,"finish_reason":%b,%b"token_ids":null}' % (
             choice.index,
             content,
+            logprobs,
             finish,
             tail,
         )
@@ -305,7 +317,8 @@ class VllmGeneration:
             "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
             "function_call": None, "reasoning": None,
         }  # fmt: skip
-        return {"index": choice.index, "message": message, "logprobs": None, **rest}
+        logprobs = {"content": choice.entries} if self._checked.sampling.logprobs else None
+        return {"index": choice.index, "message": message, "logprobs": logprobs, **rest}
 
     def _disconnected(self) -> None:
         """End after a disconnect.
@@ -316,6 +329,19 @@ class VllmGeneration:
             self.finished = True
             self._server.abort_in_engine(self.ids)
             self._server.generation_ended(self)
+
+
+def token_logprob(text: str, top: int) -> dict[str, object]:
+    """Return one token's entry of `logprobs`.
+
+    The second likely token is far behind.
+    """
+
+    def entry(token: str, logprob: float) -> dict[str, object]:
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+    second = entry(" the" if text != " the" else " of", -4.5)
+    return {**entry(text, -0.02), "top_logprobs": [entry(text, -0.02), second][:top]}
 
 
 def new_id(chat: bool, client_id: str | None) -> str:

@@ -1,0 +1,70 @@
+"""Compare answers under load with those of the idle server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.detectors.canary import learn
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.margin import answered
+from loadchaos.core.ledger.rows import QuestionRow
+
+_ID = "answer_changed_under_load"
+_FIRST_UNDER_LOAD = 2
+
+
+class AloneVsLoadOracle(Oracle):
+    """Compares the answer under load with the idle one by the logprob margin.
+
+    Without logprobs, by the text that all answers before the load and the first ones under it begin with.
+    """
+
+    name: ClassVar[str] = "alone_vs_load"
+    detects: ClassVar[str] = "a prompt that gets another answer under load than alone"
+    false_alarms: ClassVar[str] = MARGIN_RULE
+    asked_by: ClassVar[str] = "alone_vs_load"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loaded: dict[str, list[str]] = {}
+        self._answers = self._ties = self._compared = 0
+
+    def judge(self, row: QuestionRow) -> None:
+        """Compare one answer under load."""
+        idle = self.margin.reference(row) if row.get("part") == "reference" and row.get("when") == "load" else None
+        if idle is None or not answered(row):
+            return
+        self._answers += 1
+        difference = self.margin.compare(idle, row)
+        if idle.get("tokens") and row.get("tokens") and self.margin.limit is not None:
+            self._compared += 1
+            if difference is None:
+                return
+            if difference.proved:
+                about = f"token {difference.at}, {difference.describe()}"
+                self.report(_ID, row, idle["text"], about)
+            else:
+                self._ties += 1
+            return
+        first = self._loaded.setdefault(row["hash"], [])
+        if len(first) < _FIRST_UNDER_LOAD:
+            first.append(row["text"])
+            return
+        tolerated = learn([*self.margin.texts(row), *first])
+        self._compared += tolerated is not None
+        if tolerated is not None and not tolerated.admits(row["text"]):
+            n = len(self.margin.texts(row)) + len(first)
+            self.report(_ID, row, tolerated.text, f"{n} earlier answers begin with it")
+
+    def finish(self) -> list[Finding]:
+        """A check with the number of compared answers, and the margin."""
+        if not self._answers:
+            return []
+        limit = self.margin.limit
+        by = "text" if limit is None else f"logprob margin {limit:.2f}"
+        actual = (
+            f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self._ties} near ties"
+        )
+        return [Check("alone_vs_load", "answers as when idle", actual, "pass" if self._compared else "unknown")]

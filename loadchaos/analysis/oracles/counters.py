@@ -1,0 +1,39 @@
+"""Growth of the server's counters while one answer was made."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from loadchaos.core.ledger.rows import MetricsRow
+
+_NAMES = {
+    "preemptions_total": "preemptions", "prefix_cache_hits_total": "prefix cache hits (tokens)",
+    "spec_accepted_tokens_total": "accepted draft tokens", "spec_draft_tokens_total": "draft tokens",
+    "mm_cache_hits_total": "image cache hits", "requests_aborted_total": "aborted requests",
+}  # fmt: skip
+_KEPT = 400
+_SLACK_NS = 2_000_000_000
+
+
+class CounterMoves:
+    """Keeps the newest readings of the counters that matter for wrong answers."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, dict[str, float]]] = deque(maxlen=_KEPT)
+
+    def feed(self, row: MetricsRow) -> None:
+        """Fold one reading."""
+        values = row.get("values") or {}
+        found = {name: float(values[name]) for name in _NAMES if name in values}
+        if found:
+            self._kept.append((int(row["at_ns"]), found))
+
+    def between(self, begin_ns: int, end_ns: int) -> str:
+        """Counters that grew around this time, as text; empty: none."""
+        inside = [values for at_ns, values in self._kept if begin_ns - _SLACK_NS <= at_ns <= end_ns + _SLACK_NS]
+        moved = []
+        for name, label in _NAMES.items():
+            seen = [values[name] for values in inside if name in values]
+            if seen and seen[-1] > seen[0]:
+                moved.append(f"{label} +{seen[-1] - seen[0]:g}")
+        return ", ".join(moved)

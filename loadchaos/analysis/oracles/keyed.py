@@ -1,0 +1,147 @@
+"""Judge answers to questions with one right answer."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.margin import answered
+from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
+from loadchaos.core.probe_names import is_exact, is_right
+from loadchaos.core.stats import wilson
+
+_MOST_WORDS = 20_000
+_MOST_OPEN = 200
+_AGAIN = 2
+_FEWEST_DOUBTFUL = 3
+_DOUBTFUL_SHARE = 0.02
+_FEWEST_FOREIGN = 2
+
+
+@dataclass
+class _Asked:
+    """A question with a wrong answer, and the answers when it was asked again."""
+
+    row: QuestionRow
+    again: list[QuestionRow] = field(default_factory=list)
+
+
+class KeyedOracle(Oracle):
+    """Compares each answer with the one that is right.
+
+    A wrong answer counts if the same question was answered right when it was asked again, and the right answer preferred
+    its first differing token by more than numerics can bridge.
+    """
+
+    name: ClassVar[str] = "keyed"
+    detects: ClassVar[str] = "a copied word, a key of a table, a needle or a sum that is wrong, or is another request's"
+    false_alarms: ClassVar[str] = (
+        "only kinds that the idle server answers right every time are asked, a wrong answer counts if it is right when "
+        f"asked again, and {MARGIN_RULE}"
+    )
+    asked_by: ClassVar[str] = "probes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._exact: dict[str, bool] = {}
+        self._off: dict[str, str] = {}
+        self._asked, self._right, self._failed = Counter[str](), Counter[str](), 0
+        self._open: OrderedDict[int, _Asked] = OrderedDict()
+        self._words: OrderedDict[str, int] = OrderedDict()
+
+    def _on_learned(self, row: LearnedRow) -> None:
+        if row.get("used"):
+            self._exact[row["kind"]] = row["exact"]
+        else:
+            self._off[row["kind"]] = row["why"]
+
+    def judge(self, row: QuestionRow) -> None:
+        """Judge one answer to a keyed question."""
+        if row.get("part") != "probes" or row.get("when") == "idle":
+            return
+        if not answered(row):
+            self._failed += 1
+            return
+        asked = self._open.get(row["group"])
+        right = (is_exact if self._exact.get(row["kind"]) else is_right)(row["expected"], row["text"])
+        if row["role"] == "again":
+            if asked is not None:
+                self._judge_again(asked, row, right=right)
+            return
+        self._asked[row["kind"]] += 1
+        self._right[row["kind"]] += right
+        if not right and (other := self._foreign(row)) is not None:
+            self.report("answer_of_another_request", row, row["expected"], f"it has the words of question {other}")
+        elif not right:
+            self._open[row["group"]] = _Asked(row)
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+        self._remember(row)
+
+    def _judge_again(self, asked: _Asked, row: QuestionRow, *, right: bool) -> None:
+        """Judge a wrong answer by a later one to the same question."""
+        asked.again.append(row)
+        if not right:
+            return
+        wrong = asked.row
+        if row["when"] == "load" and sum(a["when"] == "load" for a in asked.again) < _AGAIN:
+            return
+        if any(a["text"] != row["text"] for a in asked.again if a["when"] == row["when"]):
+            return
+        del self._open[wrong["group"]]
+        difference = self.margin.compare(row, wrong)
+        if difference is None:
+            return
+        if difference.proved:
+            about = f"right when asked again; token {difference.at}, {difference.describe()}"
+            self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
+        elif difference.gap is None:
+            self.doubtful += 1
+            if self.doubtful == max(_FEWEST_DOUBTFUL, round(_DOUBTFUL_SHARE * self._asked.total())):
+                about = f"{self.doubtful} questions were answered wrong once and right when asked again"
+                self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
+
+    def _remember(self, row: QuestionRow) -> None:
+        for word in row["expected"].split():
+            self._words[word] = row["n"]
+        while len(self._words) > _MOST_WORDS:
+            self._words.popitem(last=False)
+
+    def _foreign(self, row: QuestionRow) -> int | None:
+        """Number of the question whose words an answer holds; None: none.
+
+        A model that makes up words may meet one by chance, so at least two are needed, or the whole answer.
+        """
+        own = set(row["prompt"].split()) | set(row["expected"].split())
+        said = row["text"].split()
+        others = [self._words[w] for w in said if w in self._words and w not in own and f"{w}:" not in row["prompt"]]
+        if not others or (len(others) < _FEWEST_FOREIGN and len(said) > 1):
+            return None
+        return Counter(others).most_common(1)[0][0]
+
+    def finish(self) -> list[Finding]:
+        """A check with the accuracy of each kind, and a note on unused kinds."""
+        if not (self._exact or self._off):
+            return []
+        found: list[Finding] = []
+        parts = [self._accuracy(kind) for kind in self._exact]
+        actual = "; ".join(parts) or "no kind was answered right every time by the idle server"
+        if self.doubtful:
+            actual += f"; {self.doubtful} wrong answers without logprobs, numerics or corruption"
+        if self._failed:
+            actual += f"; {self._failed} without an answer"
+        if self._exact:
+            blind = not self._asked or self.doubtful
+            found.append(Check("questions", "as right as when idle", actual, "unknown" if blind else "pass"))
+        return found
+
+    def _accuracy(self, kind: str) -> str:
+        n, right = self._asked[kind], self._right[kind]
+        if not n:
+            return f"{kind} not asked"
+        low, high = wilson(right, n)
+        return f"{kind} {right} of {n} right ({low:.1%} to {high:.1%})"

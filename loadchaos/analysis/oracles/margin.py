@@ -1,0 +1,118 @@
+"""Tell a wrong token from a near tie.
+
+The result of a matrix product depends on the batch, so that even a correct server may choose another token where two are
+nearly as likely. Prompts that were asked alone and in a small benign load show by how much logprobs move on this server.
+Two answers to one prompt differ by more than numerics if the reference preferred its first differing token by more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from loadchaos.core.ledger.rows import QuestionRow
+
+FEWEST_MOVES = 100
+_FACTOR = 4.0  # a real load has larger batches, other kernels and recomputed prompts
+_FLOOR = 0.1
+_QUANTILE = 0.999
+_MOST_MOVES = 20_000
+
+
+@dataclass(frozen=True)
+class AnswerDifference:
+    """First difference of two answers to one prompt.
+
+    Attributes:
+        at: index of the first token that differs; -1 where tokens are unknown.
+        gap: logprob of the reference's token minus that of the next likely one; None: unknown.
+        limit: gap that numerics can bridge on this server; None: not measured.
+    """
+
+    at: int
+    gap: float | None
+    limit: float | None
+
+    @property
+    def proved(self) -> bool:
+        """True when numerics cannot explain it."""
+        return self.gap is not None and self.limit is not None and self.gap > self.limit
+
+    def describe(self) -> str:
+        """The margin in words."""
+        if self.gap is None:
+            return "the server gives no logprobs of it"
+        if self.limit is None:
+            return f"margin {self.gap:.2f}, and numerics were not measured"
+        return f"margin {self.gap:.2f}, numerics of this server bridge at most {self.limit:.2f}"
+
+
+def answered(row: QuestionRow) -> bool:
+    """True for a whole answer; errors and aborted answers prove nothing."""
+    return row.get("status") == 200 and not row.get("error") and row.get("finish") not in ("abort", "error")
+
+
+class Margin:
+    """Learns how far numerics move the logprobs of this server.
+
+    Feed it every `question` row; rows of the part `reference` before the load count.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], QuestionRow] = {}
+        self._moves: list[float] = []
+        self._flips: list[float] = []
+        self._limit: float | None = None
+        self._texts: dict[tuple[str, str], list[str]] = {}
+
+    def feed(self, row: QuestionRow) -> None:
+        """Fold one answer from before the load."""
+        if row.get("part") != "reference" or row.get("when") not in ("idle", "busy") or not answered(row):
+            return
+        key = row["model"], row["hash"]
+        self._texts.setdefault(key, []).append(row["text"])
+        first = self._first.setdefault(key, row)
+        if first is row or len(self._moves) >= _MOST_MOVES:
+            return
+        for i, (one, other) in enumerate(zip(first.get("tokens", ()), row.get("tokens", ()), strict=False)):
+            if one != other:
+                self._flips.append(first["gaps"][i])
+                break
+            self._moves.append(abs(first["gaps"][i] - row["gaps"][i]))
+        self._limit = None
+
+    def reference(self, row: QuestionRow) -> QuestionRow | None:
+        """The answer of the idle server to the same prompt; None: not asked."""
+        return self._first.get((row["model"], row["hash"]))
+
+    def texts(self, row: QuestionRow) -> Sequence[str]:
+        """All answers to the same prompt before the load."""
+        return self._texts.get((row["model"], row["hash"]), ())
+
+    @property
+    def limit(self) -> float | None:
+        """Gap that numerics can bridge; None with too few measured tokens."""
+        if len(self._moves) < FEWEST_MOVES:
+            return None
+        if self._limit is None:
+            moves = sorted(self._moves)
+            usual = moves[ceil(_QUANTILE * len(moves)) - 1]
+            self._limit = max(_FLOOR, _FACTOR * usual, 2 * max(self._flips, default=0.0))
+        return self._limit
+
+    def compare(self, reference: QuestionRow, row: QuestionRow) -> AnswerDifference | None:
+        """First difference of an answer from a reference; None: none."""
+        if reference["text"] == row["text"]:
+            return None
+        ours, theirs = reference.get("tokens", ()), row.get("tokens", ())
+        if not ours or not theirs:
+            return AnswerDifference(-1, None, self.limit)
+        at = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
+        if at in (len(ours), len(theirs)) and "length" in (reference.get("finish"), row.get("finish")):
+            return None  # one of them was cut off
+        # At the end of an answer there may be no token. A near tie is one in both answers, so the larger gap counts.
+        gaps = [r["gaps"][at] for r in (reference, row) if at < len(r.get("gaps", ()))]
+        return AnswerDifference(at, max(gaps, default=None), self.limit)

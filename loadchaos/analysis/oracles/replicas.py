@@ -1,0 +1,67 @@
+"""Compare identical greedy requests that were sent at once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.margin import AnswerDifference, answered
+from loadchaos.core.ledger.rows import QuestionRow
+from loadchaos.core.probe_names import is_right
+
+_MOST_GROUPS = 16
+
+
+class ReplicasOracle(Oracle):
+    """Compares all answers of a group with its first one.
+
+    It reports a group once.
+    """
+
+    name: ClassVar[str] = "replicas"
+    detects: ClassVar[str] = "N identical greedy requests at once with different answers"
+    false_alarms: ClassVar[str] = MARGIN_RULE
+    asked_by: ClassVar[str] = "replicas"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._groups: OrderedDict[int, list[QuestionRow]] = OrderedDict()
+        self._reported: set[int] = set()
+        self._answers = self._ties = 0
+
+    def judge(self, row: QuestionRow) -> None:
+        """Compare one answer with the others of its group."""
+        if row.get("part") != self.asked_by or not answered(row):
+            return
+        self._answers += 1
+        group = self._groups.setdefault(row["group"], [])
+        if len(self._groups) > _MOST_GROUPS:
+            self._groups.popitem(last=False)
+        group.append(row)
+        difference = self.margin.compare(group[0], row)
+        if difference is None or row["group"] in self._reported:
+            return
+        if difference.proved:
+            self._reported.add(row["group"])
+            self._report(group[0], row, difference)
+        elif difference.gap is None:
+            self.doubtful += 1
+        else:
+            self._ties += 1
+
+    def _report(self, first: QuestionRow, row: QuestionRow, difference: AnswerDifference) -> None:
+        if is_right(row["expected"], row["text"]) and not is_right(row["expected"], first["text"]):
+            first, row = row, first
+        about = f"question {first['n']} was the same; token {difference.at}, {difference.describe()}"
+        self.report("identical_requests_differ", row, first["text"], about)
+
+    def finish(self) -> list[Finding]:
+        """A check with the number of answers and of differences."""
+        if not self._answers:
+            return []
+        actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self._ties} near ties"
+        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        return [Check("identical_requests", "equal answers", actual, "unknown" if self.doubtful else "pass")]

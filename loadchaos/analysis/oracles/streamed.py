@@ -1,0 +1,83 @@
+"""Compare the streamed and the whole answer to one prompt."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.margin import answered
+from loadchaos.core.ledger.rows import QuestionRow
+from loadchaos.core.probe_names import is_right
+
+_ID = "stream_differs"
+_MOST_OPEN = 16
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+
+
+class StreamedOracle(Oracle):
+    """Compares each pair, and the text of each answer with its own tokens.
+
+    Pairs of the idle server that differ turn it off: some parsers treat streams otherwise on purpose.
+    """
+
+    name: ClassVar[str] = "streamed"
+    detects: ClassVar[str] = "a stream that loses, repeats or changes tokens"
+    false_alarms: ClassVar[str] = f"{MARGIN_RULE}; it is off where pairs on the idle server differ"
+    asked_by: ClassVar[str] = "streamed"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: OrderedDict[int, QuestionRow] = OrderedDict()
+        self._pairs = self._ties = 0
+        self._off = False
+
+    def judge(self, row: QuestionRow) -> None:
+        """Keep the first answer of a pair; compare the second one with it."""
+        if row.get("part") != self.asked_by or not answered(row):
+            return
+        other = self._open.pop(row["group"], None)
+        if other is None:
+            self._open[row["group"]] = row
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+            return
+        streamed, whole = (row, other) if row["role"] == "streamed" else (other, row)
+        difference = self.margin.compare(whole, streamed)
+        if row["when"] == "idle":
+            self._off |= difference is not None or _lost(streamed) != _lost(whole)
+            return
+        self._pairs += 1
+        if self._off:
+            return
+        wrong, right = (whole, streamed) if _wrong(whole) and not _wrong(streamed) else (streamed, whole)
+        if _lost(wrong) and not _lost(right):
+            self.report(_ID, wrong, "".join(wrong["tokens"]), "its text is not that of its own tokens")
+        elif difference is not None and difference.proved:
+            self.report(_ID, wrong, right["text"], f"token {difference.at}, {difference.describe()}")
+        elif difference is not None and difference.gap is None:
+            self.doubtful += 1
+        else:
+            self._ties += difference is not None
+
+    def finish(self) -> list[Finding]:
+        """A check with the number of pairs."""
+        if self._off:
+            return ["Streamed and whole answers differ on the idle server already; they were not compared."]
+        if not self._pairs:
+            return []
+        actual = f"{self._pairs} pairs, {self.wrong} differ, {self._ties} near ties"
+        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        return [Check("streamed_and_whole", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+
+
+def _wrong(row: QuestionRow) -> bool:
+    return bool(row["expected"]) and not is_right(row["expected"], row["text"])
+
+
+def _lost(row: QuestionRow) -> bool:
+    """True when the text of an answer is not that of its own tokens."""
+    text = "".join(row.get("tokens", ()))
+    return bool(text) and _BROKEN not in text + row["text"] and text.strip() != row["text"].strip()

@@ -1,0 +1,27 @@
+"""`loadchaos oracles`: what finds wrong answers."""
+
+from __future__ import annotations
+
+import click
+
+from loadchaos.cli.common import print_json
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def oracles(as_json: bool) -> None:
+    """List the oracles that find wrong answers, with their false alarms."""
+    from loadchaos.analysis.oracles import ORACLES
+
+    if as_json:
+        print_json(
+            [
+                {"name": o.name, "detects": o.detects, "false_alarms": o.false_alarms, "asked_by": o.asked_by}
+                for o in ORACLES
+            ]
+        )
+        return
+    for oracle in ORACLES:
+        click.echo(f"{oracle.name}  (correctness: {{{oracle.asked_by}: ...}})")
+        click.echo(f"    detects       {oracle.detects}")
+        click.echo(f"    false alarms  {oracle.false_alarms}")

@@ -1,0 +1,25 @@
+"""Kinds of questions with one right answer, and how an answer is compared.
+
+Each kind is one file in server/probes/kinds/.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ProbeKind = Literal["copy", "lookup", "needle", "arithmetic"]
+
+
+def is_exact(expected: str, text: str) -> bool:
+    """True when an answer is the expected text, apart from blanks around it."""
+    return text.strip() == expected
+
+
+def is_right(expected: str, text: str) -> bool:
+    """True when an answer contains the words of the expected text in order."""
+    return f" {_words(expected)} " in f" {_words(text)} "
+
+
+def _words(text: str) -> str:
+    """Words of a text, without quotes, full stops and line ends."""
+    return " ".join("".join(c if c.isalnum() or c in "-_" else " " for c in text).split())

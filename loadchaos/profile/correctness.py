@@ -1,0 +1,59 @@
+"""`correctness` of a profile: questions beside the load."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from pydantic import Field
+
+from loadchaos.core.probe_names import ProbeKind
+from loadchaos.core.units import DurationS, Share
+from loadchaos.profile.base import ProfilePart
+
+
+class KeyedProbes(ProfilePart):
+    """Questions with one right answer, one of each kind every `every`.
+
+    A kind is used if the idle server answers it right every time.
+    """
+
+    every: DurationS = Field(default=2.0, gt=0)
+    kinds: tuple[ProbeKind, ...] = Field(default=get_args(ProbeKind), min_length=1)
+
+
+class Replicas(ProfilePart):
+    """`n` identical greedy requests at once, every `every`."""
+
+    n: int = Field(default=8, ge=2, le=256)
+    every: DurationS = Field(default=30.0, gt=0)
+
+
+class ColdWarm(ProfilePart):
+    """One prompt twice, as a miss and as a hit of the prefix cache."""
+
+    every: DurationS = Field(default=20.0, gt=0)
+
+
+class AloneVsLoad(ProfilePart):
+    """Prompts asked on the idle server, and again under load.
+
+    `share`: number of them, relative to the requests of the load.
+    """
+
+    share: Share = Field(default=0.02, gt=0)
+
+
+class Streamed(ProfilePart):
+    """One prompt twice, with a streamed and a whole answer."""
+
+    every: DurationS = Field(default=20.0, gt=0)
+
+
+class CorrectnessOptions(ProfilePart):
+    """Questions beside the load; a part that is left out is not asked."""
+
+    probes: KeyedProbes | None = None
+    replicas: Replicas | None = None
+    cold_warm: ColdWarm | None = None
+    alone_vs_load: AloneVsLoad | None = None
+    streamed: Streamed | None = None

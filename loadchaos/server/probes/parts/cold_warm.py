@@ -1,0 +1,35 @@
+"""Ask one prompt as a miss and as a hit of the prefix cache."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.question import words
+
+_OPENING_WORDS = 24
+
+
+class ColdWarmPart:
+    """Part `cold_warm`."""
+
+    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
+        self._asker, self._rng, self.every_s = asker, rng, every_s
+
+    async def learn(self) -> None:
+        """Nothing: the two answers are compared with each other."""
+
+    async def act(self) -> None:
+        """Ask a prompt with new first words, then the same one again."""
+        question, group = KINDS["copy"](self._rng), self._asker.new_group()
+        opening = " ".join(words(self._rng, _OPENING_WORDS))
+        question = replace(question, prompt=f"{opening}\n{question.prompt}")
+        for role in ("cold", "warm"):
+            row = await self._asker.ask(question, Purpose("cold_warm", "copy", "load", group, role))
+            if row["error"]:
+                return
+
+    async def check(self) -> None:
+        """Nothing."""

@@ -1,0 +1,83 @@
+"""Ask questions with one right answer.
+
+Only kinds are asked that the idle server can answer.
+
+A wrong answer under load is asked again at once, and once more after the load. So a model that cannot answer a question
+is told from a server that was wrong once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+
+from loadchaos.core.ledger.rows import LearnedRow
+from loadchaos.core.probe_names import ProbeKind, is_exact, is_right
+from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.question import Question
+
+IDLE_TIMES = 6
+_AGAIN = 2
+_MOST_CHECKED = 20
+_SHOWN = 60
+
+
+class KeyedPart:
+    """Part `probes`."""
+
+    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
+        self._asker, self._rng, self.every_s, self._asked = asker, rng, every_s, kinds
+        self._exact: dict[ProbeKind, bool] = {}
+        self._wrong: list[tuple[ProbeKind, Question, int]] = []
+        self.notes: list[str] = []
+
+    async def learn(self) -> None:
+        """Find the kinds that the idle server answers right every time."""
+        for kind in dict.fromkeys(self._asked):
+            rows = []
+            for _ in range(IDLE_TIMES):
+                question = KINDS[kind](self._rng)
+                purpose = Purpose("probes", kind, "idle", self._asker.new_group())
+                rows.append(await self._asker.ask(question, purpose))
+                if not is_right(question.expected, rows[-1]["text"]):
+                    break
+            right = [is_right(row["expected"], row["text"]) for row in rows]
+            exact = all(is_exact(row["expected"], row["text"]) for row in rows)
+            why = "" if all(right) else _reason(rows[-1]["error"], rows[-1]["expected"], rows[-1]["text"])
+            if not why:
+                self._exact[kind] = exact
+            else:
+                self.notes.append(f"questions of the kind {kind} are not asked: {why}")
+            learned: LearnedRow = {
+                "row": "learned", "at_ns": time.monotonic_ns(), "kind": kind, "used": not why, "exact": exact,
+                "asked": len(rows), "right": sum(right), "why": why,
+            }  # fmt: skip
+            self._asker.emit(learned)
+
+    async def act(self) -> None:
+        """Ask one new question of each kind that is used."""
+        await asyncio.gather(*(self._ask(kind) for kind in self._exact))
+
+    async def check(self) -> None:
+        """Ask the questions with a wrong answer again on the idle server."""
+        for kind, question, group in self._wrong[:_MOST_CHECKED]:
+            await self._asker.ask(question, Purpose("probes", kind, "after", group, "again"))
+
+    async def _ask(self, kind: ProbeKind) -> None:
+        question, group = KINDS[kind](self._rng), self._asker.new_group()
+        row = await self._asker.ask(question, Purpose("probes", kind, "load", group))
+        compare = is_exact if self._exact[kind] else is_right
+        if row["error"] or row["status"] != 200 or compare(question.expected, row["text"]):
+            return
+        self._wrong.append((kind, question, group))
+        for _ in range(_AGAIN):
+            await self._asker.ask(question, Purpose("probes", kind, "load", group, "again"))
+
+
+def _reason(error: str, expected: str, text: str) -> str:
+    if error:
+        return f"the idle server gave an error: {error[:_SHOWN]}"
+    return f"the idle server answered {text[:_SHOWN]!r} where {expected[:_SHOWN]!r} is right"

@@ -1,0 +1,61 @@
+"""Ask fixed prompts on the idle server and under the load.
+
+Before the load they are asked alone and all at once, which is a small benign load.
+
+The answers before the load also show how far numerics move the logprobs of this server; all parts use that figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+
+from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.question import Question, words
+
+_EACH = 3
+_IDLE_TIMES, _BUSY_TIMES = 2, 3
+_TICK_S = 0.5
+_STORY_TOKENS = 48
+_MOST_AT_ONCE = 4
+
+
+class ReferencePart:
+    """Part `alone_vs_load`; with share 0 it only calibrates before the load."""
+
+    every_s = _TICK_S
+
+    def __init__(self, asker: Asker, rng: random.Random, *, share: float, requests: Callable[[], int]) -> None:
+        self._asker, self._share, self._requests = asker, share, requests
+        self._prompts = [("copy", KINDS["copy"](rng)) for _ in range(_EACH)]
+        self._prompts += [("lookup", KINDS["lookup"](rng)) for _ in range(_EACH)]
+        self._prompts += [("story", _story(rng)) for _ in range(_EACH)]
+        self._order = itertools.cycle(self._prompts)
+        self._sent = 0
+
+    async def learn(self) -> None:
+        """Ask each prompt alone twice, then all of them at once."""
+        for _ in range(_IDLE_TIMES):
+            for kind, question in self._prompts:
+                await self._asker.ask(question, Purpose("reference", kind, "idle"))
+        for _ in range(_BUSY_TIMES):
+            asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in self._prompts]
+            await asyncio.gather(*asked)
+
+    async def act(self) -> None:
+        """Ask as many as the share of the requests that were sent."""
+        due = min(int(self._share * self._requests()) - self._sent, _MOST_AT_ONCE)
+        self._sent += max(due, 0)
+        chosen = [next(self._order) for _ in range(due)]
+        await asyncio.gather(*(self._asker.ask(q, Purpose("reference", kind, "load")) for kind, q in chosen))
+
+    async def check(self) -> None:
+        """Nothing."""
+
+
+def _story(rng: random.Random) -> Question:
+    """A prompt without one right answer, whose answer is long."""
+    return Question(f"Continue this text: {' '.join(words(rng, 12))}", "", _STORY_TOKENS)

@@ -1,0 +1,38 @@
+"""Ask one prompt for a streamed and for a whole answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from loadchaos.core.ledger.rows import QuestionTime
+from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.kinds import KINDS
+
+_IDLE_TIMES = 2
+
+
+class StreamedPart:
+    """Part `streamed`."""
+
+    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
+        self._asker, self._rng, self.every_s = asker, rng, every_s
+
+    async def learn(self) -> None:
+        """Ask both ways on the idle server, where they may differ on purpose."""
+        for _ in range(_IDLE_TIMES):
+            await self._pair("idle")
+
+    async def act(self) -> None:
+        """Ask both ways at once."""
+        await self._pair("load")
+
+    async def _pair(self, when: QuestionTime) -> None:
+        question, group = KINDS["copy"](self._rng), self._asker.new_group()
+        await asyncio.gather(
+            self._asker.ask(question, Purpose("streamed", "copy", when, group, "streamed"), stream=True),
+            self._asker.ask(question, Purpose("streamed", "copy", when, group, "whole")),
+        )
+
+    async def check(self) -> None:
+        """Nothing."""

@@ -1,0 +1,53 @@
+"""Questions with one right answer.
+
+A kind is one file with one function, and one entry in `KINDS` (kinds/__init__.py).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_CONSONANTS = "bdfghjklmnprstvz"
+_VOWELS = "aeiou"
+_SYLLABLES, _COUNT = 3, 512
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt with its right answer.
+
+    Args:
+        prompt: The text of the user's message.
+        expected: The right answer.
+        most_tokens: `max_tokens` of the request; enough for a byte-level tokenizer.
+        images: Images that stand before the text, as data URLs.
+    """
+
+    prompt: str
+    expected: str
+    most_tokens: int
+    images: tuple[str, ...] = ()
+
+
+def _word(rng: random.Random) -> str:
+    return "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(_SYLLABLES))
+
+
+WORDS: tuple[str, ...] = tuple(dict.fromkeys(_word(random.Random(n)) for n in range(_COUNT)))
+"""Words without a meaning, such as `bakodu`. They are few, so that even a tiny model can learn them."""
+
+
+def word(rng: random.Random) -> str:
+    """Return a random word."""
+    return rng.choice(WORDS)
+
+
+def words(rng: random.Random, n: int) -> list[str]:
+    """Return n different random words."""
+    return rng.sample(WORDS, n)
+
+
+def question(prompt: str, expected: str) -> Question:
+    """Return a question whose answer may have twice the expected characters."""
+    return Question(prompt, expected, most_tokens=2 * len(expected) + 8)

@@ -1,0 +1,64 @@
+"""Hand-made `question` rows of one server, whose logprobs move a little."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles import Oracle
+
+S = 1_000_000_000
+Ask = Callable[..., dict[str, Any]]
+
+
+class Questions:
+    """Feeds questions to one oracle; `calibrated` asks the reference prompts first."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self._numbers = itertools.count(1)
+
+    def ask(
+        self, text: str, *, part: str, prompt: str = "p", gaps: float | list[float] | None = 4.0, **more: Any
+    ) -> None:
+        """Feed one answer whose tokens are its words."""
+        n = next(self._numbers)
+        words = text.split()
+        row: dict[str, Any] = {
+            "row": "question", "at_ns": n * S, "sent_ns": n * S - S // 2, "n": n, "group": 0, "part": part,
+            "kind": "copy", "when": "load", "role": "", "model": "m", "prompt": prompt, "hash": prompt, "expected": "",
+            "status": 200, "text": text, "error": "", "finish": "stop",
+        }  # fmt: skip
+        if gaps is not None:
+            row |= {"tokens": words, "gaps": gaps if isinstance(gaps, list) else [gaps] * len(words)}
+        self.oracle.feed({**row, **more})
+
+    def calibrate(self, *, moved: float = 0.02, gaps: bool = True, text: str = "") -> None:
+        """Three reference prompts, alone and busy, whose gaps move by `moved`."""
+        text = text or " ".join(f"t{i}" for i in range(60))
+        for prompt in ("r1", "r2", "r3"):
+            for when, shift in (("idle", 0.0), ("idle", 0.0), ("busy", moved)):
+                gap = 4.0 + shift if gaps else None
+                self.ask(text, part="reference", prompt=prompt, when=when, gaps=gap)
+
+    def found(self) -> list[Failure]:
+        """New failures."""
+        return self.oracle.poll(0)
+
+    def check(self) -> Check:
+        """The only check at the end."""
+        (found,) = [f for f in self.oracle.finish() if isinstance(f, Check)]
+        return found
+
+
+@pytest.fixture
+def questions() -> Callable[[type[Oracle]], Questions]:
+    def make(kind: type[Oracle]) -> Questions:
+        return Questions(kind())
+
+    return make

@@ -1,0 +1,26 @@
+"""Margin: near ties are no wrong answers, other differences are."""
+
+from typing import Any
+
+from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
+
+
+def test_margin_follows_the_numerics_of_the_server(questions: Any) -> None:
+    for moved, limit in ((0.0, 0.1), (0.02, 0.1), (0.5, 2.0)):
+        server = questions(AloneVsLoadOracle)
+        server.calibrate(moved=moved)
+        assert server.oracle.margin.limit == limit
+
+
+def test_margin_is_wide_where_a_benign_load_flipped_a_token(questions: Any) -> None:
+    server = questions(AloneVsLoadOracle)
+    server.calibrate()
+    server.ask("a b c", part="reference", prompt="r4", when="idle", gaps=0.7)
+    server.ask("a x y", part="reference", prompt="r4", when="busy", gaps=0.7)
+    assert server.oracle.margin.limit == 1.4
+
+
+def test_margin_is_unknown_with_few_tokens(questions: Any) -> None:
+    server = questions(AloneVsLoadOracle)
+    server.calibrate(text="a b")
+    assert server.oracle.margin.limit is None

@@ -1,0 +1,195 @@
+"""Each oracle on histories of a faulty and of a healthy server."""
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.detectors.suite import DETECTORS
+from loadchaos.analysis.oracles import ORACLES
+from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
+from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
+from loadchaos.analysis.oracles.keyed import KeyedOracle
+from loadchaos.analysis.oracles.replicas import ReplicasOracle
+from loadchaos.analysis.oracles.streamed import StreamedOracle
+
+RIGHT = "a b c d e f g h"
+
+
+def keyed(server: Any, *, exact: bool = True) -> Any:
+    server.calibrate()
+    server.oracle.feed(
+        {"row": "learned", "at_ns": 1, "kind": "copy", "used": True, "exact": exact, "asked": 6, "right": 6, "why": ""}
+    )
+    return server
+
+
+def test_oracles_are_detectors_and_describe_themselves() -> None:
+    assert set(ORACLES) <= set(DETECTORS)
+    for oracle in ORACLES:
+        assert oracle.detects
+        assert "percentile" in oracle.false_alarms
+    assert len({oracle.name for oracle in ORACLES}) == len(ORACLES)
+
+
+# --- keyed ---------------------------------------------------------------------------------------------------------------
+
+
+def again(server: Any, text: str, times: int = 2, **more: Any) -> None:
+    for _ in range(times):
+        server.ask(text, part="probes", expected=RIGHT, role="again", group=7, **more)
+
+
+def test_keyed_reports_an_answer_that_is_right_when_asked_again(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    server.ask("a b c e f g h", part="probes", expected=RIGHT, group=7)
+    assert server.found() == []
+    again(server, RIGHT)
+    (failure,) = server.found()
+    assert (failure.id, failure.wrong[0].expected, failure.wrong[0].got) == ("wrong_answer", RIGHT, "a b c e f g h")
+    assert failure.wrong[0].first_difference == 6
+    assert "margin 4.00, numerics of this server bridge at most 0.10" in failure.wrong[0].summary
+
+
+def test_keyed_finds_an_inserted_token_only_where_answers_are_exact(questions: Any) -> None:
+    for exact in (True, False):
+        server = keyed(questions(KeyedOracle), exact=exact)
+        server.ask(f"{RIGHT} h", part="probes", expected=RIGHT, group=7, gaps=[4.0] * 9)
+        again(server, RIGHT)
+        assert len(server.found()) == exact
+
+
+@pytest.mark.parametrize("case", ["near tie", "wrong again", "answers differ", "cut off", "error"])
+def test_keyed_reports_no_answer_that_numerics_or_the_model_explain(questions: Any, case: str) -> None:
+    server = keyed(questions(KeyedOracle))
+    gaps = [4.0, 4.0, 4.0, 0.05, *[4.0] * 4]
+    first = {"error": "x", "status": 500} if case == "error" else {"finish": "abort"} if case == "cut off" else {}
+    server.ask("a b c x", part="probes", expected=RIGHT, group=7, gaps=gaps[:4] if case == "near tie" else 4.0, **first)
+    if case == "answers differ":
+        server.ask(f"{RIGHT} ", part="probes", expected=RIGHT, role="again", group=7)
+        server.ask(RIGHT, part="probes", expected=RIGHT, role="again", group=7)
+    else:
+        again(server, "a b c x" if case == "wrong again" else RIGHT, gaps=gaps if case == "near tie" else 4.0)
+    assert server.found() == []
+
+
+def test_keyed_reports_an_answer_that_stays_wrong_until_the_server_is_idle(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    server.ask("a b x", part="probes", expected=RIGHT, group=7)
+    again(server, "a b x")
+    assert server.found() == []
+    again(server, RIGHT, 1, when="after")
+    assert [f.id for f in server.found()] == ["wrong_answer"]
+
+
+def test_keyed_names_the_words_of_another_question(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    server.ask("q r s t", part="probes", expected="q r s t", prompt="copy q r s t")
+    server.ask("q r s t", part="probes", expected=RIGHT, prompt=f"copy {RIGHT}", group=7)
+    (failure,) = server.found()
+    assert (failure.id, failure.wrong[0].summary) == ("answer_of_another_request", "it has the words of question 10")
+
+
+def test_keyed_without_logprobs_needs_three_wrong_answers(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    for n in (1, 2, 3):
+        server.ask("a x", part="probes", expected=RIGHT, group=7, gaps=None)
+        again(server, RIGHT, gaps=None)
+        assert len(server.found()) == (n == 3)
+    assert server.check().verdict == "unknown"
+
+
+def test_keyed_check_has_the_accuracy_of_each_kind(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    assert server.check().verdict == "unknown"
+    for n in range(20):
+        server.ask(RIGHT, part="probes", expected=RIGHT, group=n)
+    assert server.check().actual == "copy 20 of 20 right (83.9% to 100.0%)"
+    assert server.check().verdict == "pass"
+
+
+# --- comparisons -----------------------------------------------------------------------------------------------------------
+
+PAIRS: list[tuple[Any, str, str, str]] = [
+    (ReplicasOracle, "", "", "identical_requests_differ"),
+    (ColdWarmOracle, "cold", "warm", "cache_changes_answer"),
+    (StreamedOracle, "whole", "streamed", "stream_differs"),
+]
+
+
+@pytest.mark.parametrize(("oracle", "first", "second", "failure_id"), PAIRS)
+def test_pair_that_differs_beyond_numerics_is_reported(
+    questions: Any, oracle: Any, first: str, second: str, failure_id: str
+) -> None:
+    server = questions(oracle)
+    server.calibrate()
+    server.ask(RIGHT, part=oracle.asked_by, expected=RIGHT, role=first, group=3)
+    server.ask("a b d e f g h", part=oracle.asked_by, expected=RIGHT, role=second, group=3)
+    (failure,) = server.found()
+    assert (failure.id, failure.wrong[0].expected, failure.wrong[0].first_difference) == (failure_id, RIGHT, 4)
+
+
+@pytest.mark.parametrize(("oracle", "first", "second", "failure_id"), PAIRS)
+@pytest.mark.parametrize("case", ["equal", "near tie", "cut off", "no logprobs", "other group"])
+def test_pair_of_a_healthy_server_is_not_reported(
+    questions: Any, oracle: Any, first: str, second: str, failure_id: str, case: str
+) -> None:
+    server = questions(oracle)
+    server.calibrate()
+    gaps = [4.0, 4.0, 0.05, 4.0, 4.0, 4.0, 4.0, 4.0] if case == "near tie" else None if case == "no logprobs" else 4.0
+    text = RIGHT if case == "equal" else "a b c" if case == "cut off" else "a b x d e f g h"
+    server.ask(RIGHT, part=oracle.asked_by, role=first, group=3, gaps=gaps)
+    finish = "length" if case == "cut off" else "stop"
+    server.ask(
+        text, part=oracle.asked_by, role=second, group=4 if case == "other group" else 3, gaps=gaps, finish=finish
+    )
+    assert server.found() == []
+    if case != "other group":
+        assert server.check().verdict == ("unknown" if case == "no logprobs" else "pass")
+
+
+def test_streamed_reports_text_that_its_own_tokens_do_not_make(questions: Any) -> None:
+    server = questions(StreamedOracle)
+    server.calibrate()
+    tokens, gaps = {"tokens": list("abcdefgh")}, [4.0] * 8
+    server.ask("abcdefgh", part="streamed", role="whole", group=3, gaps=gaps, **tokens)
+    server.ask("abcefgh", part="streamed", role="streamed", group=3, gaps=gaps, **tokens)
+    (failure,) = server.found()
+    assert failure.wrong[0].summary == "its text is not that of its own tokens"
+
+
+def test_streamed_is_off_where_idle_pairs_differ(questions: Any) -> None:
+    server = questions(StreamedOracle)
+    server.calibrate()
+    for when in ("idle", "load"):
+        server.ask(RIGHT, part="streamed", role="whole", group=3, when=when)
+        server.ask("a x", part="streamed", role="streamed", group=3, when=when)
+    assert server.found() == []
+    assert server.oracle.finish() == [
+        "Streamed and whole answers differ on the idle server already; they were not compared."
+    ]
+
+
+def test_cold_warm_counts_proved_hits(questions: Any) -> None:
+    server = questions(ColdWarmOracle)
+    server.ask(RIGHT, part="cold_warm", role="cold", group=3, cached_tokens=0)
+    server.ask(RIGHT, part="cold_warm", role="warm", group=3, cached_tokens=32)
+    assert server.check().actual == "1 pairs (1 proved to be cache hits), 0 differ, 0 near ties"
+
+
+def test_alone_vs_load_reports_a_changed_answer_with_the_idle_one(questions: Any) -> None:
+    server = questions(AloneVsLoadOracle)
+    server.calibrate(text=" ".join(f"t{i}" for i in range(60)))
+    server.ask("t0 t1 x", part="reference", prompt="r1")
+    (failure,) = server.found()
+    assert failure.id == "answer_changed_under_load"
+    assert failure.wrong[0].facts["idle answer"].startswith("t0 t1 t2")
+    assert server.check().verdict == "pass"
+
+
+def test_alone_vs_load_without_logprobs_compares_texts(questions: Any) -> None:
+    server = questions(AloneVsLoadOracle)
+    server.calibrate(text="one two three four", gaps=False)
+    for text in ("one two three", "one two three four", "one two three five", "one two four"):
+        server.ask(text, part="reference", prompt="r1", gaps=None)
+    (failure,) = server.found()
+    assert failure.wrong[0].got == "one two four"

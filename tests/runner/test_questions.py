@@ -1,0 +1,47 @@
+"""Questions beside the load: wrong answers of a faulty server are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+ASKED: dict[str, Any] = {
+    "probes": {"every": "300ms"}, "replicas": {"n": 4, "every": "1s"}, "cold_warm": {"every": "1s"},
+    "alone_vs_load": {"share": "20%"}, "streamed": {"every": "1s"},
+}  # fmt: skip
+TEXT = {"name": "text", "payload": {"text": {"tokens": "60..200"}}, "output": {"max": "40..80"}}
+SMALL_CACHE = {"num_gpu_blocks": 60, "enable_prompt_tokens_details": True}
+CHECKS = {"questions", "identical_requests", "cold_and_warm", "alone_vs_load", "streamed_and_whole"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defects", [["stale_kv_on_resume"], []])
+def test_questions_find_wrong_answers_under_load(defects: list[str], start: Any) -> None:
+    target = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects, "flags": SMALL_CACHE}}
+    run = start(target=target, correctness=ASKED, traffic=[TEXT], load=[{"users": 16, "for": "10s"}])
+    run.ends(120)
+    verdict = run.verdict()
+    found = {f["id"]: f for f in verdict["failures"]}
+    assert run.rows("metrics.jsonl")[-1]["values"]["preemptions_total"] > 0
+    if not defects:
+        assert found == {}
+        assert {c["name"] for c in verdict["checks"] if c["verdict"] == "pass"} >= CHECKS
+        return
+    assert found["wrong_answer"]["wrong_answers"][0]["expected"]
+    assert set(found) >= {"wrong_answer", "identical_requests_differ", "answer_changed_under_load"}
+
+
+@pytest.mark.slow
+def test_questions_that_the_idle_server_cannot_answer_are_named(start: Any) -> None:
+    kinds = {"every": "300ms", "kinds": ["copy", "needle"]}
+    run = start(
+        target={"embedded": {"dialect": "vllm", "era": "0.32", "flags": {"max_model_len": 130}}},
+        correctness={"probes": kinds},
+    )
+    run.ends(120)
+    learned = {row["kind"]: row for row in run.rows("events.jsonl") if row["row"] == "learned"}
+    assert learned["copy"]["used"]
+    assert not learned["needle"]["used"]
+    assert "the idle server gave an error" in learned["needle"]["why"]
+    assert "questions of the kind needle are not asked" in " ".join(run.output.split())
