@@ -58,3 +58,16 @@ def test_request_stats_leave_aborted_requests_out_of_shares() -> None:
     assert (errors.n, errors.whole) == (2, 5)
     assert (ok.n, ok.whole) == (3, 5)
     assert stats.ok_parts({"t"})["t"].whole == 4  # shed requests have a rule of their own
+
+
+def test_requests_in_flight_are_those_before_the_first_failure_of_the_last_second() -> None:
+    stats = RequestStats()
+    for n in range(1, 6):
+        stats.begin(begun(n))
+    stats.end({**ended(1, "ok"), "at_ns": 6 * S})
+    stats.end({**ended(2, "http_error"), "at_ns": 7 * S})  # long before: another failure
+    stats.end({**ended(3, "stream_error"), "at_ns": 9 * S + 400_000_000})
+    stats.begin({**begun(6), "at_ns": 9 * S + 500_000_000})  # sent to a dead server
+    stats.end({**ended(4, "stream_error"), "at_ns": 9 * S + 600_000_000})
+    assert [sent.id for sent in stats.in_flight_at(10 * S)] == ["t-3", "t-4", "t-5"]
+    assert [sent.id for sent in stats.in_flight_at(5 * S)] == ["t-1", "t-2", "t-3", "t-4", "t-5"]

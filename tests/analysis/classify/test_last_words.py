@@ -8,7 +8,8 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
-from loadchaos.analysis.classify.last_words import Candidate, LastWords
+from loadchaos.analysis.classify.last_words import Candidate, LastWords, rank_of
+from loadchaos.analysis.classify.prefixes import LogLine
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.terminal.diagnosis import render
@@ -133,3 +134,11 @@ def test_candidates_of_a_time_are_of_one_server_the_kernel_and_the_minute_before
     assert lines(100, None) == [1, 2, 3]
     assert lines(110, "a") == [1, 3, 5]
     assert lines(900, None) == []
+
+
+@pytest.mark.parametrize(
+    ("level", "candidate"), [("INFO", False), ("DEBUG", False), ("WARNING", False), ("ERROR", True), ("", True)]
+)
+def test_candidates_leave_out_quiet_lines(level: str, candidate: bool) -> None:
+    for text in (PTX, UCX, "FluxError: slot 3 is odd", "the flux cannot be opened"):
+        assert (rank_of(LogLine(text, level=level))[0] > 0) is candidate

@@ -60,6 +60,14 @@ def test_state_is_not_dead_after_one_refused_probe(world: Any) -> None:
     assert "dead" not in path(watch(world))
 
 
+def test_state_of_an_idle_server_is_not_dead_after_one_refused_probe(world: Any) -> None:
+    """No token could disprove it: the next probe does."""
+    world.serve(5).idle(3)
+    world.add("probe", replica="server", what="tcp", ok=False, status=None, error="Connection refused", body=None)
+    world.idle(5)
+    assert "dead" not in path(watch(world))
+
+
 def test_state_is_not_dead_while_tokens_arrive(world: Any) -> None:
     world.serve(5)
     world.tcp = world.health = "refused"  # it drains: no new connection, the old ones are served

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
+from loadchaos.server.dialects.gateways import is_litellm
 
 
 def page(data: Any, status: int = 200) -> ProbedPage:
@@ -106,3 +107,19 @@ def test_detect_never_raises_for_a_body(bodies: list[bytes], status: int) -> Non
 )
 def test_detect_never_raises_for_json(data: Any) -> None:
     detect({path: page(data) for path in PATHS})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "litellm"),
+    [
+        (200, {}, '"I\'m alive!"', True),
+        (200, {"x-litellm-version": "1.80"}, "", True),
+        (200, {"content-type": "text/html"}, "<html>", False),
+        (404, {"x-litellm-version": "1.80"}, "", False),
+        (None, {}, "", False),
+    ],
+)
+def test_litellm_is_recognised_by_its_liveness_page(
+    status: int | None, headers: dict[str, str], body: str, litellm: bool
+) -> None:
+    assert is_litellm(status, headers, body) is litellm

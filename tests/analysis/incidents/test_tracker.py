@@ -1,0 +1,32 @@
+"""IncidentTracker: what ends, and takes nothing back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.incidents.attribution import AttackLog
+from loadchaos.analysis.incidents.tracker import IncidentTracker
+from loadchaos.analysis.request_stats import RequestStats
+
+S = 1_000_000_000
+
+
+def state(at_s: int, was: str, to: str) -> Any:
+    row = {"row": "state", "at_ns": at_s * S, "replica": "server", "engine": None, "from": was, "to": to}
+    return {**row, "signs": [to], "since_ns": at_s * S}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "load_ended", "kind"), [(15, False, "death"), (5, True, "death"), (5, False, "terminated")]
+)
+def test_tracker_keeps_a_death_when_what_is_left_is_ended_later(after_s: int, load_ended: bool, kind: str) -> None:
+    tracker = IncidentTracker(RequestStats(), AttackLog())
+    tracker.load_begin_ns = S
+    tracker.feed_state(state(2, "starting", "healthy"))
+    tracker.feed_state(state(100, "healthy", "dead"))
+    tracker.load_end_ns = 101 * S if load_ended else None
+    tracker.feed_state(state(100 + after_s, "dead", "terminated"))
+    tracker.finish(130 * S)
+    assert [i.kind for i in tracker.real()] == [kind]

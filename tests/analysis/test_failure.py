@@ -1,0 +1,30 @@
+"""Failure: which ones are equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.failure import Failure, evidence
+
+
+def failure(id_: str, title: str, **more: Any) -> Failure:
+    return Failure(id_, "request", title, evidence("client", title), **more)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (failure("oom", "out of memory: 3 GB"), failure("oom", "another text"), True),
+        (failure("unexplained_http_error", "slot 3 is odd"), failure("unexplained_http_error", "slot 4 is odd"), True),
+        (failure("unexplained_http_error", "slot is odd"), failure("unexplained_http_error", "no such flux"), False),
+        (failure("unknown_exception", "FluxError"), failure("unknown_exception", "SlotError"), False),
+        (failure("oom", "x"), failure("oom", "x", before_load=True), False),
+        (failure("oom", "x"), failure("oom", "x", attribution="expected"), False),
+    ],
+)
+def test_failures_are_equal_by_id_standing_and_text_of_unexplained_ones(
+    one: Failure, other: Failure, equal: bool
+) -> None:
+    assert (one.key == other.key) is equal
