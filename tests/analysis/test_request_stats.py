@@ -30,8 +30,8 @@ def test_request_stats_missed_for_want_of_a_slot_limit_their_phase(why: str, cou
     assert stats.phases[2].limit_reason() is None
 
 
-def begun(n: int, traffic: str = "t") -> Any:
-    return {"row": "begin", "at_ns": n * S, "id": f"{traffic}-{n}", "traffic": traffic, "phase": 0}
+def begun(n: int, traffic: str = "t", **more: Any) -> Any:
+    return {"row": "begin", "at_ns": n * S, "id": f"{traffic}-{n}", "traffic": traffic, "phase": 0, **more}
 
 
 def ended(n: int, outcome: str, traffic: str = "t", **more: Any) -> Any:
@@ -64,10 +64,10 @@ def test_requests_in_flight_are_those_before_the_first_failure_of_the_last_secon
     stats = RequestStats()
     for n in range(1, 6):
         stats.begin(begun(n))
-    stats.end({**ended(1, "ok"), "at_ns": 6 * S})
-    stats.end({**ended(2, "http_error"), "at_ns": 7 * S})  # long before: another failure
-    stats.end({**ended(3, "stream_error"), "at_ns": 9 * S + 400_000_000})
-    stats.begin({**begun(6), "at_ns": 9 * S + 500_000_000})  # sent to a dead server
-    stats.end({**ended(4, "stream_error"), "at_ns": 9 * S + 600_000_000})
+    stats.end(ended(1, "ok", at_ns=6 * S))
+    stats.end(ended(2, "http_error", at_ns=7 * S))  # long before: another failure
+    stats.end(ended(3, "stream_error", at_ns=9 * S + 400_000_000))
+    stats.begin(begun(6, at_ns=9 * S + 500_000_000))  # sent to a dead server
+    stats.end(ended(4, "stream_error", at_ns=9 * S + 600_000_000))
     assert [sent.id for sent in stats.in_flight_at(10 * S)] == ["t-3", "t-4", "t-5"]
     assert [sent.id for sent in stats.in_flight_at(5 * S)] == ["t-1", "t-2", "t-3", "t-4", "t-5"]

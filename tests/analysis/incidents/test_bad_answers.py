@@ -1,0 +1,34 @@
+"""Bad answers: whose text is evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadchaos.analysis.incidents.bad_answers import BadAnswer, failure_of, is_echo
+
+DEADLY = "AssertionError: Encoder cache miss for 9f8a1c22d3e4f5a6."
+ECHO = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+
+def bad(outcome: str, text: str) -> BadAnswer:
+    return BadAnswer(2, 1, "chat", outcome, text, 1, {"status": 200})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "id_"),
+    [
+        ("stream_error", "encoder_cache_miss"), ("http_error", "encoder_cache_miss"),
+        ("protocol_error", "unexplained_protocol_error"), ("finish_error", "unexplained_finish_error"),
+        ("wrong_output", "unexplained_wrong_output"),
+    ],
+)  # fmt: skip
+def test_deadly_text_that_a_model_may_have_written_names_no_failure(outcome: str, id_: str) -> None:
+    assert failure_of(bad(outcome, f"it said: {DEADLY}" if outcome == "protocol_error" else DEADLY)).id == id_
+
+
+@pytest.mark.parametrize(
+    ("outcome", "echo"),
+    [("stream_error", True), ("http_error", True), ("protocol_error", False), ("finish_error", False)],
+)
+def test_echo_of_a_death_is_no_text_of_a_model(outcome: str, echo: bool) -> None:
+    assert is_echo(bad(outcome, ECHO)) is echo

@@ -1,0 +1,26 @@
+"""Exposures that a profile asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadchaos.analysis.mechanisms import Mechanisms
+
+
+@pytest.mark.parametrize(
+    ("n", "at_least", "verdict"), [(10, 10, "pass"), (9, 10, "unknown"), (1, 0, "pass"), (0, 0, "unknown")]
+)
+def test_exposure_is_proved_from_its_number_on(n: int, at_least: int, verdict: str) -> None:
+    mechanisms = Mechanisms()
+    for i in range(n):
+        mechanisms.end({"row": "end", "at_ns": i, "id": str(i), "outcome": "ok", "first_token_ns": i})  # type: ignore[typeddict-item]
+    mechanisms.end({"row": "end", "at_ns": 99, "id": "x", "outcome": "reset"})  # type: ignore[typeddict-item]
+    check = mechanisms.exposed({"count": "requests", "at_least": at_least})
+    assert check is not None
+    assert (check.verdict, check.actual) == (verdict, str(n))
+
+
+def test_exposure_of_an_unknown_name_is_unknown() -> None:
+    check = Mechanisms().exposed({"count": "wishes"})
+    assert check is not None
+    assert check.verdict == "unknown"
