@@ -304,7 +304,10 @@ def test_judge_counts_a_death_of_a_known_cause_that_ends_with_a_shutdown(history
     """No line says that the engine died: the cause alone is no shutdown."""
     ids = history.begin().work(5).send(3)
     history.log("\n".join(history.MISS.splitlines()[1:-1]) + "\n" + STOP).die(ids).idle(5).end()
-    assert [(f["id"], f["severity"]) for f in history.verdict()["failures"]] == [("encoder_cache_miss", "engine_death")]
+    verdict = history.verdict(expect=["engine_deaths == 0"])
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("encoder_cache_miss", "engine_death")]
+    assert [i["kind"] for i in verdict["incidents"]] == ["death"]
+    assert verdict["expectations"][0]["verdict"] == "fail"
 
 
 def test_judge_counts_a_shutdown_after_echoes_as_a_death(history: Any) -> None:

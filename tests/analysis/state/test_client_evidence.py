@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.machine import StateMachine
 
 S = 1_000_000_000
@@ -208,3 +209,25 @@ def test_frozen_server_behind_litellm_hangs_though_the_gateway_is_alive(world: A
         if row["row"] == "probe" and row["what"] == "health":
             row["path"] = "/health/liveliness"
     assert path(world, known_server=True)[-1] == "hung"
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("rejected", 400), ("http_error", 404), ("shed", 429)])
+def test_outage_is_none_while_some_requests_are_answered_by_refusals(outcome: str, status: int) -> None:
+    def evidence_of(*, answered: bool) -> ClientEvidence:
+        evidence = ClientEvidence()
+        for n in range(40):
+            odd: Any = {"row": "end", "at_ns": n * S // 4, "outcome": outcome, "status": status, "expect": ["ok"]}
+            down: Any = {
+                "row": "end",
+                "at_ns": n * S // 4 + 1,
+                "outcome": "http_error",
+                "status": 502,
+                "expect": ["ok"],
+            }
+            if answered and n % 4 == 0:
+                evidence.end(odd)
+            evidence.end(down)
+        return evidence
+
+    assert evidence_of(answered=False).outage(10 * S, answers=False) is not None
+    assert evidence_of(answered=True).outage(10 * S, answers=False) is None
