@@ -1,0 +1,40 @@
+"""OpenRestarts: moves of start times and counters that nothing has settled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.verdict.open_restarts import OpenRestarts
+
+S = 1_000_000_000
+
+
+def open_after(name: str, values: list[float]) -> bool:
+    restarts = OpenRestarts()
+    for n, value in enumerate(values):
+        row: Any = {"row": "metrics", "at_ns": (n + 1) * S, "replica": "server", "engine": "0", "values": {name: value}}
+        restarts.feed(row)
+    return restarts.check() is not None
+
+
+@pytest.mark.parametrize(
+    ("starts", "is_open"),
+    [
+        ([100.0, 100.0], False), ([100.0, 100.4], False), ([100.0, 200.0], True), ([100.0, 200.0, 200.0], True),
+        ([100.0, 200.0, 100.0], False), ([100.0, 200.0, 100.0, 200.0], False),
+    ],
+)  # fmt: skip
+def test_start_time_that_moved_is_open_unless_an_earlier_process_answers_again(
+    starts: list[float], is_open: bool
+) -> None:
+    assert open_after("process_start_time_s", starts) is is_open
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_open"),
+    [([10.0, 20.0], False), ([10.0, 5.0], True), ([10.0, 5.0, 7.0], True), ([10.0, 5.0, 11.0], False)],
+)
+def test_counter_that_was_reset_is_open_unless_it_goes_on_where_it_was(tokens: list[float], is_open: bool) -> None:
+    assert open_after("generation_tokens_total", tokens) is is_open
