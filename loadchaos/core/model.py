@@ -190,7 +190,10 @@ class Request:
         body: the JSON body.
         image_file: name of the file of a hostile image.
         tokens: prompt tokens that the server should count; None: unknown.
-        nonce: a word that only this request has in its prompt.
+        nonce: words that only this request has in its prompt.
+        contract: rules that its answer must obey (load/wire/contract.py); None: there are none.
+        answers: choices that it asks for; None: unknown.
+        owner: owner of the secret word in its prompt (load/payloads/secret_word.py); None: there is no room for one.
         edge: prompt tokens minus the limit, for a near-limit request.
         fitted: text that names what was reduced to fit the server; empty: nothing.
         exact: tokens that the answer must have; None: any number up to `max_tokens`.
@@ -215,6 +218,9 @@ class Request:
     videos: int = 0
     most: int | None = None
     image_file: str = ""
+    owner: int | None = None
+    contract: Any = None
+    answers: int | None = None
 
 
 @slotted_dataclass(frozen=True)
@@ -225,6 +231,9 @@ class Reply:
         itl_hist: gaps between token chunks, as counts by `stats.bucket` of nanoseconds.
         detail: facts beside the outcome, such as `{"reasoning_only": True}`.
         evidence: outcomes of later decisive events.
+        wrong: wrong parts of the answer (`rows.WrongPart`).
+        signs: unusual properties of the text, which are no fault by themselves.
+        text_ratio: compressed size of the text, relative to its size; None: too short.
     """
 
     outcome: Outcome
@@ -250,6 +259,9 @@ class Reply:
     bytes_in: int = 0
     bytes_out: int = 0
     text: str = ""
+    wrong: Sequence[Any] = ()
+    signs: Sequence[str] = ()
+    text_ratio: float | None = None
 
 
 DEFAULT_EXPECT = (

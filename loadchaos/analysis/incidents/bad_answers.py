@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
@@ -62,6 +63,7 @@ class BadAnswerQueue:
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
+        part = next(iter(row.get("wrong") or ()), None)
         key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text), row.get("image_file"))
         known = self._waiting.get(key)
         if known is not None:
@@ -71,6 +73,7 @@ class BadAnswerQueue:
             k: row.get(k)
             for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code", "image_file")
         }
+        sample["wrong"] = part
         self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample)
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:
@@ -138,7 +141,18 @@ def failure_of(bad: BadAnswer) -> Failure:
     if bad.outcome != OUTCOME:
         return failure
     subject = str(bad.sample.get("id") or "")
-    wrong = WrongAnswer(failure.id, subject, bad.at_ns, "load", bad.text, traffic=bad.traffic)
+    part = bad.sample.get("wrong") or {}
+    wrong = WrongAnswer(
+        failure.id,
+        subject,
+        bad.at_ns,
+        "answer checks",
+        bad.text,
+        expected=str(part.get("expected") or ""),
+        got=str(part.get("got") or ""),
+        traffic=bad.traffic,
+        facts={"other_request": part["other"]} if part.get("other") else {},
+    )
     return replace(failure, wrong=(wrong,))
 
 
@@ -156,7 +170,7 @@ def _named(bad: BadAnswer) -> Failure:
         title = f"{label}: {_titled(bad.text)}" if bad.text else label
         remedy = _INTENDED.get(bad.outcome, "")
         return Failure(bad.outcome, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
-    if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
+    if bad.outcome == OUTCOME and bad.text.startswith("the word of another request"):
         title = MIXED_UP
         remedy = (
             "The incident shows which request got whose data. Stop serving users who must not see each other's data."
@@ -164,6 +178,8 @@ def _named(bad: BadAnswer) -> Failure:
         return Failure(
             "answer_of_another_request", "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome
         )
+    if bad.outcome == OUTCOME and bad.sample.get("wrong"):
+        return _of_content(bad)
     for begin, (name, title) in _AFTER_THE_END.items() if bad.outcome == "wrong_output" else ():
         if bad.text.startswith(begin):
             remedy = (
@@ -176,6 +192,15 @@ def _named(bad: BadAnswer) -> Failure:
     details += [_titled(bad.text)] if bad.text else []
     title = f"{label}: {' '.join(details)}" if details else label
     return Failure(f"unexplained_{bad.outcome}", "request", title, shown, bad.at_ns, outcome=bad.outcome)
+
+
+def _of_content(bad: BadAnswer) -> Failure:
+    """The failure of an answer with wrong content, by its first part."""
+    name = str(bad.sample["wrong"]["id"])
+    signature = signature_file.load().get(name)
+    title, remedy = (signature.title, signature.remedy) if signature is not None else ("Wrong answer", "")
+    shown = evidence("client", bad.text)
+    return Failure(name, "request", title, shown, bad.at_ns, remedy=remedy, outcome=OUTCOME)
 
 
 def media_fault(facts: Facts, at_ns: int) -> Failure:

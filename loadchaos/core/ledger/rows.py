@@ -142,6 +142,16 @@ class BeginRow(_Row):
     folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
 
 
+class WrongPart(TypedDict):
+    """Wrong part of an answer. Texts are excerpts."""
+
+    id: Annotated[str, "id of the failure"]
+    text: Annotated[str, "what is wrong"]
+    expected: NotRequired[Annotated[str, "the rule that was broken"]]
+    got: NotRequired[Annotated[str, "the answer or the part of it that is wrong"]]
+    other: NotRequired[Annotated[str, "id of the other request whose text it holds"]]
+
+
 class EndRow(_Row):
     """End of a request with its outcome; `at_ns` is when it ended.
 
@@ -190,6 +200,13 @@ class EndRow(_Row):
     most_tokens: NotRequired[
         Annotated[int | None, TOKENS, "the same for a server that cannot be asked for it: the answer may be shorter"]
     ]
+    wrong: NotRequired[
+        Annotated[Sequence[WrongPart], "wrong parts of the answer: `id`, `text`, `expected`, `got`, `other`"]
+    ]
+    signs: NotRequired[
+        Annotated[Sequence[str], "unusual properties of the text; judged by their share, against idle answers"]
+    ]
+    text_ratio: NotRequired[Annotated[float | None, "compressed size of the text relative to its size"]]
     folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
 
 

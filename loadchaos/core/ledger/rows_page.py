@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, is_typeddict
 
 from loadchaos.core.ledger import rows
 from loadchaos.core.model import OUTCOMES, Outcome
@@ -102,6 +102,8 @@ def _type(hint: Any) -> str:
         return "object"
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return f"list of {_type(args[0])}"
+    if is_typeddict(hint):
+        return "object"
     names = {int: "int", float: "number", str: "string", bool: "bool", NoneType: "null", Any: "any"}
     return names[hint]
 

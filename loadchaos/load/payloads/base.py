@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from loadchaos.core.model import Facts, Outcome, Output, Request, Step
 from loadchaos.core.rng import Rng
+from loadchaos.load.wire.contract import AnswerContract
 
 DEFAULT_MAX_TOKENS = 128
 
@@ -19,6 +20,8 @@ class Draft:
     """A request while its payloads add to it, before it is built.
 
     Attributes:
+        nonce: Words that only this prompt has; with `secret_sent` they are its secret word (secret_word.py).
+        owner: Owner of the secret word; `secret` is its code.
         parts: Content parts before the text, each as JSON bytes with a trailing comma.
         text_tokens: Tokens of template and text; None where the server's count is unknown.
         text_style: Style of the text (text.TextStyle).
@@ -29,6 +32,7 @@ class Draft:
         history: Earlier messages as JSON, each with a trailing comma; `history_tokens` is their cost.
         extra: More fields of the body.
         model: Model to ask for instead of the run's.
+        contract: Rules that the answer must obey.
         request: A complete request that is sent as it is.
         image_file: Name of the file that a hostile image is.
         notes: What was reduced to fit the server, in words.
@@ -41,6 +45,9 @@ class Draft:
     text_tokens: int | None = None
     text_style: object = None
     nonce: str = ""
+    owner: int | None = None
+    secret: int = 0
+    secret_sent: bool = False
     images: int = 0
     videos: int = 0
     image_names: list[int] | None = field(default_factory=list)
@@ -53,6 +60,7 @@ class Draft:
     history_tokens: int = 0
     extra: dict[str, object] = field(default_factory=dict)
     model: str | None = None
+    contract: AnswerContract | None = None
     request: Request | None = None
     image_file: str = ""
     notes: list[str] = field(default_factory=list)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
+from loadchaos.load.payloads import secret_word
 from loadchaos.load.payloads.base import Draft, Payload, output_tokens
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.server.dialects import DIALECTS
@@ -21,7 +22,8 @@ _NO_LIMIT = 1 << 62
 
 def build(step: Step, facts: Facts, payloads: Mapping[str, Payload]) -> Request:
     """Build a request. Pure: equal step and facts give equal bytes."""
-    draft = Draft(step.output, step.expect)
+    owner = secret_word.of_request(step.index)
+    draft = Draft(step.output, step.expect, owner=owner, secret=secret_word.encode(owner, step.run_seed))
     rng = Rng(hash64(step.seed, 7))
     names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: payloads[n].ORDER)
     for name in names:
@@ -83,6 +85,9 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         draft.videos,
         None if askable else exact,
         draft.image_file,
+        draft.owner if draft.secret_sent or draft.history else None,
+        draft.contract,
+        _answers(draft),
     )
 
 
@@ -90,5 +95,10 @@ def _exact(draft: Draft) -> int | None:
     """Tokens of all answers together; None without `output: {exact}`."""
     if draft.output.exact is None:
         return None
+    return draft.output.exact * _answers(draft)
+
+
+def _answers(draft: Draft) -> int:
+    """Return the choices that a request asks for."""
     answers = draft.extra.get("n", 1)
-    return draft.output.exact * (answers if isinstance(answers, int) else 1)
+    return answers if isinstance(answers, int) else 1

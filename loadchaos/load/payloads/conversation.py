@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import IntRange, Range
+from loadchaos.load.payloads import secret_word
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 
@@ -92,7 +93,11 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     each = facts.text.turn_overhead if facts.text else None
     last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
     sizes = _sizes(last - overhead - (options.turns - 1) * (each or 0), options.turns)
-    draft.history = [_message(facts.text, seed, i, size) for i, size in enumerate(sizes[: 2 * turn_number])]
+    draft.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
+    draft.secret = secret_word.encode(draft.owner, step.run_seed)
+    draft.history = [
+        _message(facts.text, seed, i, size, draft.secret) for i, size in enumerate(sizes[: 2 * turn_number])
+    ]
     draft.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
     draft.text_style = None
     own = draws.Rng(draws.hash64(seed, 2 * turn_number))
@@ -119,13 +124,13 @@ def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=_CACHED_MESSAGES)
-def _message(known: TextFacts | None, seed: int, index: int, tokens: int) -> bytes:
+def _message(known: TextFacts | None, seed: int, index: int, tokens: int, secret: int) -> bytes:
     """Build an earlier message as JSON.
 
     A question as it was sent, or a made-up answer.
     """
     own = draws.Rng(draws.hash64(seed, index))
     corpus = corpus_for(known)
-    opening, used = corpus.make_nonce(tokens, own) if index % 2 == 0 else ("", 0)
+    opening, used, _ = corpus.make_nonce(tokens, secret, own) if index % 2 == 0 else ("", 0, False)
     text = opening + corpus.text_of(tokens - used, own)
     return orjson.dumps({"role": "assistant" if index % 2 else "user", "content": text}) + b","

@@ -25,6 +25,8 @@ from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.structured import schema_contract
+from loadchaos.load.wire.contract import AnswerContract, compiled
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -92,7 +94,8 @@ class FileRequest:
     """One request of the file.
 
     `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no limit and is not an OpenAI
-    body, so the traffic's `output` is asked for. `answers` is the number it asks for at once (`n`).
+    body, so the traffic's `output` is asked for. `answers` is the number it asks for at once (`n`). `contract`: the rules
+    that its structured output sets.
     """
 
     path: str
@@ -104,6 +107,7 @@ class FileRequest:
     images: int
     open_ended: bool
     answers: int = 1
+    contract: AnswerContract | None = None
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
@@ -132,6 +136,8 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         request.images,
         max_tokens=limit,
         image_names=None if request.images else (),
+        contract=request.contract,
+        answers=request.answers,
     )
 
 
@@ -290,7 +296,29 @@ def _file_request(body: dict[str, Any], url: str | None, folder: Path, is_openai
         images,
         not is_openai and limit is None,
         n if isinstance(n := body.get("n"), int) and n > 1 else 1,
+        _contract(body),
     )
+
+
+def _contract(body: Mapping[str, Any]) -> AnswerContract | None:
+    """Make the contract of a body with strict structured output.
+
+    None without a rule, or with one that is invalid: the file may test the server's reaction to it.
+    """
+    form, given = body.get("response_format"), body.get("structured_outputs")
+    form = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
+    given = given if isinstance(given, dict) else {k: body.get(f"guided_{k}") for k in ("json", "regex", "choice")}
+    schema = form.get("schema") if isinstance(form, dict) and form.get("strict") is True else given.get("json")
+    try:
+        if isinstance(schema, dict):
+            return schema_contract(orjson.dumps(schema))
+        if isinstance(given.get("regex"), str):
+            return AnswerContract(regex=compiled(given["regex"]))
+    except ValueError:
+        return None
+    choices = given.get("choice") or ()
+    valid = isinstance(choices, list) and all(isinstance(c, str) for c in choices)
+    return AnswerContract(choices=frozenset(choices)) if valid and choices else None
 
 
 def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,18 +1,24 @@
-"""Structured output: answers that must follow a JSON schema.
+"""Structured output: answers that follow a JSON schema, regex or choices.
 
-It sets `response_format`, and exercises grammar compilation and guided decoding under load.
+It exercises grammar compilation and guided decoding under load. Each answer is checked against the same rule
+(wire/contract.py).
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 31
 Kind = Literal["small", "deep", "wide", "choice"]
@@ -20,7 +26,10 @@ _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def _check_schema(value: object) -> object:
-    if value in _KINDS or isinstance(value, dict):
+    if isinstance(value, dict):
+        SchemaRule(value)
+        return value
+    if value in _KINDS:
         return value
     raise ValueError(f"{', '.join(_KINDS)} or a JSON schema of your own was expected (got {value!r})")
 
@@ -29,33 +38,85 @@ class Options(BaseModel):
     """`json_schema`: `small`, `deep`, `wide`, `choice`, or your own schema.
 
     `deep` nests objects, `wide` has many fields, `choice` is an enumeration. `variants` different schemas of the kind make
-    the server's cache of compiled grammars miss.
+    the server's cache of compiled grammars miss. In its place, `regex` asks for a text that matches, `choices` for one of
+    some texts. Answers are checked against the rule, unless `strict` is false or their finish_reason is length.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_check_schema)] = "small"
+    regex: str | None = Field(default=None, min_length=1)
+    choices: tuple[str, ...] = ()
     variants: int = Field(default=1, gt=0)
     strict: bool = True
 
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value is not None:
+            compiled(value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Options:
+        given = [name for name in ("json_schema", "regex", "choices") if name in self.model_fields_set]
+        if len(given) > 1:
+            raise ValueError(f"one of json_schema, regex and choices was expected (got {' and '.join(given)})")
+        return self
+
     def describe(self) -> str:
         """Describe the payload, for `explain`."""
+        if self.regex is not None:
+            return f"answers that match the regex {self.regex}"
+        if self.choices:
+            return f"answers that are one of {len(self.choices)} choices"
         kind = self.json_schema if isinstance(self.json_schema, str) else "given"
         many = f" ({self.variants} different schemas)" if self.variants > 1 else ""
         return f"answers in a {kind} JSON schema{many}"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
-    """Ask for an answer that follows the schema."""
+    """Ask for an answer that follows the rule, and hold it to the rule."""
     assert isinstance(options, Options)
     variant = rng.bits() % options.variants
-    kind = options.json_schema
-    schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
-    name = f"answer_{variant}"
+    if options.regex is not None or options.choices:
+        regex = options.regex or "|".join(re.escape(choice) for choice in options.choices)
+        field = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version).regex_field
+        if field:
+            draft.extra |= _regex_fields(field, regex)
+            draft.contract = _regex_contract(regex, options.choices) if options.strict else None
+            return
+        schema: dict[str, Any] = {"enum": list(options.choices)} if options.choices else _pattern_schema(regex)
+    else:
+        kind = options.json_schema
+        schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
     draft.extra["response_format"] = {
         "type": "json_schema",
-        "json_schema": {"name": name, "schema": schema, "strict": options.strict},
+        "json_schema": {"name": f"answer_{variant}", "schema": schema, "strict": options.strict},
     }
+    draft.contract = schema_contract(orjson.dumps(schema)) if options.strict else None
+
+
+def _regex_fields(field: str, regex: str) -> dict[str, object]:
+    if field == "response_format":
+        return {"response_format": {"type": "regex_schema", "regex_schema": regex}}
+    return {"structured_outputs": {"regex": regex}} if field == "structured_outputs" else {field: regex}
+
+
+def _pattern_schema(regex: str) -> dict[str, Any]:
+    """Make the schema of a JSON string, for a server that takes no regex."""
+    return {"type": "string", "pattern": f"^(?:{regex})$"}
+
+
+@functools.lru_cache(maxsize=64)
+def _regex_contract(regex: str, choices: tuple[str, ...]) -> AnswerContract:
+    return AnswerContract(choices=frozenset(choices)) if choices else AnswerContract(regex=compiled(regex))
+
+
+@functools.lru_cache(maxsize=1024)
+def schema_contract(schema: bytes) -> AnswerContract:
+    """Make the contract of a schema once for each process."""
+    return AnswerContract(SchemaRule(orjson.loads(schema)))
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

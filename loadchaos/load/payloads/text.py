@@ -18,11 +18,10 @@ from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.secret_word import Alphabet, alphabet
 
 ORDER = 10
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
-_OPENINGS = 4096
-"""A prompt begins with five of 4096 word triples: 2**60 openings, so no two share their first cache block."""
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = (
     "the",
@@ -155,7 +154,8 @@ def write_prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> Non
         parts = _shared_opening(corpus, known, style, own_tokens - 1, rng)
         own_tokens -= sum(cost for _, cost in parts)
         opening = "".join([text for text, _ in parts])
-    draft.nonce, used = corpus.make_nonce(own_tokens, rng)
+    draft.nonce, used, whole = corpus.make_nonce(own_tokens, draft.secret, rng)
+    draft.secret_sent = whole
     draft.text = opening + draft.nonce + corpus.text_of(own_tokens - used, rng)
     draft.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
 
@@ -188,27 +188,24 @@ class _Corpus:
     text: str
     chars: array[int]
     sums: array[int]
-    openings: list[tuple[str, int]]
+    alphabet: Alphabet
 
-    def make_nonce(self, available: int, rng: draws.Rng) -> tuple[str, int]:
-        """Make words in an order that no other prompt has.
+    def make_nonce(self, available: int, code: int, rng: draws.Rng) -> tuple[str, int, bool]:
+        """Make words that no other prompt has: a secret word.
 
-        Returns (words, their tokens). Without enough tokens for a unique order it returns fewer words.
+        Returns (words, their tokens, True). Without enough tokens it returns fewer random words, and False.
         """
         bits = rng.bits()
-        openings, mask = self.openings, _OPENINGS - 1
-        a, b, c = openings[bits & mask], openings[(bits >> 12) & mask], openings[(bits >> 24) & mask]
-        d, e = openings[(bits >> 36) & mask], openings[(bits >> 48) & mask]
-        used = a[1] + b[1] + c[1] + d[1] + e[1]
-        if used <= available:
-            return a[0] + b[0] + c[0] + d[0] + e[0], used
+        written = self.alphabet.write(code, available)
+        if written is not None:
+            return *written, True
         words: list[str] = []
         used = 0
         while True:
             bits, which = divmod(bits, len(self.words))
             word, cost = self.words[which]
             if used + cost > available:
-                return "".join(words), used
+                return "".join(words), used, False
             words.append(word)
             used += cost
 
@@ -261,8 +258,4 @@ def _corpus(facts: TextFacts, script: str = "latin") -> _Corpus:
     for word, cost in drawn:
         chars.append(chars[-1] + len(word))
         sums.append(sums[-1] + cost)
-    openings = []
-    for _ in range(_OPENINGS):
-        words_of_opening = [words[rng.bits() % len(words)] for _ in range(3)]
-        openings.append(("".join(word for word, _ in words_of_opening), sum(cost for _, cost in words_of_opening)))
-    return _Corpus(words, facts.unit, "".join(word for word, _ in drawn), chars, sums, openings)
+    return _Corpus(words, facts.unit, "".join(word for word, _ in drawn), chars, sums, alphabet(words))

@@ -5,6 +5,7 @@ The chat template writes them into the prompt, so its length is not known before
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -13,6 +14,8 @@ from loadchaos.core.model import Facts, Step
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.contract import AnswerContract, SchemaRule
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 32
 
@@ -41,13 +44,23 @@ class Options(BaseModel):
         return f"{self.count} tools to choose from ({self.choice})"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the step is not needed
     """Add the tools; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
     tools = [_tool(i) for i in range(rng.between(options.count.low, options.count.high))]
     named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
     draft.extra |= {"tools": tools, "tool_choice": named if options.choice == "named" else options.choice}
     draft.length_known = False
+    # With `auto` the model decides; arguments are guided only where a call is required.
+    if options.choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools:
+        draft.contract = _contract(1 if options.choice == "named" else len(tools))
+
+
+@functools.lru_cache(maxsize=128)
+def _contract(count: int) -> AnswerContract:
+    """Make the contract of the first `count` tools: one is called."""
+    functions = [_tool(i)["function"] for i in range(count)]
+    return AnswerContract(tools={f["name"]: SchemaRule(f["parameters"]) for f in functions}, must_call=True)
 
 
 def _tool(number: int) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from typing import Any
 import orjson
 
 from loadchaos.core.stats import bucket
+from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.event_template import EventTemplate, json_string
 from loadchaos.load.wire.outcome import (
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
     TEXT_AFTER_FINISH,
     TEXT_OF_OTHER_AFTER_DONE,
+    WORD_OF_ANOTHER,
     ErrorObject,
     OutcomeEvent,
     OutcomeRules,
@@ -50,7 +52,10 @@ class Completion:
         "_between_events",
         "_body",
         "_body_bytes",
+        "_calls",
+        "_content",
         "_events",
+        "_number",
         "_pending",
         "_prefix",
         "_sse",
@@ -60,6 +65,7 @@ class Completion:
         "answer_id",
         "asked_stream",
         "chunks",
+        "disorder",
         "done_seen",
         "fault",
         "finish",
@@ -68,12 +74,15 @@ class Completion:
         "has_answer",
         "has_calls",
         "has_text",
+        "id_changes",
         "is_stream",
         "itl_hist",
         "largest_gap_ns",
         "last_token_ns",
+        "logprob_entries",
         "outcome_events",
         "rules",
+        "second_done",
         "usage",
     )
 
@@ -103,6 +112,13 @@ class Completion:
         self._sse = SseParser()
         self._between_events = False
         self._template = EventTemplate()
+        self._content: dict[int, list[str]] | None = None if rules.contract is None else {}
+        self._calls: dict[tuple[int, int], list[str]] = {}
+        self._number: int | None = None
+        self.disorder: list[str] = []
+        self.id_changes = 0
+        self.logprob_entries: int | None = None
+        self.second_done = False
         self._pending: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -118,6 +134,8 @@ class Completion:
             if text and self._between_events:
                 self._events += 1
                 self._text.append(text)
+                if self._content is not None and template.is_answer:
+                    self._content.setdefault(template.index, []).append(text)
                 self._record_token(at_ns, answer=template.is_answer)
                 return 1
         before = self.chunks
@@ -214,12 +232,12 @@ class Completion:
             found["extra_chunks"] = self.chunks - tokens
         # A token is a byte of text at least, unless it is special. Those of tool calls are not in the text.
         size = len(self.text.encode("utf-8", "replace"))
-        visible = tokens - self._reasoning_tokens()
+        visible = tokens - self.reasoning_tokens()
         if self.has_text and not self.has_calls and visible >= _MIN_COUNTED_TOKENS and size < visible:
             found["thin_text"] = size
         return found
 
-    def _reasoning_tokens(self) -> int:
+    def reasoning_tokens(self) -> int:
         """Tokens of reasoning that the server counted, and may keep to itself."""
         details = self.usage.get("completion_tokens_details") if self.usage else None
         value = details.get("reasoning_tokens") if isinstance(details, dict) else None
@@ -269,6 +287,8 @@ class Completion:
         word = self._template.token_text(event.data) if not event.name else None
         if word:
             self._text.append(word)
+            if self._content is not None and self._template.is_answer:
+                self._content.setdefault(self._template.index, []).append(word)
             self._record_token(at_ns, answer=self._template.is_answer)
             return
         try:
@@ -306,6 +326,7 @@ class Completion:
 
     def _on_done(self) -> None:
         if self.done_seen:
+            self.second_done = True
             return
         self.done_seen = True
         self._template = EventTemplate()  # events that follow are read in full
@@ -358,6 +379,7 @@ class Completion:
                 raise _WrongShapeError("delta is not an object")
             if finished and _has_token(delta if isinstance(delta, dict) else choice):
                 self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
+            self._read_extras(index, choice, delta)
             self._read_finish_reason(index, choice)
         if token:
             self._record_token(at_ns, answer=answer)
@@ -375,9 +397,73 @@ class Completion:
             return []
         if not isinstance(choices, list) or not all(isinstance(c, dict) for c in choices):
             raise _WrongShapeError("choices is not a list of objects")
-        if self.answer_id is None and isinstance(data.get("id"), str):
-            self.answer_id = data["id"]
+        known_id = data.get("id")
+        if self.answer_id is None and isinstance(known_id, str):
+            self.answer_id = known_id
+        elif choices and known_id != self.answer_id and isinstance(known_id, str):
+            self.id_changes += 1
+        if "sequence_number" in data:
+            self._read_number(data["sequence_number"])
         return choices
+
+    def _read_number(self, number: object) -> None:
+        """Read the number of a chunk, where a server numbers them."""
+        if not isinstance(number, int):
+            return
+        before, self._number = self._number, number
+        if before is not None and number != before + 1 and not self.disorder:
+            kind = "missing" if number > before + 1 else "repeated or out of order"
+            self.disorder.append(f"a chunk is {kind}: number {number} follows {before}")
+
+    def _read_extras(self, index: int, choice: dict[str, Any], message: Any) -> None:
+        """Read what the checks of the content need (answer_checks.py)."""
+        if self.rules.answers is not None and not 0 <= index < self.rules.answers and not self.disorder:
+            self.disorder.append(f"choice {index} was not requested: there are {self.rules.answers}")
+        logprobs = choice.get("logprobs")
+        if isinstance(logprobs, dict) and isinstance(entries := logprobs.get("content"), list):
+            self.logprob_entries = (self.logprob_entries or 0) + len(entries)
+        if self._content is None:
+            return
+        message = message if isinstance(message, dict) else {"content": choice.get("text")}
+        if text := message.get("content") or message.get("refusal"):
+            self._content.setdefault(index, []).append(text)
+        for n, call in enumerate(message.get("tool_calls") or ()):
+            self._read_call(index, n, call)
+
+    def _read_call(self, index: int, n: int, call: Any) -> None:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            return
+        number = call.get("index", n)
+        known = [i for of, i in self._calls if of == index]
+        if number not in known and number != len(known) and not self.disorder:
+            self.disorder.append(f"tool call {number} begins after {len(known)} calls")
+        name, arguments = self._calls.setdefault((index, number), ["", ""])
+        given, more = function.get("name"), function.get("arguments")
+        self._calls[index, number] = [
+            name or (given if isinstance(given, str) else ""),
+            arguments + (more if isinstance(more, str) else ""),
+        ]
+
+    def contents(self) -> list[tuple[str, list[ToolCall], str | None]]:
+        """List text, tool calls and finish_reason of each choice.
+
+        Empty unless the request has a contract.
+        """
+        if self._content is None:
+            return []
+        calls: dict[int, list[ToolCall]] = {}
+        for (index, _), (name, arguments) in sorted(self._calls.items()):
+            calls.setdefault(index, []).append(ToolCall(name, arguments))
+        return [
+            ("".join(self._content.get(index, ())), calls.get(index, []), reason)
+            for index, reason in self.finish.items()
+        ]
+
+    @property
+    def texts(self) -> list[str]:
+        """The pieces of the text in order of arrival, reasoning included."""
+        return self._text
 
     def _read_message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
         """Read a delta or message.
@@ -470,6 +556,7 @@ class Completion:
                 raise _WrongShapeError("a choice without message or text")
             self.has_text = self.has_text or token
             self.has_answer = self.has_answer or answer
+            self._read_extras(_index(choice), choice, message)
             self._read_finish_reason(_index(choice), choice)
 
 
@@ -489,7 +576,7 @@ def final_event(answer: Completion) -> OutcomeEvent:
     if rules.foreign_nonce is not None:
         foreign = rules.foreign_nonce(answer.text)
         if foreign is not None:
-            return OutcomeEvent("wrong_output", f"the word of another request is in the answer: {foreign[:80]}")
+            return OutcomeEvent("wrong_output", f"{WORD_OF_ANOTHER}: {foreign[:80]}")
     return OutcomeEvent("ok")
 
 

@@ -33,15 +33,16 @@ def json_string(between: bytes) -> str | None:
 class EventTemplate:
     """Bytes around the text of a stream's token events, once `learned`.
 
-    `is_answer`: the text belongs to the answer itself, not to its reasoning. `frame_begin` and `frame_end` are the same
-    bytes with the SSE line around them.
+    `is_answer`: the text belongs to the answer itself, not to its reasoning. `index`: its choice. `frame_begin` and
+    `frame_end` are the same bytes with the SSE line around them.
     """
 
-    __slots__ = ("_begin", "_end", "_tries", "frame_begin", "frame_end", "is_answer", "learned")
+    __slots__ = ("_begin", "_end", "_tries", "frame_begin", "frame_end", "index", "is_answer", "learned")
 
     def __init__(self) -> None:
         self.learned = False
         self.is_answer = False
+        self.index = 0
         self.frame_begin = self.frame_end = b""
         self._begin = self._end = b""
         self._tries = _TRIES
@@ -61,7 +62,8 @@ class EventTemplate:
         Changes `value`, which `data` was parsed to.
         """
         # A line end inside came from several data lines: framed anew it would be something else.
-        if not self._tries or value.get("usage") is not None or b"\n" in data:
+        # A numbered event must be read in full each time.
+        if not self._tries or value.get("usage") is not None or "sequence_number" in value or b"\n" in data:
             return
         found = _token(value.get("choices"))
         if found is None:
@@ -82,6 +84,7 @@ class EventTemplate:
             self.learned, self._begin, self._end = True, begin, end
             self.frame_begin, self.frame_end = b"data: " + begin, end + b"\n\n"
             self.is_answer = key in {"content", "text"}
+            self.index = value["choices"][0].get("index", 0)
 
 
 def _token(choices: Any) -> tuple[dict[str, Any], str] | None:

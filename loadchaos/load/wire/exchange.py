@@ -13,6 +13,7 @@ from typing import Any
 from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.model import Reply
 from loadchaos.core.stats import bucket
+from loadchaos.load.wire import answer_checks
 from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.load.wire.http1 import ResponseParser
 from loadchaos.load.wire.outcome import (
@@ -300,7 +301,13 @@ class Exchange:
             self._finish("hung_up", "")
         now = time.monotonic_ns()
         decisive = self._outcome_events(now)
+        wrong = (
+            answer_checks.wrong_parts(self.answer) if self.answer is not None and decisive[0].outcome == "ok" else ()
+        )
+        if wrong:
+            decisive = [OutcomeEvent("wrong_output", wrong[0]["text"])]
         first, *others = decisive
+        wrong = wrong or answer_checks.part_of_event(first)
         a = self.answer
         error = first.text[:MAX_ERROR_CHARS] if first.outcome != "ok" else ""
         return Reply(
@@ -327,6 +334,9 @@ class Exchange:
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
             text=a.text if a else "",
+            wrong=wrong,
+            signs=answer_checks.signs(a) if a is not None and first.outcome == "ok" else (),
+            text_ratio=answer_checks.text_ratio(a.text) if a is not None and first.outcome == "ok" else None,
         )
 
     # ---- inside ----

@@ -15,6 +15,7 @@ import orjson
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.slotted import slotted_dataclass
+from loadchaos.load.wire.contract import AnswerContract
 
 End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "not_http"]
 """How the exchange ended: the body ended as promised (`complete`); the connection was closed or reset before
@@ -23,6 +24,7 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 MAX_ERROR_CHARS = 4000
 TEXT_AFTER_DONE = "text follows the [DONE] of its answer"
 TEXT_OF_OTHER_AFTER_DONE = "text of another answer follows the [DONE]"
+WORD_OF_ANOTHER = "the word of another request is in the answer"
 TEXT_AFTER_FINISH = "text follows the finish_reason of its answer"
 """Error texts of outcome `wrong_output`. The text itself is the model's, which is no evidence."""
 _NO_CODE = (None, "", 0, "0")
@@ -44,6 +46,8 @@ class OutcomeRules:
         sends_done: Streams end with `data: [DONE]`.
         allow_empty: An answer without a token is correct.
         foreign_nonce: Finds a word of another request in the answer's text; None where there is none.
+        contract: Rules that the answer's content must obey.
+        answers: Choices that were requested; None: unknown.
     """
 
     validation: Sequence[Pattern[str]] = ()
@@ -53,9 +57,13 @@ class OutcomeRules:
     sends_done: bool = True
     allow_empty: bool = False
     foreign_nonce: Callable[[str], str | None] | None = None
+    contract: AnswerContract | None = None
+    answers: int | None = None
 
-    def with_nonce_check(self, foreign_nonce: Callable[[str], str | None]) -> OutcomeRules:
-        """Copy the rules with the nonce check of one request."""
+    def for_request(
+        self, foreign_nonce: Callable[[str], str | None], contract: AnswerContract | None, answers: int | None
+    ) -> OutcomeRules:
+        """Copy the rules with the checks of one request."""
         return OutcomeRules(
             self.validation,
             self.shed,
@@ -64,6 +72,8 @@ class OutcomeRules:
             self.sends_done,
             self.allow_empty,
             foreign_nonce,
+            contract,
+            answers,
         )
 
 

@@ -106,6 +106,12 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
     }
     if request.image_file:
         row["image_file"] = request.image_file
+    if reply.wrong:
+        row["wrong"] = reply.wrong
+    if reply.signs:
+        row["signs"] = reply.signs
+    if reply.text_ratio is not None:
+        row["text_ratio"] = reply.text_ratio
     return row
 
 

@@ -21,7 +21,7 @@ from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
-from loadchaos.load.worker.nonces import NonceHistory
+from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
@@ -108,8 +108,8 @@ class WorkerPlan:
         self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = outcome_rules(dialect)
-        self._nonces = NonceHistory()
         self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
+        self._secrets = SecretWords(facts.text, self.seed, self._id_prefix)
         given: Mapping[str, str] = plan.get("headers") or {}
         header_dict = headers_from_plan(given, plan.get("api_key_env"), env)
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
@@ -167,7 +167,8 @@ class WorkerPlan:
             request_id.encode(),
             content_length(request.body),
         )
-        rules = self._rules.with_nonce_check(self._nonces.checker(request.nonce))
+        check = self._secrets.checker(request.owner)
+        rules = self._rules.for_request(check, request.contract, request.answers)
         return WireRequest(request, head, rules, self.limits, BEHAVIOURS[step.behaviour].FRESH, request_id)
 
     def pipelined(self, first: WireRequest) -> list[WireRequest]:

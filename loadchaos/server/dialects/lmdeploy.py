@@ -198,6 +198,7 @@ LMDEPLOY = Dialect(
     admin={operation.name: operation for operation in _OPERATIONS},
     context_fits=False,
     exact_output={"ignore_eos": "true", "min_new_tokens": "tokens"},
+    regex_field="response_format",
     metrics_refresh_s=10.0,  # its scheduler gauges: read in the sources, and seen live
     process_roles=(
         (re.compile(r"MPEngine|mp_engine"), "engine_core"),

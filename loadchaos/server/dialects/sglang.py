@@ -71,6 +71,8 @@ SGLANG = Dialect(
     metrics=_METRICS,
     admin={operation.name: operation for operation in _OPERATIONS},
     exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
+    regex_field="regex",
+    guides_tools=True,
     process_roles=(
         (re.compile(r"sglang::scheduler"), "engine_core"),
         (re.compile(r"sglang::detokenizer|sglang::data_parallel"), "worker"),

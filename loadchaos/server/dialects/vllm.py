@@ -217,6 +217,8 @@ VLLM = Dialect(
     development_gate=DEVELOPMENT_GATE,
     development_path="/reset_mm_cache",
     exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
+    regex_field="structured_outputs",
+    guides_tools=True,
     process_roles=(
         (re.compile(r"EngineCore"), "engine_core"),
         (re.compile(r"VLLM::Worker|VllmWorker|ray::RayWorker"), "worker"),
@@ -224,7 +226,15 @@ VLLM = Dialect(
     ),
     # /health only logged a dead engine before 0.9 and said 200 until the process was gone.
     eras=(
-        Era("0.9", {"health_knows_death": False, "development_path": "/reset_prefix_cache"}),
+        Era(
+            "0.9",
+            {
+                "health_knows_death": False,
+                "development_path": "/reset_prefix_cache",
+                "regex_field": "guided_regex",
+            },
+        ),
+        Era("0.11", {"development_path": "/reset_prefix_cache", "regex_field": "guided_regex"}),
         Era("0.11.2", {"development_path": "/reset_prefix_cache"}),
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
 from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.sockets import Origin, Slot
@@ -117,6 +118,28 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("too_long_in_stream", [True], "rejected"),
     ("too_long_after_tokens", [True], "stream_error"),
     ("foreign_nonce", [True], "wrong_output"),
+    ("two_done", [True], "wrong_output"),
+    ("total_is_not_the_sum", [True], "wrong_output"),
+    ("more_reasoning_than_completion", [True], "wrong_output"),
+    ("choice_that_was_not_requested", [True], "wrong_output"),
+    ("numbered_chunks", [True], "ok"),
+    ("numbered_chunk_missing", [True], "wrong_output"),
+    ("numbered_chunk_repeated", [True], "wrong_output"),
+    ("chunk_with_another_id", [True], "ok"),
+    ("schema_obeyed", [True], "ok"),
+    ("schema_violated", [True], "wrong_output"),
+    ("schema_answer_is_no_json", [True], "wrong_output"),
+    ("schema_answer_cut_by_length", [True], "ok"),
+    ("whole_schema_violated", [False], "wrong_output"),
+    ("tools_obeyed", [True], "ok"),
+    ("tools_arguments_violated", [True], "wrong_output"),
+    ("tools_unknown", [True], "wrong_output"),
+    ("tools_not_called", [True], "wrong_output"),
+    ("tools_begin_at_call_1", [True], "wrong_output"),
+    ("replacement_character", [True], "ok"),
+    ("exclamation_marks", [True], "ok"),
+    ("one_token_repeated", [True], "ok"),
+    ("fewer_logprobs_than_tokens", [True], "ok"),
     ("gzip", [True], "ok"),
     ("event_of_4_mb", [True], "ok"),
     ("event_without_end", [True], "protocol_error"),
@@ -198,6 +221,12 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("closed_while_idle", [True], "ok"),
     ("whole_closed_while_idle", [False], "ok"),
 ]
+_A_NUMBER = SchemaRule({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+CONTRACTS = {
+    "schema_": AnswerContract(_A_NUMBER),
+    "tools_": AnswerContract(tools={"look_up": _A_NUMBER}, must_call=True),
+}
+"""Contracts of the modes whose names hold these words."""
 SHORT = WireTimeouts(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
 _NOTED = ("no_text", "thin_text", "extra_chunks", "usage_missing")
 """Details of an ok answer that the analysis judges over all answers (docs/outcomes.md)."""
@@ -220,7 +249,11 @@ def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") ->
 
     The timeouts are short where silence is expected, and foreign nonces are searched for.
     """
-    judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
+    judged_by = rules(
+        foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None,
+        contract=next((contract for begin, contract in CONTRACTS.items() if begin in mode), None),
+        answers=2,
+    )
     limits = SHORT if expected == "stalled" else WireTimeouts()
     slot = Slot(Origin(server.url(mode)))
     if mode in KEPT_ALIVE:
@@ -248,7 +281,8 @@ def render() -> str:
 
 
 def _error_cell(reply: Reply) -> str:
-    notes = [f"`{name}`" for name in _NOTED if name in reply.detail] if reply.outcome == "ok" else []
+    notes = [f"`{name}`" for name in (*_NOTED, *reply.signs) if name in {*reply.detail, *reply.signs}]
+    notes = list(dict.fromkeys(notes)) if reply.outcome == "ok" else []
     if notes:
         return f"noted: {', '.join(notes)}"
     text = " ".join((reply.error or "").split())

@@ -37,6 +37,13 @@ def error(message: str, code: object = 500, kind: str = "InternalServerError") -
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+def tool_call(name: str, *arguments: str, index: int = 0) -> list[bytes]:
+    """Frames of a tool call: its name, then its arguments piece by piece."""
+    head = {"index": index, "id": "call-1", "type": "function", "function": {"name": name, "arguments": ""}}
+    pieces = [{"index": index, "function": {"arguments": piece}} for piece in arguments]
+    return [frame(delta(tool_calls=[call])) for call in (head, *pieces)]
+
+
 ROLE = frame(delta(role="assistant", content=""))
 TOKENS = b"".join(frame(delta(content=t)) for t in ("Hel", "lo", "!"))
 USAGE = {
@@ -267,6 +274,43 @@ MODES: dict[str, bytes | Callable[[Peer], None]] = {
     "code_429_in_stream": stream(frame(error("slow down", 429, "RateLimit")), DONE),
     "too_long_in_stream": stream(frame(error(TOO_LONG, 400, "BadRequestError")), DONE),
     "too_long_after_tokens": stream(ROLE, TOKENS, frame(error(TOO_LONG, 400, "BadRequestError")), DONE),
+    "two_done": stream(*GOOD, DONE),
+    "total_is_not_the_sum": stream(ROLE, TOKENS, STOP, frame({"choices": [], "usage": {**USAGE, "total_tokens": 21}}), DONE),
+    "more_reasoning_than_completion": stream(
+        ROLE, TOKENS, STOP,
+        frame({"choices": [], "usage": {**USAGE, "completion_tokens_details": {"reasoning_tokens": 197}}}), DONE,
+    ),
+    "choice_that_was_not_requested": stream(
+        ROLE, frame({"choices": [{"index": 5, "delta": {"content": "x"}, "finish_reason": "stop"}]}), *TAIL
+    ),
+    "numbered_chunks": stream(*(frame({**delta(content="x"), "sequence_number": n}) for n in (4, 5, 6)), *TAIL),
+    "numbered_chunk_missing": stream(*(frame({**delta(content="x"), "sequence_number": n}) for n in (4, 6)), *TAIL),
+    "numbered_chunk_repeated": stream(*(frame({**delta(content="x"), "sequence_number": n}) for n in (4, 5, 5)), *TAIL),
+    "chunk_with_another_id": stream(
+        ROLE, TOKENS, frame({**delta(content="x"), "id": "chatcmpl-8"}), *TAIL
+    ),
+    "schema_obeyed": stream(ROLE, frame(delta(content='{"a":')), frame(delta(content="1}")), *TAIL),
+    "schema_violated": stream(ROLE, frame(delta(content='{"a":')), frame(delta(content='"1"}')), *TAIL),
+    "schema_answer_is_no_json": stream(ROLE, frame(delta(content='{"a":')), frame(delta(content='{"a":1}')), *TAIL),
+    "schema_answer_cut_by_length": stream(
+        ROLE, frame(delta(content='{"a":')), frame(delta(finish="length")), USAGE_CHUNK, DONE
+    ),
+    "whole_schema_violated": plain(whole('{"a": "1"}')),
+    "tools_obeyed": stream(ROLE, *tool_call("look_up", '{"a":', "1}"), frame(delta(finish="tool_calls")), USAGE_CHUNK, DONE),
+    "tools_arguments_violated": stream(
+        ROLE, *tool_call("look_up", "{", "}"), frame(delta(finish="tool_calls")), USAGE_CHUNK, DONE
+    ),
+    "tools_unknown": stream(ROLE, *tool_call("delete", "{", "}"), frame(delta(finish="tool_calls")), USAGE_CHUNK, DONE),
+    "tools_not_called": stream(*GOOD),
+    "tools_begin_at_call_1": stream(
+        ROLE, *tool_call("look_up", '{"a":', "1}", index=1), frame(delta(finish="tool_calls")), USAGE_CHUNK, DONE
+    ),
+    "replacement_character": stream(ROLE, frame(delta(content="\ufffd\ufffd")), *TAIL),
+    "exclamation_marks": stream(ROLE, *[frame(delta(content="!!"))] * 20, *TAIL),
+    "one_token_repeated": stream(ROLE, *[frame(delta(content=" l"))] * 40, *TAIL),
+    "fewer_logprobs_than_tokens": stream(
+        ROLE, frame({"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [{}]}}]}), *TAIL
+    ),
     "foreign_nonce": stream(ROLE, frame(delta(content="the word is zebra-17")), *TAIL),
     "gzip": plain(gzip.compress(b"".join(GOOD)), kind="text/event-stream", extra="Content-Encoding: gzip\r\n"),
     "until_close": then(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(GOOD), close),

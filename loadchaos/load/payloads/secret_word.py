@@ -1,0 +1,151 @@
+"""Secret words: words at the begin of a prompt that name its request.
+
+The code is keyed with the seed of the run, so that every worker can read the secret word of a request of any other
+worker. It has 60 bits: 40 name the owner (a request, or all turns of a conversation), 20 check it. It is written in words
+of measured cost, so that the prompt's length stays exact. A marker of three words follows it: a search for the marker
+finds it, and prompts differ from their first word on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from loadchaos.core import rng as draws
+
+_OWNER_BITS, _CHECK_BITS = 40, 20
+_CODE_BITS = _OWNER_BITS + _CHECK_BITS
+_MASK = (1 << _CODE_BITS) - 1
+_CHECK_MASK = (1 << _CHECK_BITS) - 1
+_CONVERSATION = 1 << (_OWNER_BITS - 1)
+_FACTOR = 0xBF58476D1CE4E5B | 1
+_INVERSE = pow(_FACTOR, -1, 1 << _CODE_BITS)
+_TABLE_BITS = 10
+_MOST_FOUND = 20
+
+Word = tuple[str, int]
+"""A word with its leading blank, and its tokens."""
+
+
+def of_request(index: int) -> int:
+    """Return the owner of a request's secret word."""
+    return index & (_CONVERSATION - 1)
+
+
+def of_conversation(traffic_seed: int, phase: int, number: int) -> int:
+    """Return the owner of the word that a conversation's turns share."""
+    return _CONVERSATION | (traffic_seed & 0x7F) << 32 | (phase & 0xFF) << 24 | number & 0xFFFFFF
+
+
+def owner_text(owner: int, id_prefix: str) -> str:
+    """Name an owner: the request id `lc-<id_prefix>-17`, or its conversation."""
+    if owner & _CONVERSATION:
+        return f"conversation {owner & 0xFFFFFF} of phase {owner >> 24 & 0xFF}"
+    return f"lc-{id_prefix}-{owner}"
+
+
+def encode(owner: int, seed: int) -> int:
+    """Make the code of an owner: 60 bits that look random."""
+    mask, prefix = _keys(seed)
+    code = (owner << _CHECK_BITS | draws.hash_step(prefix, owner) & _CHECK_MASK) ^ mask
+    code = (code ^ code >> 30) * _FACTOR & _MASK
+    code = (code ^ code >> 30) * _FACTOR & _MASK
+    return code ^ code >> 30
+
+
+def decode(code: int, seed: int) -> int | None:
+    """Return the owner of a code; None if no owner of this run has it."""
+    code ^= code >> 30
+    for _ in range(2):
+        code = code * _INVERSE & _MASK
+        code ^= code >> 30
+    mask, prefix = _keys(seed)
+    owner, check = divmod(code ^ mask, 1 << _CHECK_BITS)
+    return owner if check == draws.hash_step(prefix, owner) & _CHECK_MASK else None
+
+
+@functools.lru_cache(maxsize=16)
+def _keys(seed: int) -> tuple[int, int]:
+    """Return the mask of a run's codes, and the hash that begins their checks."""
+    return draws.hash64(seed, 31) & _MASK, draws.hash_prefix(seed, 37)
+
+
+class Alphabet:
+    """Words that write codes: cheap ones, none the begin or end of another.
+
+    `bits` are those of one word; 0 where there are too few words for a code.
+    """
+
+    def __init__(self, words: Sequence[Word]) -> None:
+        chosen = _distinct(words)
+        self.bits = max(len(chosen), 1).bit_length() - 1
+        letters = chosen[: 1 << self.bits]
+        self._values = {word: n for n, (word, _) in enumerate(letters)}
+        self._lengths = sorted({len(word) for word, _ in letters})
+        if not self.bits:
+            return
+        first, second = letters[:2]
+        self.marker = first[0] + second[0] + first[0]
+        self._marker_tokens = 2 * first[1] + second[1]
+        self._joined = max(1, _TABLE_BITS // self.bits)
+        self._size = self.bits * self._joined
+        self._table: list[Word] = [("", 0)]
+        for _ in range(self._joined):  # letters of a group of bits: a code takes few look-ups
+            self._table = [(head + word, cost + more) for head, cost in self._table for word, more in letters]
+
+    def write(self, code: int, available: int) -> Word | None:
+        """Write code and marker; None without a code or enough tokens."""
+        if not self.bits:
+            return None
+        parts, used = [], self._marker_tokens
+        for shift in range(0, _CODE_BITS, self._size):
+            text, cost = self._table[(code >> shift) & ((1 << self._size) - 1)]
+            parts.append(text)
+            used += cost
+        parts.append(self.marker)
+        return ("".join(parts), used) if used <= available else None
+
+    def read(self, text: str, seed: int) -> list[int]:
+        """Find the owners of all codes in a text."""
+        found: list[int] = []
+        at = text.find(self.marker) if self.bits else -1
+        while at >= 0 and len(found) < _MOST_FOUND:
+            owner = self._owner_before(text, at, seed)
+            if owner is not None:
+                found.append(owner)
+            at = text.find(self.marker, at + 1)
+        return found
+
+    def _owner_before(self, text: str, at: int, seed: int) -> int | None:
+        code = 0
+        groups = -(-_CODE_BITS // self._size)
+        for _ in range(groups):
+            group = 0
+            for place in range(self._joined):
+                letter = next((w for n in self._lengths if (w := text[max(0, at - n) : at]) in self._values), None)
+                if letter is None:
+                    return None
+                group |= self._values[letter] << (place * self.bits)
+                at -= len(letter)
+            code = code << self._size | group
+        return decode(code, seed) if code <= _MASK else None
+
+
+def _distinct(words: Sequence[Word]) -> list[Word]:
+    """Choose words of which none begins or ends another, cheap ones first."""
+    chosen: list[Word] = []
+    for word, cost in sorted(dict.fromkeys(words), key=lambda one: one[1]):
+        if word.strip() and not any(_overlap(word, other) for other, _ in chosen):
+            chosen.append((word, cost))
+    return chosen
+
+
+def _overlap(word: str, other: str) -> bool:
+    short, long = sorted((word, other), key=len)
+    return long.startswith(short) or long.endswith(short)
+
+
+@functools.lru_cache(maxsize=16)
+def alphabet(words: tuple[Word, ...]) -> Alphabet:
+    """Make the alphabet of a server's words."""
+    return Alphabet(words)

@@ -1,0 +1,121 @@
+"""Check the content of a complete answer: usage, stream, contract, text.
+
+`wrong_parts` are contradictions that no right answer has. `signs` are properties that a right answer may have, such as
+a text that repeats itself: the analysis compares their share with that of idle answers. Sans-I/O.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+
+from loadchaos.core.ledger.rows import WrongPart
+from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.outcome import WORD_OF_ANOTHER, OutcomeEvent
+
+_EXCERPT = 400
+_WINDOW = 256
+_MOST_WINDOWS = 6
+_BANGS = "!" * 24
+_RUN = 24
+SIGNS = {
+    "replacement_character": "the text holds U+FFFD",
+    "repeated_token": f"one chunk came {_RUN} times in a row",
+    "exclamation_run": f"{len(_BANGS)} exclamation marks follow each other",
+    "no_text": "there is no text, though tokens are counted",
+    "logprob_count": "there are more or fewer log probabilities than tokens",
+    "chunk_id_changes": "the id changes from chunk to chunk",
+}
+"""Names of signs, with their meaning."""
+
+
+def wrong_parts(answer: Completion) -> list[WrongPart]:
+    """Find contradictions in a complete answer."""
+    found: list[WrongPart] = []
+    if answer.second_done:
+        found.append({"id": "second_done", "text": "a second [DONE] follows the first"})
+    if answer.disorder:
+        found.append({"id": "stream_out_of_order", "text": answer.disorder[0]})
+    contradiction = _usage_contradiction(answer)
+    if contradiction:
+        found.append({"id": "usage_contradicts", "text": contradiction})
+    contract = answer.rules.contract
+    if contract is not None:
+        for text, calls, reason in answer.contents():
+            violation = None if reason == "length" else contract.violation(text, calls)
+            if violation is not None:
+                found.append(
+                    {
+                        "id": "schema_violated",
+                        "text": f"the answer violates its schema: {violation.text[:_EXCERPT]}",
+                        "expected": violation.expected[:_EXCERPT],
+                        "got": violation.got[:_EXCERPT],
+                    }
+                )
+    return found
+
+
+def part_of_event(event: OutcomeEvent) -> list[WrongPart]:
+    """Make the wrong part of an answer with another request's word."""
+    begin, _, other = event.text.partition(": ")
+    if event.outcome != "wrong_output" or begin != WORD_OF_ANOTHER:
+        return []
+    return [{"id": "answer_of_another_request", "text": event.text, "other": other}]
+
+
+def _usage_contradiction(answer: Completion) -> str:
+    """Describe a usage that contradicts itself; empty if it does not."""
+    prompt, completion = answer.prompt_tokens, answer.completion_tokens
+    total = (answer.usage or {}).get("total_tokens")
+    if completion is None:
+        return ""
+    if prompt is not None and isinstance(total, int) and total != prompt + completion:
+        return (
+            f"the usage contradicts itself: {prompt} prompt + {completion} completion tokens are not {total} in total"
+        )
+    reasoning = answer.reasoning_tokens()
+    if reasoning > completion:
+        return f"the usage contradicts itself: {reasoning} reasoning tokens of {completion} completion tokens"
+    return ""
+
+
+def signs(answer: Completion) -> list[str]:
+    """List the signs of an answer, by their names in `SIGNS`."""
+    found = []
+    text, tokens = answer.text, answer.completion_tokens
+    if "\ufffd" in text:
+        found.append("replacement_character")
+    if _BANGS in text:
+        found.append("exclamation_run")
+    if len(answer.texts) >= _RUN and _longest_run(answer.texts) >= _RUN:
+        found.append("repeated_token")
+    if not text and not answer.has_calls and (tokens or 0) > 1:
+        found.append("no_text")
+    if answer.logprob_entries is not None and tokens is not None and answer.logprob_entries != tokens:
+        found.append("logprob_count")
+    if answer.id_changes:
+        found.append("chunk_id_changes")
+    return found
+
+
+def _longest_run(pieces: list[str]) -> int:
+    """Length of the longest run of equal pieces."""
+    if len(set(pieces)) > len(pieces) - _RUN + 1:
+        return 1  # so many different pieces leave no room for a run
+    longest = run = 1
+    for before, piece in itertools.pairwise(pieces):
+        run = run + 1 if piece == before else 1
+        longest = max(longest, run)
+    return longest
+
+
+def text_ratio(text: str) -> float | None:
+    """Lowest compressed size of a window of the text, relative to its size.
+
+    About 0.6 for prose, below 0.1 for one repeated word. None for a text shorter than a window.
+    """
+    if len(text) < _WINDOW:
+        return None
+    step = max(_WINDOW, (len(text) - _WINDOW) // max(1, _MOST_WINDOWS - 1))
+    pieces = [text[at : at + _WINDOW].encode("utf-8", "replace") for at in range(0, len(text) - _WINDOW + 1, step)]
+    return round(min(len(zlib.compress(piece, 1)) / len(piece) for piece in pieces), 3)

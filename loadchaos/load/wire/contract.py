@@ -1,0 +1,115 @@
+"""Contract of an answer: the schema, regex, choices or tools it must obey.
+
+A payload makes the contract from the same fields that it sends. An answer with finish_reason length is not held to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+Schema = dict[str, Any]
+
+
+class Violation(NamedTuple):
+    """A broken rule: the place in the answer, the rule and what stood there."""
+
+    text: str
+    expected: str
+    got: str
+
+
+class ToolCall(NamedTuple):
+    """A tool call as the stream brought it: name and joined arguments."""
+
+    name: str
+    arguments: str
+
+
+class SchemaRule:
+    """A JSON schema, ready to check answers.
+
+    Raises ValueError for a schema that jsonschema refuses.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        # Imported here: only structured answers need it, and its import takes 0.1 s.
+        import jsonschema
+        from jsonschema.exceptions import SchemaError
+        from jsonschema.validators import validator_for
+
+        kind = validator_for(schema, default=jsonschema.Draft202012Validator)
+        try:
+            kind.check_schema(schema)
+        except SchemaError as e:
+            raise ValueError(f"no valid JSON schema: {e.json_path}: {e.message}") from e
+        self._best_match = jsonschema.exceptions.best_match
+        self._validator = kind(schema)
+
+    def violation(self, text: str) -> Violation | None:
+        """Check a JSON text."""
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as e:
+            return Violation(f"$: not JSON: {e}", "JSON that follows the schema", text)
+        if self._validator.is_valid(value):
+            return None
+        error = self._best_match(self._validator.iter_errors(value))
+        rule = orjson.dumps({str(error.validator): error.validator_value}, default=str).decode()
+        return Violation(f"{error.json_path}: {error.message}", rule, text)
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a regex. Raises ValueError for an invalid one."""
+    try:
+        return re.compile(pattern)
+    except re.error as e:
+        raise ValueError(f"no valid regex: {pattern!r}: {e}") from e
+
+
+@dataclass(frozen=True)
+class AnswerContract:
+    """Rules of one kind of request.
+
+    Attributes:
+        content: rule of the text.
+        tools: rule of the arguments by the name of a tool.
+        must_call: an answer without a tool call breaks the contract.
+    """
+
+    content: SchemaRule | None = None
+    regex: re.Pattern[str] | None = None
+    choices: frozenset[str] = frozenset()
+    tools: Mapping[str, SchemaRule] = field(default_factory=dict)
+    must_call: bool = False
+
+    def violation(self, text: str, calls: Sequence[ToolCall]) -> Violation | None:
+        """Check one choice of an answer."""
+        if self.tools:
+            return self._of_calls(text, calls)
+        if calls:
+            return None  # the contract of the text does not hold for a call
+        if self.content is not None:
+            return self.content.violation(text)
+        if self.regex is not None and self.regex.fullmatch(text) is None:
+            return Violation("the text does not match the regex", self.regex.pattern, text)
+        if self.choices and text.strip() not in self.choices:
+            return Violation("the text is none of the choices", ", ".join(sorted(self.choices)), text)
+        return None
+
+    def _of_calls(self, text: str, calls: Sequence[ToolCall]) -> Violation | None:
+        known = ", ".join(self.tools)
+        if not calls and self.must_call:
+            return Violation("no tool was called", f"a call of {known}", text)
+        for n, call in enumerate(calls):
+            rule = self.tools.get(call.name)
+            if rule is None:
+                return Violation(f"tool_calls[{n}]: no tool has this name", known, call.name)
+            found = rule.violation(call.arguments)
+            if found is not None:
+                return Violation(f"tool_calls[{n}].arguments {found.text}", found.expected, found.got)
+        return None

@@ -1,0 +1,156 @@
+"""Contracts of answers: schema, regex, choices, tools."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from loadchaos.core.model import Facts
+from loadchaos.load.payloads import build, requests_file, structured, tools
+from loadchaos.load.wire.answer_checks import _longest_run, text_ratio
+from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall
+from tests.load.payloads.conftest import facts, step
+
+__all__ = ["facts", "step"]
+PERSON = SchemaRule(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 4},
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "where"),
+    [
+        ('{"name": "Ann"}', None),
+        ('\n {"tags": ["a"], "name": ""}\n', None),
+        ('{"name": "Annabel"}', "$.name"),
+        ('{"name": "Ann", "tags": ["a", "c"]}', "$.tags[1]"),
+        ('{"name": "Ann", "age": 3}', "$"),
+        ('{"tags": []}', "$"),
+        ('{"name": "An', "$: not JSON"),
+        ("", "$: not JSON"),
+    ],
+)
+def test_schema_violation_names_the_instance_path(answer: str, where: str | None) -> None:
+    found = AnswerContract(PERSON).violation(answer, [])
+    assert (found is None) == (where is None)
+    assert found is None or found.text.startswith(f"{where}:")
+
+
+def test_regex_and_choices_hold_for_the_whole_text() -> None:
+    regex = AnswerContract(regex=re.compile(r"[ab]+"))
+    assert regex.violation("abba", []) is None
+    assert regex.violation("abba!", []) is not None
+    choices = AnswerContract(choices=frozenset({"yes", "no"}))
+    assert choices.violation("yes", []) is None
+    assert choices.violation("yes, of course", []) is not None
+
+
+def test_tool_arguments_are_checked_with_the_schema_of_their_tool() -> None:
+    contract = AnswerContract(tools={"person": PERSON}, must_call=True)
+    assert contract.violation("", [ToolCall("person", '{"name": "Ann"}')]) is None
+    wrong = contract.violation("", [ToolCall("person", '{"name": "Ann"}'), ToolCall("person", '{"name": 1}')])
+    assert wrong is not None
+    assert wrong.text.startswith("tool_calls[1].arguments $.name:")
+    assert contract.violation("text", []) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"json_schema": {"type": "objet"}}, "no valid JSON schema: \\$.type"),
+        ({"json_schema": {"type": "string", "pattern": "(["}}, "no valid JSON schema: \\$.pattern"),
+        ({"regex": "(["}, "no valid regex"),
+        ({"regex": "a", "choices": ["a"]}, "one of json_schema, regex and choices"),
+    ],
+)
+def test_rule_that_cannot_be_checked_is_refused_before_the_load(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        structured.Options.model_validate(options)
+
+
+@pytest.mark.parametrize("kind", ["small", "deep", "wide", "choice"])
+def test_structured_payload_checks_the_schema_that_it_sends(kind: str, facts: Facts, step: Any) -> None:
+    request = build(step({"structured": structured.Options.model_validate({"json_schema": kind})}), facts)
+    sent = orjson.loads(request.body)["response_format"]["json_schema"]["schema"]
+    assert request.contract.content._validator.schema == sent
+    assert request.contract.violation("[]", []) is not None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "version", "fields"),
+    [
+        ("vllm", "0.32.0", {"structured_outputs": {"regex": "a\\ b|c"}}),
+        ("vllm", "0.10.2", {"guided_regex": "a\\ b|c"}),
+        ("sglang", None, {"regex": "a\\ b|c"}),
+        ("lmdeploy", "0.18.0", {"response_format": {"type": "regex_schema", "regex_schema": "a\\ b|c"}}),
+    ],
+)
+def test_choices_are_asked_for_as_each_server_takes_them(
+    dialect: str,
+    version: str | None,
+    fields: dict[str, Any],
+    facts: Facts,
+    step: Any,
+) -> None:
+    options = structured.Options.model_validate({"choices": ["a b", "c"]})
+    request = build(step({"structured": options}), replace(facts, dialect=dialect, version=version))
+    assert fields.items() <= orjson.loads(request.body).items()
+    assert request.contract.violation("a b", []) is None
+    assert request.contract.violation("a", []) is not None
+
+
+@pytest.mark.parametrize(("choice", "held"), [("auto", 0), ("none", 0), ("named", 1), ("required", 3)])
+def test_tools_are_held_to_their_schema_where_a_call_is_required(
+    choice: str,
+    held: int,
+    facts: Facts,
+    step: Any,
+) -> None:
+    request = build(step({"tools": tools.Options.model_validate({"count": 3, "choice": choice})}), facts)
+    assert len(request.contract.tools if request.contract else ()) == held
+
+
+def test_request_of_a_file_is_held_to_its_own_schema() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "integer"}}}
+    held = requests_file._contract({"response_format": form})
+    assert held is not None
+    assert held.violation('"text"', []) is not None
+    assert requests_file._contract({"guided_choice": ["a"]}) == AnswerContract(choices=frozenset({"a"}))
+    assert requests_file._contract({"structured_outputs": {"regex": "(["}}) is None
+    assert requests_file._contract({}) is None
+
+
+def test_text_ratio_of_repetition_is_far_below_that_of_prose() -> None:
+    prose = (
+        "A request is answered when every choice has its finish reason and the stream ends as the protocol says it "
+        "must. Nothing that follows can mend what was broken before, and nothing that came before proves the rest of it, "
+        "so each part is judged by what arrived on the wire and by the time at which it came to us from the server."
+    )
+    low, high = text_ratio("la " * 200), text_ratio(prose)
+    assert low is not None
+    assert high is not None
+    assert low < 0.15 < 0.5 < high
+    assert text_ratio("short") is None
+    mixed = text_ratio(prose * 3 + "!" * 600)
+    assert mixed is not None
+    assert mixed < 0.15, "the worst window counts"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "longest"), [(["a"] * 40, 40), ([str(i) for i in range(60)], 1), (["x", *["a"] * 30, "y"], 30)]
+)
+def test_longest_run_counts_equal_pieces_in_a_row(pieces: list[str], longest: int) -> None:
+    assert _longest_run(pieces) == longest
