@@ -11,7 +11,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import group
-from loadchaos.analysis.classify.last_words import Candidate, LastWords, is_suspicious, says_error
+from loadchaos.analysis.classify.last_words import (
+    QUIET_LEVELS,
+    Candidate,
+    LastWords,
+    is_suspicious,
+    rank_of,
+    says_error,
+)
 from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
@@ -158,7 +165,7 @@ class Classifier:
         if not state.served and (_ANSWERED in line or "Avg prompt throughput" in line or "Decode batch" in line):
             state.starting, state.served = False, True
         idle = not state.open and line_no > state.attend_until
-        if idle and not self._signatures.may_match(line) and not is_suspicious(line):
+        if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return []  # nine lines in ten end here
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns, strip_prefixes(before).text)
@@ -369,22 +376,21 @@ class Classifier:
         if any(m.role in ("cause", "echo") for m in found):
             trace.named = True
         elif trace.exception and not trace.named:
-            unknown = self._unknown(line, position, trace)
-            unknown.loud = (
-                trace.loud and trace.exception not in _ENDINGS and not self._signatures.is_harmless(line.text)
-            )
+            harmless = trace.exception in _ENDINGS or self._signatures.is_harmless(line.text)
+            unknown = self._unknown(line, position, trace, harmless=harmless)
             found.append(unknown)
-            self._keep_exception(trace, line, position)
+            if not harmless and not trace.warned:
+                self._keep_exception(line, position)
         return found
 
-    def _unknown(self, line: LogLine, position: _Position, trace: Trace) -> Match:
+    def _unknown(self, line: LogLine, position: _Position, trace: Trace, *, harmless: bool) -> Match:
         """Match of an exception that no signature knows, with its place."""
-        place = self._signatures.place(line.text, [frame.text for frame in trace.frames])
+        place = None if harmless else self._signatures.place(line.text, [frame.text for frame in trace.frames])
         signature = UNKNOWN
         if place is not None:
             signature = replace(place, title=f"{place.title}: {UNKNOWN.title}", role="cause", severity=UNKNOWN.severity)
         match = self._match(signature, None, line, position, trace)
-        match.unknown = True
+        match.unknown, match.loud = True, trace.loud and not harmless
         return match
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
@@ -412,10 +418,8 @@ class Classifier:
             state.attend_until = max(state.attend_until, line_no + _INTRO)
         return found
 
-    def _keep_exception(self, trace: Trace, line: LogLine, position: _Position) -> None:
+    def _keep_exception(self, line: LogLine, position: _Position) -> None:
         """Keep an unknown exception as a candidate for a death."""
-        if trace.exception in _ENDINGS or trace.warned or self._signatures.is_harmless(line.text):
-            return
         text = LogLine(line.text, line.writer)
         word = self.last_words.feed(text, position.source, position.line_no, position.at_ns)
         if word is not None:
@@ -423,7 +427,9 @@ class Classifier:
 
     def _listen(self, writer: _Writer, line: LogLine, position: _Position) -> None:
         """Keep a line that no rule knows as a candidate for the cause of a death."""
-        if line.level not in _ERRORS and not is_suspicious(line.text):
+        if line.level in QUIET_LEVELS or (line.level not in _ERRORS and not is_suspicious(line.text)):
+            return
+        if not rank_of(line)[0]:
             return
         if self._signatures.ignored(line.text) or self._signatures.is_harmless(line.text):
             return

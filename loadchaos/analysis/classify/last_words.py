@@ -29,8 +29,8 @@ _S = 1_000_000_000
 _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 
 _SIGNS = (
-    "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "ailed", "bort", "illed", "anic", "ermin", "nsupported",
-    "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
+    "rror", "ERR", "FATAL", "atal", "CRITICAL", "xception", "ssert", "failed", "Failed", "FAILED", "bort", "illed", "anic",
+    "ermin", "nsupported", "not support", "annot", "ould not", "nable to", "core dumped", "nvalid", "imed out", "[E]", "[F]",
     "died", "rashed", "nexpectedly",
 )  # fmt: skip
 _GLOG = ("E0", "E1", "F0", "F1")
@@ -55,7 +55,7 @@ _HARMLESS = re.compile(
     r"|errors?[=:] ?(?:0|None|null|\[\]|False)\b|_error['\"]?[=:]|exit_code=0|error_count|errors\.pydantic\.dev"
     r"|See stack trace|please check the stack trace|For debugging consider|might be asynchronously|Compile with `TORCH"
 )
-_QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
+QUIET_LEVELS = ("INFO", "DEBUG", "WARNING")
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ def rank_of(line: LogLine) -> tuple[int, bool]:
     if not text.strip() or text[0] in " \t" or _HARMLESS.search(text[:300]):
         return 0, False
     loud = line.level in ("ERROR", "CRITICAL", "FATAL") or _MARKED.search(text[:120]) is not None
-    if line.level in _QUIET_LEVELS:
+    if line.level in QUIET_LEVELS:
         return 0, False
     if _NATIVE.search(text[:300]):
         return _FATAL, loud

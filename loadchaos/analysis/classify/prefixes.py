@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from loadchaos.analysis.classify.python_stack import HEADER
 
@@ -59,8 +60,7 @@ _FLAT_EXCEPTION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """A log line without its prefixes: text, writer, level, clock, file.
 
     The text keeps its indentation; writer, level and file (the source file that logged it) are "" where unknown.
@@ -76,6 +76,7 @@ class LogLine:
     file: str = ""
 
 
+@lru_cache(maxsize=256)  # the lines of a second share their stamp
 def clock(month_day: str, time: str) -> float:
     """Seconds of `11-20`, `15:53:40`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text, load
-from loadchaos.analysis.classify.signature_file import Signature, SignatureError, build, evaluate
+from loadchaos.analysis.classify.signature_file import WORD, Signature, SignatureError, build, evaluate, words_of
 
 SIGNATURES = load()
 EXAMPLES = [(s, e) for s in SIGNATURES.all for e in s.examples]
@@ -79,3 +79,10 @@ def test_signature_names_an_http_body() -> None:
     assert [f.id for f in classify_text(busy)] == ["http_queue_full"]
     dead = '{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","code":500}}'
     assert [(f.id, f.role) for f in classify_text(dead)] == [("engine_dead_error", "echo")]
+
+
+@pytest.mark.parametrize(
+    "line", ["Caf\u00e9 Killed process 12 (vllm)", "a\udcffKilled,process", "(EngineCore_DP0) _Killed_", ""]
+)
+def test_words_of_a_line_are_those_of_the_index(line: str) -> None:
+    assert {w.decode() for w in words_of(line) if len(w) > 2} == set(WORD.findall(line))
