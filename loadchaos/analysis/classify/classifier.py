@@ -169,6 +169,8 @@ class Classifier:
             return []  # nine lines in ten end here
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns, strip_prefixes(before).text)
+        if HEADER in line and self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0]):
+            return []  # a quoted prompt with a traceback in it
         for text in expand(line):
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue

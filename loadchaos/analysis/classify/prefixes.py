@@ -42,7 +42,8 @@ _STAMP = re.compile(
     r" \[?(?P<vfile>[^\s\[\]:]+)[^\s\[\]]*\] ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
     r"|\d{4}-(?P<ldate>\d\d-\d\d) (?P<ltime>\d\d:\d\d:\d\d)[,.]\d+ - [\w.]+ - (?P<llevel>[A-Z]+) - "
     r"(?:(?P<lfile>\S+):\d+ - )?"
-    r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "  # SGLang
+    r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?:\.\d+)?"  # SGLang
+    r"(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "
     r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"  # uvicorn
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )

@@ -21,7 +21,10 @@ _FAILING = r" ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died une
 _DEAD = "|".join(p.pattern for p in any_server(lambda d: (*d.engine_dead, *d.log_dead)))
 _SHUTDOWN = "|".join(p.pattern for p in any_server(lambda d: d.log_shutdown))
 _TEXTS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHUTDOWN})".encode())
-_QUOTING = re.compile(r"\b(?:prompt|text|messages|input_text)[=:] ?['\"\[]")
+_QUOTING = re.compile(
+    r"\b(?:prompt|text|messages|input_text|response)[=:] ?['\"\[]|\b(?:Receive(?: OpenAI)?|Finish): obj=|\] in=['\"]"
+    r"|\b(?:Received request|Generated response|Request) \S+(?: \(\w+ \w+\))?(?: details)?: |\bresponse_body="
+)
 """A line that logs a request: what it says is the client's text."""
 
 
