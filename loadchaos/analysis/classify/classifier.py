@@ -129,7 +129,12 @@ class _Position:
     state: _Source
     line_no: int
     at_ns: int | None
-    before: str = ""  # the line before
+    before: str = ""  # the raw line before
+
+    @property
+    def text_before(self) -> str:
+        """The line before, without its prefixes. Few signatures ask for it."""
+        return strip_prefixes(self.before).text
 
 
 class Classifier:
@@ -168,7 +173,7 @@ class Classifier:
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return []  # nine lines in ten end here
         found: list[Match] = []
-        position = _Position(source, state, line_no, at_ns, strip_prefixes(before).text)
+        position = _Position(source, state, line_no, at_ns, before)
         if HEADER in line and self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0]):
             return []  # a quoted prompt with a traceback in it
         for text in expand(line):
@@ -451,7 +456,7 @@ class Classifier:
             ]  # command lines contain any text, but begin a life
         found = []
         for signature, hit in hits:
-            if signature.before and not any(p.search(position.before) for p in signature.before):
+            if signature.before and not any(p.search(position.text_before) for p in signature.before):
                 continue
             if signature.role == "fact":
                 state.facts.update({k: v for k, v in hit.groupdict().items() if v is not None})
@@ -479,7 +484,7 @@ class Classifier:
         trace: Trace | None,
     ) -> Match:
         frames: list[Frame] = trace.frames if trace is not None else []
-        hits = [hit, *(p.search(position.before) for p in signature.before)]
+        hits = [hit, *(p.search(position.text_before) for p in signature.before)]
         groups = {k: v for found in hits if found is not None for k, v in found.groupdict().items() if v is not None}
         with_facts = signature.derive or signature.role == "cause"
         hit_in = Hit(
