@@ -147,12 +147,10 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(root, Path(folder) / str(n)) for n in range(max(1, min(workers, len(mutants))))]
-        files = sorted({test.partition("::")[0] for m in mutants for test in m.tests if not m.missing_tests(root)})
         tests = sorted({test for m in mutants for test in m.tests if not m.missing_tests(root)})
         failing: list[str] = []
 
-        def check(copy: Copy, file: str) -> None:
-            chosen = [test for test in tests if test.partition("::")[0] == file]
+        def check(copy: Copy, chosen: Sequence[str]) -> None:
             code, output = copy.pytest(chosen, limit_s * len(chosen))
             if code != _NO_TEST_FAILED:
                 failing.extend(_FAILED.findall(output) or chosen)
@@ -160,16 +158,23 @@ def run(
         results: list[Result] = []
 
         def mutate(copy: Copy, mutant: Mutant) -> None:
-            bad = [*mutant.missing_tests(root), *(t for t in failing if any(t.startswith(own) for own in mutant.tests))]
+            bad = [*mutant.missing_tests(root), *(t for t in failing if _concerns(t, mutant.tests))]
             why = f"its test is missing or fails without the mutant: {bad[0]}" if bad else ""
             result = Result(mutant, "broken", why, 0.0) if why else copy.run(mutant, limit_s)
             results.append(result)
             told(result)
 
-        _share(copies, files, check)
+        _share(copies, [part for n in range(len(copies)) if (part := tests[n :: len(copies)])], check)
         _share(copies, mutants, mutate)
         order = {m.id: n for n, m in enumerate(mutants)}
         return sorted(results, key=lambda r: order[r.mutant.id])
+
+
+def _concerns(failed: str, tests: Sequence[str]) -> bool:
+    """Tell whether a failed test, or a file that cannot be collected, is among the tests."""
+    return any(
+        failed == own or own.startswith(f"{failed}::") or failed.startswith((f"{own}::", f"{own}/")) for own in tests
+    )
 
 
 def _share(copies: Sequence[Copy], work: Sequence[T], do: Callable[[Copy, T], None]) -> None:

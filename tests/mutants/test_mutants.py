@@ -37,10 +37,18 @@ def test_mutants_with_one_id_or_an_unknown_key_are_refused(tmp_path: Path) -> No
         load(tmp_path)
 
 
+@pytest.fixture
+def few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pytest start in a fifth of its time."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p _hypothesis_pytestplugin")
+
+
 def mutant(id_: str, before: str, after: str, test: str = "test_it.py::test_twice") -> Mutant:
     return Mutant(id_, "area", "code_under_test.py", before, after, (test,), f"harm of {id_}")
 
 
+@pytest.mark.usefixtures("few_plugins")
 def test_mutants_are_killed_survive_or_are_broken(tmp_path: Path) -> None:
     tree = {"code_under_test.py": CODE, "test_it.py": TEST, "test_bad.py": BAD}
     for name, text in tree.items():
@@ -68,6 +76,7 @@ def test_mutants_are_killed_survive_or_are_broken(tmp_path: Path) -> None:
     assert "survived: not_noticed (code_under_test.py)\n  harm of not_noticed" in summary(results)
 
 
+@pytest.mark.usefixtures("few_plugins")
 def test_mutants_out_of_time_are_told(tmp_path: Path) -> None:
     endless = CODE + "\n\ndef wait(n: int) -> int:\n    while n:\n        n -= 1\n    return n\n"
     (tmp_path / "code_under_test.py").write_text(endless)
