@@ -31,6 +31,7 @@ from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.analysis.verdict import error_budget, symptoms
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
+from loadchaos.analysis.verdict.end_of_load import EndOfLoad
 from loadchaos.analysis.verdict.exact_lengths import ExactLengths
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
@@ -82,7 +83,7 @@ class Judge:
             ImageCacheHits(),
         )
         self._growth, self._kernel = GrowthTracker(), KernelLog()
-        self._ladder, self._open_restarts = LengthLadder(), OpenRestarts()
+        self._ladder, self._open_restarts, self._end_of_load = LengthLadder(), OpenRestarts(), EndOfLoad()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[FailureRow | IncidentRow] = []
@@ -105,6 +106,7 @@ class Judge:
         self._growth.feed(row)
         self._images.feed(row)
         self._open_restarts.feed(row)
+        self._end_of_load.feed(row)
         if self._health.newest_ns - self._polled_ns > S // 4:
             self._polled_ns = self._health.newest_ns
             self._poll(self._health.newest_ns)
@@ -438,8 +440,7 @@ class Judge:
         ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exact_lengths.checks(terms.expect)
-        open_restart = self._open_restarts.check()
-        checks += [open_restart] if open_restart is not None else []
+        checks += [c for c in (self._open_restarts.check(), self._end_of_load.check()) if c]
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._detectors.checks]
         idle = dict(self._attacks.without_effect(terms.attacks))

@@ -228,6 +228,11 @@ CHECKS = {
     "open_restart": CheckText(
         "restarts at the end", "", "run longer: a server that restarts in the last seconds is not recognised in time"
     ),
+    "end_of_load": CheckText(
+        "tokens to the end of the load",
+        "",
+        "run longer: a server that stops answering in the last seconds is not recognised",
+    ),
     "unaccepted_failures": CheckText("failures that are neither accepted nor within an error budget"),
     "exact_lengths": CheckText("prompt lengths as planned"),
     "image_usage": CheckText("image tokens in the usage of answers"),

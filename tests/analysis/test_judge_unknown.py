@@ -317,3 +317,43 @@ def test_judge_settles_a_restart_and_leaves_alternating_servers_alone(make_histo
         several.work(1)
     verdict = several.end().verdict()
     assert "open_restart" not in {c["name"] for c in verdict["checks"]}
+
+
+def stop_in_flight(history: Any, ids: list[str], silent_s: float) -> dict[str, Any]:
+    """The verdict of a load that is ended while these requests are silent."""
+    history.in_flight = len(ids)
+    history.stall(silent_s)
+    history.in_flight = 0
+    for id_ in ids:
+        sent = history.now - round(silent_s * S)
+        base = {
+            "step": 1,
+            "phase": 0,
+            "traffic": "text",
+            "due_ns": sent,
+            "sent_ns": sent,
+            "status": 200,
+            "expect": ["ok"],
+        }
+        more = {"images": 0, "planned_tokens": 100, "error": "stopped", "edge": None, "length_mismatch": False}
+        history.add("end", id=id_, outcome="aborted", detail={"why": "stopped"}, **base, **more)
+    return dict(history.end().verdict())
+
+
+def test_judge_leaves_a_load_that_was_ended_in_silence_unknown(history: Any) -> None:
+    history.begin().work(20)
+    verdict = stop_in_flight(history, history.send(2), 8)
+    assert history.unknowns(verdict) == {"end_of_load"}
+    actual = next(c["actual"] for c in verdict["checks"] if c["name"] == "end_of_load")
+    assert actual == "no token for 8.0 s on 2 requests in flight, until loadchaos ended the load"
+
+
+@pytest.mark.parametrize(("silent_s", "gap_s"), [(3, 0), (8, 4)], ids=["short", "as gaps before"])
+def test_judge_passes_a_load_that_was_ended_in_a_gap_of_the_server(history: Any, silent_s: float, gap_s: float) -> None:
+    history.begin().work(10)
+    if gap_s:
+        ids = history.send(2)
+        history.in_flight = 2
+        history.stall(gap_s).serve(0.5, in_flight=2).answer(ids, took_s=gap_s)
+    verdict = stop_in_flight(history.work(10), history.send(2), silent_s)
+    assert "end_of_load" not in {c["name"] for c in verdict["checks"]}

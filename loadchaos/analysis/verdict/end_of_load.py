@@ -1,0 +1,65 @@
+"""Find requests that were silent when loadchaos ended the load.
+
+A load that is ended by a time (`-t`) or a rule aborts what is in flight. If no token had come on any of these requests for
+longer than ever before in the run, nothing shows that the server still worked, and a hang has had no time to be proved.
+"""
+
+from __future__ import annotations
+
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, as_typed
+from loadchaos.core.model import Row
+
+_SILENT_NS = 5 * S
+_GAPS = 3
+
+
+class EndOfLoad:
+    """Folds heartbeats and ends; `check` is for the end."""
+
+    def __init__(self) -> None:
+        self._in_flight: dict[str, int] = {}  # by worker's file
+        self._since_ns = 0  # of the silence: the newest token, or when requests came to an idle server
+        self._longest_ns = 0
+        self._stopped = self._silent_ns = 0
+
+    def feed(self, row: Row) -> None:
+        """Fold one row."""
+        if row.get("row") not in ("heartbeat", "end"):
+            return
+        typed = as_typed(row)
+        if typed["row"] == "heartbeat":
+            self._heartbeat(typed)
+        elif typed["row"] == "end":
+            self._end(typed)
+
+    def _heartbeat(self, row: HeartbeatRow) -> None:
+        busy = any(self._in_flight.values())
+        self._in_flight[str(row.get("file", ""))] = int(row.get("in_flight") or 0)
+        if not busy:
+            self._since_ns = row["at_ns"]
+        elif int(row.get("tokens") or 0) > 0:
+            self._progressed(row["at_ns"])
+
+    def _progressed(self, at_ns: int) -> None:
+        if self._since_ns:
+            self._longest_ns = max(self._longest_ns, at_ns - self._since_ns)
+        self._since_ns = max(self._since_ns, at_ns)
+
+    def _end(self, row: EndRow) -> None:
+        if row.get("outcome") == "ok":
+            self._progressed(row["at_ns"])
+        stopped = (row.get("detail") or {}).get("why") == "stopped" and "ok" in (row.get("expect") or ("ok",))
+        if not stopped or not self._since_ns:
+            return
+        self._stopped += 1
+        self._silent_ns = max(self._silent_ns, row["at_ns"] - max(self._since_ns, row.get("sent_ns") or 0))
+
+    def check(self) -> Check | None:
+        """Requests that were silent at the end, None without any."""
+        if self._silent_ns < max(_SILENT_NS, _GAPS * self._longest_ns):
+            return None
+        n = f"{self._stopped} request{'' if self._stopped == 1 else 's'}"
+        text = f"no token for {self._silent_ns / S:.1f} s on {n} in flight, until loadchaos ended the load"
+        return Check("end_of_load", "the server answered to the end", text, "unknown")
