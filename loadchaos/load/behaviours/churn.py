@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from loadchaos.load.behaviours.plain import Options, act
 
-from loadchaos.core.model import Reply
-from loadchaos.load.wire.exchange import Exchange
+__all__ = ["FRESH", "Options", "act"]
 
 FRESH = True
-
-
-class Options(BaseModel):
-    """This behaviour has no options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def act(exchange: Exchange) -> Reply:
-    """Connect, send, read to the end; the exchange closes its own connection."""
-    if exchange.connect() and exchange.send():
-        exchange.receive_all()
-    return exchange.reply()

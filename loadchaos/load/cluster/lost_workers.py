@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,19 @@ def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Sh
     return +unsent
 
 
+def missed_rows(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Iterator[MissedRow]:
+    """Rows for the requests that a lost worker did not send."""
+    for (traffic, phase), count in sorted(unsent_share(plan, worker, rows, begins).items()):
+        yield {
+            "row": "missed",
+            "at_ns": time.monotonic_ns(),
+            "traffic": traffic,
+            "phase": phase,
+            "why": "worker_lost",
+            "count": count,
+        }
+
+
 def record_lost_workers(plan: Path, workers: int) -> None:
     """Write missed rows for local workers that were lost.
 
@@ -98,15 +111,7 @@ def record_lost_workers(plan: Path, workers: int) -> None:
             begins.feed_row(row)
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
-        for (traffic, phase), count in sorted(unsent_share(plan, worker, folder.requests(worker), begins).items()):
-            missed: MissedRow = {
-                "row": "missed",
-                "at_ns": time.monotonic_ns(),
-                "traffic": traffic,
-                "phase": phase,
-                "why": "worker_lost",
-                "count": count,
-            }
+        for missed in missed_rows(plan, worker, folder.requests(worker), begins):
             writer.write(missed)
     writer.close()
 

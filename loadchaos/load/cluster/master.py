@@ -21,7 +21,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import MissedRow, WorkerEvent
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import messages
-from loadchaos.load.cluster.lost_workers import PhaseBegins, unsent_share
+from loadchaos.load.cluster.lost_workers import PhaseBegins, missed_rows
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.greenlets import sleep, spawn
@@ -316,16 +316,7 @@ class Coordinator:
 
     def _missed_rows(self, slot: WorkerSlot) -> Iterator[MissedRow]:
         path = self._folder.requests(slot.number)
-        counts = unsent_share(self._folder.plan, slot.number, path, self._phase_begins)
-        for (traffic, phase), count in sorted(counts.items()):
-            yield {
-                "row": "missed",
-                "at_ns": time.monotonic_ns(),
-                "traffic": traffic,
-                "phase": phase,
-                "why": "worker_lost",
-                "count": count,
-            }
+        return missed_rows(self._folder.plan, slot.number, path, self._phase_begins)
 
     # --- small --------------------------------------------------------------------------------------------------------
 
