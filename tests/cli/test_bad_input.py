@@ -8,12 +8,13 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.warm_command import run_command
 
 GOOD = """\
 name: small
@@ -32,15 +33,7 @@ BOMB = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 
 def loadchaos(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k != "CI"}
-    return subprocess.run(
-        [sys.executable, "-m", "loadchaos", *args],
-        cwd=cwd,
-        env={**clean, **env},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    return run_command(*args, cwd=cwd, env={**clean, **env})
 
 
 def profile(tmp_path: Path, change: Callable[[str], str] = lambda t: t) -> str:

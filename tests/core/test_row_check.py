@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from loadchaos.cli import runs
 from loadchaos.cli.main import main
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from tests.warm_command import run_command
 
 ODD: list[Any] = [
     {"row": ["end"], "at_ns": 5},
@@ -52,14 +53,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     (home / "p.yaml").write_text(json.dumps(profile))
     argv = ["run", "p.yaml", "--embedded", "--exporter-port", "0", "--no-live", "--out", "runs"]
-    subprocess.run([sys.executable, "-m", "loadchaos", *argv], cwd=home, check=False, capture_output=True, timeout=90)
+    run_command(*argv, cwd=home, env=os.environ)
     (run,) = (home / "runs").iterdir()
     return run
 
 
 def judged(run: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    argv = [sys.executable, "-m", "loadchaos", "judge", str(run), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=90)
+    done = run_command("judge", str(run), "--json", cwd=Path.cwd(), env=os.environ)
     return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.warm_command import run_command
 
 PROFILE = {
     "name": "counted", "target": {"embedded": {}}, "load": [{"users": 1, "requests": 3}],
@@ -16,14 +18,8 @@ PROFILE = {
 
 def run(folder: Path, profile: Mapping[str, object], *args: str) -> subprocess.CompletedProcess[str]:
     (folder / "p.json").write_text(json.dumps(profile))
-    return subprocess.run(
-        [sys.executable, "-m", "loadchaos", "run", "p.json", "--embedded", "--no-live", "--exporter-port", "0", *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    argv = ["run", "p.json", "--embedded", "--no-live", "--exporter-port", "0", *args]
+    return run_command(*argv, cwd=folder, env=os.environ)
 
 
 def test_tokenizer_folder_that_does_not_exist_is_an_error_before_anything(tmp_path: Path) -> None:

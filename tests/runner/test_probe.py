@@ -4,11 +4,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +16,11 @@ import pytest
 from loadchaos.runner.probe import MOST_GENERATIONS, MOST_READS
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
+from tests.warm_command import run_command
 
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "loadchaos", "probe", *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k != "CI"},
-    )
+    return run_command("probe", *args, cwd=Path.cwd(), env={k: v for k, v in os.environ.items() if k != "CI"})
 
 
 @pytest.fixture

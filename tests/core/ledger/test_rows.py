@@ -1,8 +1,7 @@
 """Row types: complete, equal to docs/ledger.md and to rows of a real run."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import assert_type
 
@@ -11,6 +10,7 @@ import pytest
 from loadchaos.core.ledger import rows, rows_page
 from loadchaos.load.worker.clock_sync import TIMES
 from tests.core.ledger.row_check import problems
+from tests.warm_command import run_command
 
 ROOT = Path(__file__).parents[3]
 PROFILE = {
@@ -93,8 +93,7 @@ def test_row_check_finds_undeclared_missing_and_wrong_fields() -> None:
 def test_run_writes_only_declared_fields_of_declared_types(tmp_path: Path) -> None:
     profile = tmp_path / "rows.yaml"
     profile.write_text(json.dumps(PROFILE))
-    argv = [sys.executable, "-m", "loadchaos", "run", str(profile), "--embedded", "--no-live"]
-    done = subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+    done = run_command("run", str(profile), "--embedded", "--no-live", cwd=tmp_path, env=os.environ)
     assert (tmp_path / "runs").is_dir(), done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     written = set()
