@@ -102,6 +102,7 @@ class Facts:
         max_model_len: longest sequence of one request, in tokens.
         media_fault: what the server did wrong when it was sent an image or a video; empty: nothing.
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
+        own_pages: pages beside the API were answered, so that its /health is the server's and not a gateway's.
         sources: where each fact was learned.
     """
 
@@ -125,6 +126,7 @@ class Facts:
     speculative_decoding: bool | None = None
     development_endpoints: bool | None = None
     metrics: bool | None = None
+    own_pages: bool | None = None
     replicas: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -160,6 +160,7 @@ class Preparation:
             await preflight.require_first_answer(client, facts.model)
             self._server.launched.ready()
         dialect = DIALECTS[facts.dialect].at(facts.version)
+        self._server.identified(dialect, own_pages=bool(facts.own_pages))
         await self._server.start_monitor(dialect)
         if self._target.kind == "external":
             await preflight.refuse_to_disturb(client, dialect, shared=self._options.shared, emit=self._record.event)

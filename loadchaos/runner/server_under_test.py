@@ -87,6 +87,7 @@ class ServerUnderTest:
         self.url = target.url or ""
         self._dialect = _assumed_dialect(profile)
         self._machines = self._new_machines()
+        self._known_server = True
         self._idle = IdleWait()
         self._proxy: RunProxy | None = None
 
@@ -155,6 +156,15 @@ class ServerUnderTest:
         """
         return [part for value in self.target.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
 
+    def identified(self, dialect: Dialect, *, own_pages: bool) -> None:
+        """Note what was found; `own_pages`: pages that no gateway would answer."""
+        self._known_server = dialect.name != UNKNOWN.name and own_pages
+        self._set_known()
+
+    def _set_known(self) -> None:
+        for machine in self._machines.values():
+            machine.known_server = self._known_server
+
     async def start_monitor(self, dialect: Dialect | None = None) -> None:
         """Start the monitor, or restart it for another dialect."""
         if dialect is not None:
@@ -163,8 +173,7 @@ class ServerUnderTest:
             if dialect.health_knows_death != self._dialect.health_knows_death:
                 self._machines = self._new_machines(dialect)
             self._dialect = dialect
-            for machine in self._machines.values():
-                machine.known_server = dialect.name != UNKNOWN.name
+            self._set_known()
         if self._monitor is not None:
             await self._monitor.stop()
         self._monitor = Monitor(

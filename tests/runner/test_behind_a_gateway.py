@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.states.gateway import ApiGateway
+
 GATEWAY = Path(__file__).with_name("gateway.py")
 STREAMS = {
     "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 200}}],
@@ -45,25 +47,39 @@ def signal_all(server: Any, number: int) -> None:
         process.send_signal(number)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("frozen_s", [12, 25])
-def test_frozen_server_behind_a_gateway_is_a_hang(start: Any, sim: Any, gateway: Any, frozen_s: int) -> None:
-    server = sim()
-    run = start("--target", gateway(server), **STREAMS)
+def frozen(start: Any, server: Any, url: str, frozen_s: float) -> Any:
+    """Verdict of a run in which the server is frozen for a while."""
+    run = start("--target", url, **STREAMS)
     run.loaded(20)
     time.sleep(8)
     signal_all(server, signal.SIGSTOP)
     time.sleep(frozen_s)
     signal_all(server, signal.SIGCONT)
     assert run.ends(120) == 1
-    verdict = run.verdict()
+    return run.verdict()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("frozen_s", [12, 25])
+def test_frozen_server_behind_a_gateway_is_a_hang(start: Any, sim: Any, gateway: Any, frozen_s: int) -> None:
+    server = sim()
+    verdict = frozen(start, server, gateway(server), frozen_s)
     assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("alive_but_hung", 1)]
     (hung,) = [s for s in verdict["states"] if s["state"] == "hung"]
     assert hung["at_s"] < 40
     (incident,) = verdict["incidents"]
     assert incident["kind"] == "hang"
     assert [s["state"] for s in verdict["states"]][-1] in ("healthy", "degraded")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(start: Any, sim: Any) -> None:
+    server = sim()
+    with ApiGateway(int(server.url.rsplit(":", 1)[1])) as own:
+        verdict = frozen(start, server, own.url, 14)
+    assert [i["kind"] for i in verdict["incidents"]] == ["hang"]
 
 
 @pytest.mark.slow

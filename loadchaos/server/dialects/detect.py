@@ -39,6 +39,7 @@ class Detected:
         below: First version that does not.
         development_endpoints: None if they could not be probed.
         signs: Reasons for the choice, for people.
+        own_pages: Pages came that a gateway in front of the server would not pass on: its metrics, or its own ones.
     """
 
     dialect: Dialect
@@ -49,6 +50,7 @@ class Detected:
     max_model_len: int | None = None
     development_endpoints: bool | None = None
     signs: tuple[str, ...] = ()
+    own_pages: bool = False
 
 
 def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
@@ -84,6 +86,7 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
         max_model_len=_length(models),
         development_endpoints=_development(pages, found),
         signs=tuple(signs),
+        own_pages=_status(pages, "/metrics") == 200 or any(_shown(sign, pages) for sign in found.signs),
     )
 
 

@@ -70,6 +70,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
         model=model,
         version=version,
         metrics=pages["/metrics"].status == 200,
+        own_pages=found.own_pages,
         sources=sources,
     )
     return await _development(client, DIALECTS[name], _limits(facts, entry, pages))

@@ -46,6 +46,15 @@ def test_detect_vllm_in_development_mode() -> None:
     assert any("owned_by vllm" in sign for sign in found.signs)
 
 
+def test_detect_sees_a_gateway_that_passes_only_the_api_on() -> None:
+    health = {"/health": ProbedPage(200), "/metrics": NOT_FOUND, "/version": NOT_FOUND}
+    assert detect(VLLM).own_pages
+    assert detect({**LMDEPLOY, "/metrics": NOT_FOUND}).own_pages
+    for pages in (VLLM, LMDEPLOY):
+        behind = detect({"/v1/models": pages["/v1/models"], **health})
+        assert (behind.dialect.name != "openai", behind.own_pages) == (True, False)
+
+
 def test_detect_vllm_without_development_mode() -> None:
     assert detect({**VLLM, "/reset_mm_cache": NOT_FOUND}).development_endpoints is False
 
