@@ -14,6 +14,7 @@ import click
 from loadchaos.cli.classify import classify, signatures
 from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
+from loadchaos.cli.minimise import minimise
 from loadchaos.cli.oracles import oracles
 from loadchaos.cli.probe import probe
 from loadchaos.cli.profiles import check, explain, init, profiles
@@ -93,6 +94,7 @@ for _command in (
     export,
     follow,
     replay,
+    minimise,
     soak,
     trend,
     classify,

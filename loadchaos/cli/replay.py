@@ -82,7 +82,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
         return
     if options["launch"] and options["target"]:
         raise OptionError("--launch and --target exclude each other: give one of them")
-    folder = _folder(out, source, resume=options["resume"])
+    folder = replay_folder(out, "replay", source, resume=options["resume"])
     trace, plan = prepare(source, folder, options)
     against = None
     if options["against"]:
@@ -165,16 +165,16 @@ def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
     return servers.of_source(trace)
 
 
-def _folder(out: Path, source: Path, *, resume: bool) -> Path:
+def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
     """Folder of a new replay, or of the newest one of the same source."""
     from loadchaos.core.ledger.recorder import create_folder
 
-    name = f"replay-{source.resolve().stem}"
+    name = f"{what}-{source.resolve().stem}"
     if not resume:
         return create_folder(out, name).path
-    earlier = sorted(out.glob(f"{name}-*/replay.json"), key=lambda p: p.stat().st_mtime)
+    earlier = sorted(out.glob(f"{name}-*/{what}.json"), key=lambda p: p.stat().st_mtime)
     if not earlier:
-        raise OptionError(f"--resume: {out} has no replay of {source}; start one without --resume")
+        raise OptionError(f"--resume: {out} has no {what} of {source}; start one without --resume")
     return earlier[-1].parent
 
 

@@ -39,6 +39,7 @@ class TryResult:
         failure: Id of the failure that came, if any.
         other: The server died of another failure.
         sent: Requests sent until the death or the end.
+        died: The server died or hung: it is of no use for another try.
     """
 
     reproduced: bool | None
@@ -49,6 +50,7 @@ class TryResult:
     folder: str
     fresh: bool
     why: str = ""
+    died: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON."""
@@ -104,7 +106,8 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     options = _with_server(plan, folder, held)
     result = await run_quietly(profile, options, lines.append)
     _refuse_useless(result)
-    return _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
+    found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
+    return replace(found, died=any(f.get("severity") in _DEADLY for f in (result.verdict or {}).get("failures") or ()))
 
 
 def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:

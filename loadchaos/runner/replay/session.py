@@ -125,6 +125,8 @@ class ReplaySession:
                 self._noted = True
                 self._print(f"note: these caches could not be emptied between tries: {', '.join(kept)}")
         result = await run_try(self._trace, plan, folder, held)
+        if pool is not None and result.died:
+            await pool.stop()
         if result.reproduced is None and result.why == "it was interrupted":
             self.stopped = STOPPED[0]
         return result

@@ -1,0 +1,87 @@
+"""Minimise the crash defects of the embedded server and print what it took.
+
+`python -m bench.minimise [DEFECT...]` runs the shipped profile of each defect, minimises its run, and prints requests
+before and after, flags, tries, time, and the probability of the reproducer on fresh servers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_S, MOST_REQUESTS = 300.0, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A defect, the profile that finds it, and overrides of the profile."""
+
+    defect: str
+    profile: str
+    overrides: tuple[str, ...] = ()
+    most_requests: int = MOST_REQUESTS
+    failure: str | None = None
+
+
+CASES = (
+    Case("near_max_oob", "near_max_len", most_requests=3),
+    Case("mm_chunk_split", "mm_chunked_prefill", most_requests=MOST_REQUESTS),
+    Case("kv_capacity_as_500", "lmdeploy_kv_capacity", most_requests=3),
+    Case("encoder_free_on_speculated", "mtp_mm"),
+    Case("encoder_free_on_scheduled", "mtp_mm", ("target.embedded.defects=[encoder_free_on_scheduled]",)),
+    Case("encoder_pop_before_draft", "mtp_mm", ("target.embedded.defects=[encoder_pop_before_draft]",)),
+    Case("pp_illegal_access", "pp_memory_pressure", most_requests=131),  # its race needs a burst of 64 requests
+)
+_RESULT = re.compile(
+    r"MINIMISED ([\d,]+) to ([\d,]+) requests?, (\d+) to (\d+) flags?; repro.py reproduces (\d+) of (\d+) .*?; "
+    r"([\d,]+) tries"
+)
+
+
+def loadchaos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a loadchaos command."""
+    argv = [sys.executable, "-m", "loadchaos", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def measure(case: Case, folder: Path) -> str:
+    """Run and minimise one case. Returns its row of the table."""
+    overrides = [part for text in case.overrides for part in ("--set", text)]
+    loadchaos("run", case.profile, "--embedded", "--no-live", "--out", str(folder / "runs"), *overrides)
+    run = max((folder / "runs").iterdir(), key=lambda p: p.stat().st_mtime)
+    failures = json.loads((run / "verdict.json").read_bytes())["failures"]
+    found = next((f["id"] for f in failures if not f.get("before_load")), None)
+    if found is None:
+        return f"{case.defect:28} the run found no failure"
+    begin_s = time.monotonic()
+    done = loadchaos("minimise", str(run), "--failure", found, "--out", str(folder / "minimised"))
+    seconds = time.monotonic() - begin_s
+    match = _RESULT.search(done.stdout)
+    if match is None:
+        return f"{case.defect:28} {(done.stdout or done.stderr).strip().splitlines()[-1][:90]}"
+    before, after, flags_before, flags, reproduced, runs, tries = match.groups()
+    ok = int(after.replace(",", "")) <= case.most_requests and seconds <= MOST_S
+    p = int(reproduced) / int(runs)
+    return (
+        f"{case.defect:28} {before:>8} {after:>6} {flags_before:>6} {flags:>6} {tries:>6} {seconds:6.0f} s {p:5.2f} "
+        f"({reproduced} of {runs}){'' if ok else '  over the limit'}"
+    )
+
+
+def main() -> None:
+    """Print the table of all cases, or of those named."""
+    chosen = [c for c in CASES if c.defect in sys.argv[1:]] or CASES
+    print(f"{'defect':28} {'requests':>15} {'flags':>13} {'tries':>6} {'time':>8} {'p':>5}")
+    with tempfile.TemporaryDirectory() as folder:
+        for case in chosen:
+            print(measure(case, Path(folder) / case.defect), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""`loadchaos minimise`: the fewest requests and flags that still fail."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, server_options
+from loadchaos.cli.replay import prepare, replay_folder
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+_BUDGET_S = 3600.0
+_EXIT_CODES = """\b
+Exit codes:
+  0 a reproducer was written, and it reproduced on fresh servers
+  1 the recorded requests do not fail again, or too rarely
+  2 a mistake in an option, or nothing to replay
+  3 unknown: no reproducer held on fresh servers
+  4 the server cannot be tested (it never became healthy)"""
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
+@click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
+@click.option("--budget", callback=duration, metavar="TIME", help="Stop reducing after this time (default: 1h).")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least so often in each try."
+)
+@click.option("--failure", metavar="ID", help="Failure that has to come again, if the run has several.")
+@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
+@click.option("--resume", is_flag=True, help="Continue the newest minimisation of SOURCE in --out.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@server_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
+)
+def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
+    """Find the fewest requests and launch flags that still fail.
+
+    SOURCE is as for `loadchaos replay`. The result is the folder repro: a script, a README for an upstream issue, a
+    profile, and a page that shows what was left out.
+    """
+    import asyncio
+
+    from loadchaos.runner.minimise.session import MinimiseSession, summary
+
+    create_privately()
+    folder = replay_folder(out, "minimise", source, resume=options["resume"])
+    trace, plan = prepare(source, folder, options)
+    if plan.server.launch is None:
+        raise OptionError("a minimiser needs a server that it can start: give its command with --launch")
+    echo(f"minimising {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
+    echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
+    begin_s = time.monotonic()
+    session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, lambda text: echo(text, err=True))
+    try:
+        found = asyncio.run(session.run())
+    except KeyboardInterrupt:
+        echo(f"interrupted; continue with: loadchaos minimise {source} --out {out} --resume", err=True)
+        sys.exit(130)
+    echo(summary(found, time.monotonic() - begin_s))
+    sys.exit(found.exit_code)

@@ -1,0 +1,134 @@
+"""Decide by tries if a candidate still fails; keep all decisions on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.stats import SequentialTest
+from loadchaos.runner.minimise.candidate import Reduction
+
+STATE = "minimise.json"
+LEAST_P = 0.15
+"""A reproducer that fails less often is dropped."""
+_KEPT_SHARE, _LOST_SHARE = 0.7, 0.1
+_WRONG = 0.1
+_MOST_TRIES = 60
+Attempt = Callable[[Reduction], Awaitable[bool | None]]
+"""One try: True: the failure came. False: it did not. None: it cannot be tried, as its server does not start."""
+
+
+class BudgetSpentError(Exception):
+    """Signal that no time is left for another try."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Decision about one candidate. `successes` of `tries` failed as expected."""
+
+    fails: bool
+    successes: int
+    tries: int
+    step: str = ""
+    requests: int = 0
+    flags: int = 0
+    seconds: float = 0.0
+
+
+class Decider:
+    """Sequential tests of candidates against the probability of the whole."""
+
+    def __init__(
+        self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float
+    ) -> None:
+        self._attempt, self._file, self._report = attempt, file, report
+        self._deadline_s = time.monotonic() + budget_s
+        self.p = 1.0
+        self.tries = 0
+        self.steps: list[Decision] = []
+        self._known: dict[str, Decision] = dict(_load(file)) if file is not None else {}
+        self.step = ""
+
+    async def fails(self, candidate: Reduction) -> bool:
+        """Tell if the candidate fails about as often as the whole did.
+
+        Raises BudgetSpentError when no time is left.
+        """
+        key = candidate.key()
+        decision = self._known.get(key)
+        if decision is None:
+            decision = await self._decide(candidate)
+            self._known[key] = decision
+            self._save()
+        self.tries += decision.tries
+        self.steps.append(decision)
+        self._report(decision)
+        return decision.fails
+
+    async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
+        """Count how often a candidate fails.
+
+        (successes, tries that proved something).
+        """
+        key = f"{candidate.key()}-{tries}"
+        decision = self._known.get(key)
+        if decision is None:
+            begin_s, successes, counted = time.monotonic(), 0, 0
+            for _ in range(tries):
+                found = await self._one(candidate)
+                if found is None:
+                    break
+                successes, counted = successes + found, counted + 1
+                if successes == 2 and counted == 2:
+                    break  # it fails every time, as far as a minimiser needs to know
+            decision = self._decision(candidate, successes > 0, (successes, counted), begin_s)
+            self._known[key] = decision
+            self._save()
+        self.tries += decision.tries
+        self.steps.append(decision)
+        self._report(decision)
+        return decision.successes, decision.tries
+
+    async def _decide(self, candidate: Reduction) -> Decision:
+        high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
+        test, begin_s = SequentialTest(high, high * _LOST_SHARE, _WRONG), time.monotonic()
+        while test.decision is None and test.successes + test.failures < _MOST_TRIES:
+            found = await self._one(candidate)
+            if found is None:
+                return self._decision(candidate, False, (test.successes, test.successes + test.failures), begin_s)
+            test.add(found)
+        tries = test.successes + test.failures
+        return self._decision(candidate, bool(test.decision), (test.successes, tries), begin_s)
+
+    async def _one(self, candidate: Reduction) -> bool | None:
+        if time.monotonic() > self._deadline_s:
+            raise BudgetSpentError
+        return await self._attempt(candidate)
+
+    def _decision(self, candidate: Reduction, fails: bool, counts: tuple[int, int], begin_s: float) -> Decision:
+        seconds = round(time.monotonic() - begin_s, 3)
+        return Decision(fails, *counts, self.step, candidate.requests, len(candidate.flags), seconds)
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        part = self._file.with_name(f"{STATE}.part")
+        part.write_bytes(orjson.dumps({"schema": 1, "decisions": {k: d.__dict__ for k, d in self._known.items()}}))
+        part.replace(self._file)
+
+
+def _load(file: Path) -> Iterator[tuple[str, Decision]]:
+    try:
+        data: dict[str, Any] = orjson.loads(file.read_bytes())
+        for key, value in data["decisions"].items():
+            yield key, Decision(**value)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise OptionError(f"{file}: the state of the minimiser cannot be read: {e}; start without --resume") from e

@@ -1,0 +1,221 @@
+"""Simplify the JSON bodies of requests."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+WORD = "time "
+_KEPT = frozenset({"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"})
+_LEAST_SIDE = 32
+Body = dict[str, Any]
+Rewrite = Callable[[Body], Body]
+"""Makes a simpler body, or returns it unchanged."""
+
+
+def png(width: int, height: int, seed: int) -> str:
+    """Make the data URL of a PNG of one colour; seeds give different images."""
+    rows = (b"\0" + (seed & 0xFFFFFF).to_bytes(3, "big") * width) * height
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    data = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + data).decode()
+
+
+def image_size(url: str) -> tuple[int, int] | None:
+    """Read width and height of a PNG or JPEG data URL; None for others."""
+    kind, comma, text = url.partition(",")
+    if not comma or not kind.startswith("data:image/"):
+        return None
+    try:
+        data = base64.b64decode(text)
+        if data.startswith(b"\x89PNG"):
+            width, height = struct.unpack(">II", data[16:24])
+            return int(width), int(height)
+        return _jpeg_size(data)
+    except (ValueError, struct.error):
+        return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while data[:2] == b"\xff\xd8" and at + 9 < len(data):
+        marker, length = data[at + 1], struct.unpack(">H", data[at + 2 : at + 4])[0]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return int(width), int(height)
+        at += 2 + length
+    return None
+
+
+def image_seed(url: str) -> int:
+    """Number of an image: equal images have equal numbers."""
+    return zlib.crc32(url.encode()) & 0xFFFFFF
+
+
+def parts(body: Body) -> Iterator[tuple[list[Any], int, dict[str, Any]]]:
+    """Yield (list, index, part) of each part of each message's content."""
+    for message in body.get("messages") or ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            yield from ((content, i, part) for i, part in enumerate(content) if isinstance(part, dict))
+
+
+def image_url(part: Mapping[str, Any]) -> str | None:
+    """URL of an image part; None for other parts."""
+    image = part.get("image_url") if part.get("type") == "image_url" else None
+    url = image.get("url") if isinstance(image, dict) else image
+    return url if isinstance(url, str) else None
+
+
+def words(body: Body) -> int:
+    """Number of words of all text of a body."""
+    return sum(len(text.split()) for text in _texts(body))
+
+
+def _texts(body: Body) -> Iterator[str]:
+    if isinstance(body.get("prompt"), str):
+        yield body["prompt"]
+    for message in body.get("messages") or ():
+        if isinstance(message.get("content"), str):
+            yield message["content"]
+    for _, _, part in parts(body):
+        if isinstance(part.get("text"), str):
+            yield part["text"]
+
+
+def map_text(body: Body, change: Callable[[str], str]) -> Body:
+    """Change every text of a body in place."""
+    if isinstance(body.get("prompt"), str):
+        body["prompt"] = change(body["prompt"])
+    for message in body.get("messages") or ():
+        if isinstance(message.get("content"), str):
+            message["content"] = change(message["content"])
+    for content, i, part in parts(body):
+        if isinstance(part.get("text"), str):
+            content[i] = {**part, "text": change(part["text"])}
+    return body
+
+
+def map_images(body: Body, change: Callable[[str], str]) -> Body:
+    """Change the URL of every image of a body in place."""
+    for content, i, part in parts(body):
+        if (url := image_url(part)) is not None:
+            content[i] = {"type": "image_url", "image_url": {"url": change(url)}}
+    return body
+
+
+def plain_words(share: float) -> Rewrite:
+    """Make a rewrite that replaces each text by `share` as many equal words.
+
+    The words of a recorded text may have more tokens than these.
+    """
+    return lambda body: map_text(body, lambda text: _plain(text, share))
+
+
+def _plain(text: str, share: float) -> str:
+    found = text.split()
+    return text if set(found) <= {WORD.strip()} else WORD * round(len(found) * share)
+
+
+def generated_images(body: Body) -> Body:
+    """Replace every image by one of its size that a short script can make."""
+
+    def generated(url: str) -> str:
+        size = image_size(url)
+        return url if size is None or is_generated(url) else png(*size, image_seed(url))
+
+    return map_images(body, generated)
+
+
+def is_generated(url: str) -> bool:
+    """True for an image that `png` made."""
+    return generated_seed(url) is not None
+
+
+def generated_seed(url: str) -> int | None:
+    """Seed of an image that `png` made; None for other images."""
+    size = image_size(url)
+    if size is None or not url.startswith("data:image/png;base64,"):
+        return None
+    data = base64.b64decode(url.partition(",")[2])
+    try:
+        at = data.index(b"IDAT") + 4
+        rows = zlib.decompress(data[at : at + struct.unpack(">I", data[at - 8 : at - 4])[0]])
+    except (ValueError, zlib.error, struct.error):
+        return None
+    seed = int.from_bytes(rows[1:4], "big")
+    return seed if png(*size, seed) == url else None
+
+
+def without_images(body: Body) -> Body:
+    """Remove every image."""
+    for message in body.get("messages") or ():
+        if isinstance(message.get("content"), list):
+            message["content"] = [p for p in message["content"] if image_url(p) is None]
+    return body
+
+
+def one_image(body: Body) -> Body:
+    """Keep the first image of each message."""
+    for message in body.get("messages") or ():
+        if isinstance(message.get("content"), list):
+            images = [p for p in message["content"] if image_url(p) is not None]
+            message["content"] = [p for p in message["content"] if image_url(p) is None or p is images[0]]
+    return body
+
+
+def half_images(body: Body) -> Body:
+    """Replace every image by a generated one of half its width and height."""
+
+    def half(url: str) -> str:
+        size = image_size(url)
+        if size is None or min(size) < 2 * _LEAST_SIDE:
+            return url
+        seed = generated_seed(url)
+        return png(size[0] // 2, size[1] // 2, image_seed(url) if seed is None else seed)
+
+    return map_images(body, half)
+
+
+def half_text(body: Body) -> Body:
+    """Keep half of the words of each text."""
+
+    def half(text: str) -> str:
+        found = text.split()
+        return text if len(found) < 2 else " ".join(found[: len(found) // 2]) + " "
+
+    return map_text(body, half)
+
+
+def half_output(body: Body) -> Body:
+    """Ask for half as many tokens."""
+    for key in ("max_tokens", "max_completion_tokens", "min_tokens"):
+        if isinstance(body.get(key), int) and body[key] > 1:
+            body[key] //= 2
+    return body
+
+
+def last_message(body: Body) -> Body:
+    """Keep the last message of a conversation."""
+    if isinstance(body.get("messages"), list):
+        body["messages"] = body["messages"][-1:]
+    return body
+
+
+def not_streamed(body: Body) -> Body:
+    """Ask for the answer as a whole."""
+    return {k: v for k, v in body.items() if k not in ("stream", "stream_options")}
+
+
+def without(key: str) -> Rewrite:
+    """Make a rewrite that removes one key."""
+    return lambda body: {k: v for k, v in body.items() if k != key}
+
+
+def removable_keys(bodies: list[Body]) -> list[str]:
+    """Keys of the bodies that a server can do without."""
+    return sorted({key for body in bodies for key in body} - _KEPT)

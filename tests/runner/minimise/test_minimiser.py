@@ -1,0 +1,191 @@
+"""Delta debugging, the sequential test of candidates, and the reduction with failures of any probability."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.stats import SequentialTest
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
+from loadchaos.runner.minimise.ddmin import ddmin
+from loadchaos.runner.minimise.decider import STATE, Decider, Decision
+from loadchaos.runner.minimise.minimiser import Minimised, minimise
+from loadchaos.runner.minimise.reductions import flags, single_requests, windows
+
+LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
+
+
+def candidate(requests: int, flag_names: Sequence[str] = ("--port", "--a", "--b", "--c")) -> Reduction:
+    sends = tuple(TraceSend(id=f"r{i}", at_s=float(i)) for i in range(requests))
+    trace = RequestTrace(TraceHeader(event="trace", version=1), sends)
+    return Reduction(trace, ("serve",), tuple((name,) for name in flag_names))
+
+
+class Model:
+    """A server that fails with probability p in each round that has the needed requests and flags."""
+
+    def __init__(self, p: float, needed: set[str], flag: str, seed: int) -> None:
+        self.p, self.needed, self.flag = p, needed, flag
+        self.rng = random.Random(seed)
+        self.tries = 0
+
+    def fails_with(self, found: Reduction) -> bool:
+        return self.needed <= {s.id for s in found.trace.sends} and (self.flag,) in found.flags
+
+    async def attempt(self, found: Reduction) -> bool | None:
+        self.tries += 1
+        return self.fails_with(found) and self.rng.random() < 1 - (1 - self.p) ** found.rounds
+
+
+def reduced(model: Model, file: Path | None = None, requests: int = 40) -> Minimised | None:
+    decider = Decider(model.attempt, file, lambda _: None, budget_s=60.0)
+    return asyncio.run(minimise(candidate(requests), decider, LEVELS, most_rounds=400))
+
+
+def sizes(fails_if: set[int], n: int) -> tuple[list[int], int]:
+    tests = 0
+
+    async def fails(items: Sequence[int]) -> bool:
+        nonlocal tests
+        tests += 1
+        return fails_if <= set(items)
+
+    return asyncio.run(ddmin(range(n), fails)), tests
+
+
+@pytest.mark.parametrize("needed", [{0}, {39}, {3, 4}, {0, 20, 39}, {1, 9, 17, 33}, set(range(8))])
+def test_ddmin_finds_the_needed_items(needed: set[int]) -> None:
+    found, tests = sizes(needed, 40)
+    assert set(found) == needed
+    assert tests <= 40 * len(needed)
+
+
+def test_ddmin_of_one_item_keeps_it() -> None:
+    assert sizes({0}, 1) == ([0], 0)
+
+
+def test_ddmin_is_minimal_where_parts_can_stand_for_each_other() -> None:
+    async def fails(items: Sequence[int]) -> bool:
+        return len([i for i in items if i % 3 == 0]) >= 2
+
+    found = asyncio.run(ddmin(range(30), fails))
+    assert len(found) == 2
+    assert all(i % 3 == 0 for i in found)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.3, 0.1, 0.02])
+def test_minimiser_holds_in_19_of_20_seeds(p: float) -> None:
+    """The result still fails, and is small, for deterministic and for rare failures."""
+    still_fails = minimal = tries = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        needed = {f"r{i}" for i in rng.sample(range(40), 2)}
+        model = Model(p, needed, "--b", seed)
+        found = reduced(model)
+        tries += model.tries
+        still_fails += found is not None and model.fails_with(found.candidate)
+        minimal += found is not None and found.candidate.requests <= 4 and len(found.candidate.flags) <= 3
+    assert still_fails >= 19
+    assert minimal >= 18
+    # Every decision needs at least as many tries as Wald's bound; about 25 decisions are made.
+    raised = min(0.95, 0.7 * 0.9)
+    bound = SequentialTest(raised, raised / 10, 0.1).expected_tries(raised / 10)
+    assert tries / 20 <= 60 * max(1.0, bound)
+
+
+def test_minimiser_of_a_failure_that_always_comes_needs_two_tries_a_decision() -> None:
+    model = Model(1.0, {"r39"}, "--b", seed=0)
+    found = reduced(model)
+    assert found is not None
+    assert [s.id for s in found.candidate.trace.sends] == ["r39"]
+    assert found.candidate.flags == (("--port",), ("--b",))
+    assert found.candidate.rounds == 1
+    assert model.tries == sum(d.tries for level in found.levels for d in level[3]) + 2
+    assert all(d.tries == (1 if d.fails else 2) for level in found.levels for d in level[3])
+
+
+def test_minimiser_raises_a_rare_failure_by_repetition() -> None:
+    found = reduced(Model(0.05, {"r3", "r7"}, "--a", seed=1))
+    assert found is not None
+    assert found.candidate.rounds > 10
+    assert found.p >= 0.5
+
+
+def test_minimiser_gives_up_on_a_failure_that_does_not_come() -> None:
+    assert reduced(Model(0.0, {"r1"}, "--a", seed=0)) is None
+
+
+def test_minimiser_that_was_killed_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / STATE
+    model = Model(1.0, {"r5", "r30"}, "--b", seed=0)
+
+    class KilledError(Exception):
+        pass
+
+    async def killed(found: Reduction) -> bool | None:
+        if model.tries == 9:
+            raise KilledError
+        return await model.attempt(found)
+
+    with pytest.raises(KilledError):
+        asyncio.run(minimise(candidate(40), Decider(killed, file, lambda _: None, 60.0), LEVELS))
+    before, fresh = model.tries, Model(1.0, {"r5", "r30"}, "--b", seed=0)
+    again = reduced(fresh, file)
+    whole = Model(1.0, {"r5", "r30"}, "--b", seed=0)
+    reduced(whole)
+    assert again is not None
+    assert {s.id for s in again.candidate.trace.sends} == {"r5", "r30"}
+    assert 0 <= fresh.tries - (whole.tries - before) <= 1  # the decision under way is made again
+
+
+def test_minimiser_state_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / STATE).write_text("{")
+    with pytest.raises(OptionError, match="start without --resume"):
+        reduced(Model(1.0, {"r5"}, "--b", seed=0), tmp_path / STATE)
+
+
+def test_minimiser_without_time_keeps_the_smallest_so_far() -> None:
+    model = Model(1.0, {"r39"}, "--b", seed=0)
+    decider = Decider(model.attempt, None, lambda _: None, budget_s=60.0)
+
+    def spend(decision: Decision) -> None:
+        if decision.requests == 10:
+            decider._deadline_s = 0.0
+
+    decider._report = spend
+    found = asyncio.run(minimise(candidate(40), decider, LEVELS))
+    assert found is not None
+    assert found.out_of_time
+    assert found.candidate.requests == 10
+
+
+def test_candidate_that_cannot_be_tried_does_not_fail() -> None:
+    async def attempt(found: Reduction) -> bool | None:
+        return None if ("--c",) not in found.flags else True
+
+    found = asyncio.run(minimise(candidate(4), Decider(attempt, None, lambda _: None, 60.0), LEVELS))
+    assert found is not None
+    assert found.candidate.flags == (("--port",), ("--c",))
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "found"),
+    [
+        ("vllm serve M --port 8000 --a --b 1 2", "vllm serve M", (("--port", "8000"), ("--a",), ("--b", "1", "2"))),
+        ("python -m vllm.x --model M -tp 2", "python -m vllm.x", (("--model", "M"), ("-tp", "2"))),
+        ("serve M --seed -1", "serve M", (("--seed", "-1"),)),
+        ("serve", "serve", ()),
+    ],
+)
+def test_command_is_split_into_flags(command: str, head: str, found: tuple[tuple[str, ...], ...]) -> None:
+    assert split_command(command.split()) == (tuple(head.split()), found)
+
+
+def test_address_of_a_server_is_never_left_out() -> None:
+    assert [may_go((f,)) for f in ("--port", "--host=0.0.0.0", "--max-num-seqs")] == [False, False, True]
