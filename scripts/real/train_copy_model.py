@@ -55,51 +55,84 @@ def chat(text: str) -> str:
     return f"<|start|>user\n{text}<|end|>\n<|start|>assistant\n"
 
 
-def draw(rng: random.Random, scale: float) -> tuple[str, str]:
-    """Draw a prompt and its answer; `scale` in 0..1 is the length."""
+def draw(rng: random.Random, scale: float) -> list[tuple[str, str]]:
+    """Draw a conversation of questions and answers; `scale` in 0..1 is the length.
+
+    A table is followed by questions for several of its keys, so that a row teaches more than one answer.
+    """
 
     def upto(most: int) -> int:
         return 1 + rng.randrange(max(1, round(most * scale)))
 
-    kind = rng.random()
-    if kind < 0.4:
-        asked = copy(rng, upto(12))
-    elif kind < 0.75:
-        asked = lookup(rng, upto(12))
-    else:
-        asked = needle(rng, upto(60))
     before = ""
     if rng.random() < 0.5:
         before = " ".join(words(rng, upto(60))) + rng.choice([" ", ".\n", "\n"])
-    return before + asked.prompt, asked.expected
+    kind = rng.random()
+    if kind < 0.3:
+        asked = copy(rng, upto(12))
+    elif kind < 0.45:
+        asked = needle(rng, upto(60))
+    else:
+        rows = 1 + upto(11)
+        asked = lookup(rng, rows)
+        table, question = asked.prompt.rsplit("\n", 1)
+        found = dict(line.split(": ") for line in table.split("\n"))
+        first = re.search(r"beside (\w+)", question)[1]
+        others = rng.sample([key for key in found if key != first], rows - 1)[:6]
+        turns = [(before + asked.prompt, asked.expected)]
+        return [*turns, *((question.replace(first, key), found[key]) for key in others)]
+    return [(before + asked.prompt, asked.expected)]
 
 
 def batch(tokenizer: Tokenizer, rng: random.Random, scale: float, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of prompt and answer of similar lengths, of at most `tokens` together; the labels are the answers."""
-    drawn = [draw(rng, scale) for _ in range(64)]
-    asked = tokenizer.encode_batch([chat(p) for p, _ in drawn], add_special_tokens=False)
-    answers = tokenizer.encode_batch([a + "<|end|>" for _, a in drawn], add_special_tokens=False)
-    rows = sorted(((p.ids, a.ids) for p, a in zip(asked, answers, strict=True)), key=lambda r: len(r[0]) + len(r[1]))
+    """Rows of similar lengths, of at most `tokens` together; the labels are the answers."""
+    rows = []
+    for turns in (draw(rng, scale) for _ in range(48)):
+        ids, labels = [], []
+        for prompt, answer in turns:
+            asked = tokenizer.encode(chat(prompt), add_special_tokens=False).ids
+            said = tokenizer.encode(answer + "<|end|>", add_special_tokens=False).ids
+            ids += [*asked, *said, tokenizer.token_to_id("\u010a")]
+            labels += [*[-100] * len(asked), *said, -100]
+        rows.append((ids, labels))
+    rows.sort(key=lambda row: len(row[0]))
     last = rng.randrange(1, len(rows) + 1)
-    width = sum(map(len, rows[last - 1]))
+    width = len(rows[last - 1][0])
     rows = rows[max(0, last - max(2, tokens // width)) : last]
     x = torch.zeros(len(rows), width, dtype=torch.long)
     y = torch.full((len(rows), width), -100, dtype=torch.long)
-    for i, (p, a) in enumerate(rows):
-        x[i, : len(p) + len(a)] = torch.tensor(p + a)
-        y[i, len(p) : len(p) + len(a)] = torch.tensor(a)
+    for i, (ids, labels) in enumerate(rows):
+        x[i, : len(ids)] = torch.tensor(ids)
+        y[i, : len(ids)] = torch.tensor(labels)
     return x, y
 
 
 def repeats(rng: random.Random, tokenizer: Tokenizer, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random syllables twice; the second half is the label. This teaches the model to copy."""
+    """Random tokens twice, and tables twice with their rows in another order.
+
+    The second half is the label. This teaches the model to copy and to look up.
+    """
     first, last = len(SPECIAL), tokenizer.get_vocab_size()
     generator = torch.Generator().manual_seed(rng.getrandbits(60))
-    half = torch.randint(first, last, (rows, width // 2), generator=generator)
-    x = torch.cat([half, half], 1)
-    y = x.clone()
-    y[:, : width // 2 + 1] = -100
-    return x, y
+    half = torch.randint(first, last, (rows // 2, width // 2), generator=generator)
+    x = [torch.cat([half, half], 1)]
+    y = [x[0].clone()]
+    y[0][:, : width // 2 + 1] = -100
+    colon, line = (tokenizer.token_to_id(t) for t in (":", "\u010a"))
+    blank = tokenizer.token_to_id("\u0120")
+    known = [tokenizer.token_to_id(w) for w in WORDS]
+    for _ in range(rows - rows // 2):
+        drawn = rng.sample(known, 8)
+        pairs = list(zip(drawn[:4], drawn[4:], strict=True))
+        ids, labels = [], []
+        for again in (False, True):
+            for k, v in rng.sample(pairs, 4):
+                ids += [k, colon, blank, v, line]
+                labels += [-100, -100, -100, v if again else -100, -100]
+        pad = [0] * (width - len(ids))
+        x.append(torch.tensor([ids + pad]))
+        y.append(torch.tensor([labels + [-100] * len(pad)]))
+    return torch.cat(x), torch.cat(y)
 
 
 def right(model: LlamaForCausalLM, tokenizer: Tokenizer, asked: list[tuple[str, str]]) -> int:
@@ -148,10 +181,10 @@ def train(model: LlamaForCausalLM, tokenizer: Tokenizer, limit_s: float, tokens:
         mean = 0.95 * mean + 0.05 * loss.item()
         if step % 25 == 0:
             print(f"{time.monotonic() - begin:5.0f} s  step {step}  length {scale:.2f}  loss {mean:.4f}", flush=True)
-        if not copies and mean < 0.3:
+        if not copies and mean < 0.2:
             copies, mean, level_step = True, 3.0, 0
             print(f"copies after {step} steps", flush=True)
-        elif copies and scale < 1 and mean < 0.1:
+        elif copies and scale < 1 and mean < 0.2:
             scale, mean, level_step = min(1.0, scale + 0.2), 1.0, 0
         if scale >= 1 and mean < 0.01 and step % 50 == 0:
             model.eval()

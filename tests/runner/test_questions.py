@@ -32,6 +32,22 @@ def test_questions_find_wrong_answers_under_load(defects: list[str], start: Any)
     assert set(found) >= {"wrong_answer", "identical_requests_differ", "answer_changed_under_load"}
 
 
+FOUND = {
+    "streams_swapped": "answer_of_another_request", "lost_token": "wrong_answer", "repeated_token": "wrong_answer",
+    "wrong_block_at_edge": "cache_changes_answer", "prompt_taken_for_decode": "cache_changes_answer",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", FOUND)
+def test_questions_find_each_defect(defect: str, start: Any) -> None:
+    target = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": [defect]}}
+    asked = {**ASKED, "cold_warm": {"every": "100ms"}}
+    run = start(target=target, correctness=asked, traffic=[TEXT], load=[{"users": 8, "for": "15s"}])
+    run.ends(120)
+    assert FOUND[defect] in {f["id"] for f in run.verdict()["failures"]}
+
+
 @pytest.mark.slow
 def test_questions_that_the_idle_server_cannot_answer_are_named(start: Any) -> None:
     kinds = {"every": "300ms", "kinds": ["copy", "needle"]}

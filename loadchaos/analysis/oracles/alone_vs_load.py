@@ -8,7 +8,7 @@ from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.detectors.canary import learn
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import answered
+from loadchaos.analysis.oracles.margin import NEAR_TIE, answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 _ID = "answer_changed_under_load"
@@ -28,11 +28,19 @@ class AloneVsLoadOracle(Oracle):
 
     def __init__(self) -> None:
         super().__init__()
+        self._busy: list[QuestionRow] = []
         self._loaded: dict[str, list[str]] = {}
         self._answers = self._ties = self._compared = 0
 
     def judge(self, row: QuestionRow) -> None:
-        """Compare one answer under load."""
+        """Compare one answer under load, and those of the benign load first."""
+        if row.get("part") == "reference" and row.get("when") == "busy":
+            self._busy.append(row)
+            return
+        if row.get("when") == "load" and self._busy:
+            benign, self._busy = self._busy, []
+            for busy in benign:
+                self._judge_benign(busy)
         idle = self.margin.reference(row) if row.get("part") == "reference" and row.get("when") == "load" else None
         if idle is None or not answered(row):
             return
@@ -57,6 +65,14 @@ class AloneVsLoadOracle(Oracle):
         if tolerated is not None and not tolerated.admits(row["text"]):
             n = len(self.margin.texts(row)) + len(first)
             self.report(_ID, row, tolerated.text, f"{n} earlier answers begin with it")
+
+    def _judge_benign(self, row: QuestionRow) -> None:
+        """Judge an answer from before the load: only a clear preference counts."""
+        idle = self.margin.reference(row)
+        difference = self.margin.compare(idle, row) if idle is not None and answered(row) else None
+        if difference is not None and difference.proved and (difference.gap or 0.0) > NEAR_TIE:
+            about = f"before the load, with some requests at once; token {difference.at}, {difference.describe()}"
+            self.report(_ID, row, idle["text"] if idle is not None else "", about)
 
     def finish(self) -> list[Finding]:
         """A check with the number of compared answers, and the margin."""

@@ -16,6 +16,7 @@ from loadchaos.core.ledger.rows import QuestionRow
 FEWEST_MOVES = 100
 _FACTOR = 4.0  # a real load has larger batches, other kernels and recomputed prompts
 _FLOOR = 0.1
+NEAR_TIE = 1.0  # a token that is preferred by more is no near tie, whatever else a benign load showed
 _QUANTILE = 0.999
 _MOST_MOVES = 20_000
 
@@ -77,7 +78,7 @@ class Margin:
             return
         for i, (one, other) in enumerate(zip(first.get("tokens", ()), row.get("tokens", ()), strict=False)):
             if one != other:
-                self._flips.append(first["gaps"][i])
+                self._flips.append(max(first["gaps"][i], row["gaps"][i]))
                 break
             self._moves.append(abs(first["gaps"][i] - row["gaps"][i]))
         self._limit = None
@@ -98,7 +99,8 @@ class Margin:
         if self._limit is None:
             moves = sorted(self._moves)
             usual = moves[ceil(_QUANTILE * len(moves)) - 1]
-            self._limit = max(_FLOOR, _FACTOR * usual, 2 * max(self._flips, default=0.0))
+            flips = [gap for gap in self._flips if gap <= NEAR_TIE]
+            self._limit = max(_FLOOR, _FACTOR * usual, 2 * max(flips, default=0.0))
         return self._limit
 
     def compare(self, reference: QuestionRow, row: QuestionRow) -> AnswerDifference | None:

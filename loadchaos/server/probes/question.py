@@ -49,5 +49,5 @@ def words(rng: random.Random, n: int) -> list[str]:
 
 
 def question(prompt: str, expected: str) -> Question:
-    """Return a question whose answer may have twice the expected characters."""
-    return Question(prompt, expected, most_tokens=2 * len(expected) + 8)
+    """Return a question whose answer may have one token for each character."""
+    return Question(prompt, expected, most_tokens=len(expected) + 8)

@@ -20,12 +20,18 @@ from loadchaos.simulator.defects import (
     encoder_pop_before_draft,
     kv_capacity_as_500,
     kv_leak_on_abort,
+    lost_token,
     mm_cache_desync,
     mm_chunk_split,
     near_max_oob,
     pp_illegal_access,
+    prompt_taken_for_decode,
+    repeated_token,
     rows_slip_on_abort,
+    stale_image_embedding,
     stale_kv_on_resume,
+    streams_swapped,
+    wrong_block_at_edge,
 )
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -73,6 +79,12 @@ _ALL = (
     _defect("vllm", kv_leak_on_abort),
     _defect("vllm", stale_kv_on_resume),
     _defect("vllm", rows_slip_on_abort),
+    _defect("vllm", prompt_taken_for_decode),
+    _defect("vllm", wrong_block_at_edge),
+    _defect("vllm", repeated_token),
+    _defect("vllm", lost_token),
+    _defect("vllm", stale_image_embedding),
+    _defect("vllm", streams_swapped),
 )
 DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.orders import ordered_answer
+from loadchaos.simulator.engine.types import TokenFault
 
 # Plain ASCII words: they need no escaping in JSON, so a streamed chunk is put together from ready bytes.
 _WORDS = tuple(word for word in tokenizer.WORDS if len(word) > 1)
@@ -29,7 +30,7 @@ class AnswerText:
     `opening` are the tokens it begins with.
     """
 
-    __slots__ = ("_first", "_opening", "_right_tokens", "_state", "seed")
+    __slots__ = ("_first", "_opening", "_right_tokens", "_spoils", "_state", "seed")
 
     def __init__(self, seed: int, opening: tuple[int, ...] = ()) -> None:
         self.seed = seed
@@ -37,12 +38,15 @@ class AnswerText:
         self._right_tokens: int | None = None
         self._state = (seed ^ 0x5DEECE66D) & 0x7FFFFFFF
         self._first = True
+        self._spoils: list[tuple[TokenFault, int]] = []
 
     def next_text(self, tokens: int) -> str:
         """Return the next `tokens` tokens as text.
 
         The first word of all has no blank before it.
         """
+        if self._spoils:
+            return self._spoiled_text(tokens)
         if self._right_tokens is not None:
             return self._derailed_text(self._right_tokens, tokens)
         if self._opening:
@@ -58,6 +62,25 @@ class AnswerText:
             self._first = False
             return text
         return f" {text}"
+
+    def spoil(self, fault: TokenFault, after: int) -> None:
+        """Lose or repeat the token behind the next `after` ones."""
+        self._spoils.append((fault, after - sum(n + 1 for _, n in self._spoils)))
+
+    def _spoiled_text(self, tokens: int) -> str:
+        """Return the next tokens with the first fault among them."""
+        fault, right = self._spoils.pop(0)
+        if tokens <= right:
+            later, self._spoils = self._spoils, []
+            text = self.next_text(tokens)
+            self._spoils = [(fault, right - tokens), *later]
+            return text
+        later, self._spoils = self._spoils, []
+        text = self.next_text(right) if right else ""
+        token = self.next_text(1)
+        text += "" if fault == "lost" else token * 2
+        self._spoils = later
+        return text + (self.next_text(tokens - right - 1) if tokens > right + 1 else "")
 
     def derail(self, after: int) -> None:
         """Continue with wrong text after so many more tokens.

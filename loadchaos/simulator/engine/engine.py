@@ -14,7 +14,7 @@ from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.limits import input_limit, with_kv_blocks
 from loadchaos.simulator.engine.processor_cache import ExpectedCachedItemError, ReceiverCache
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
-from loadchaos.simulator.engine.rules import EngineRules
+from loadchaos.simulator.engine.rules import EngineRules, RequestStep
 from loadchaos.simulator.engine.runner import ModelRunner
 from loadchaos.simulator.engine.scheduler import Scheduler
 from loadchaos.simulator.engine.step_time import FIXED_S, step_duration_s
@@ -45,6 +45,7 @@ class Engine:
         self._log: list[str] = []
         self._clear_receiver_later = False
         self._paused: PauseMode | None = None
+        self._stale_images: set[str] = set()
         self._burst = Batch()  # the last planned step's count of what came since the engine was idle
         self._iterations = self._prompt_tokens = self._generation_tokens = 0
         self._finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
@@ -239,13 +240,20 @@ class Engine:
 
     def _account(self, batch: Batch) -> None:
         self._iterations += 1
+        prefills = sum(start < request.target for request, _, start, _, _ in batch.planned)
+        if self._rules.stale_joint_embeddings:
+            self._stale_images.update(item.hash for item in batch.encode[1:])
+        started: list[str] = []
         for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
             first, preempted = request.outputs == 0, request.epoch > 0
+            step = RequestStep(len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
             self._scheduler.record_outcome(request, drafts, rejected, new_tokens)
             if not new_tokens:
                 continue
+            spoil = next((found for spoiler in self._rules.spoilers if (found := spoiler(request, step))), None)
             if first:
                 self._prompt_tokens += request.prompt
+                started.append(request.id)
             self._generation_tokens += new_tokens
             reason = None
             if request.outputs >= request.length:
@@ -253,8 +261,13 @@ class Engine:
                 self._finished[reason] += 1
                 self._remove(request)
             cached = request.cached_tokens if first else 0
-            derailed = self._rules.stale_after_preemption and preempted
-            self._outputs.append(RequestOutput(request.id, new_tokens, reason, None, cached, derailed))
+            derailed = spoil == "derailed" or (self._rules.stale_after_preemption and preempted)
+            derailed |= first and any(item.hash in self._stale_images for item in request.items)
+            fault = spoil if spoil in ("lost", "repeated") else None
+            self._outputs.append(RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault))
+        if self._rules.swap_joint_starts and len(started) > 1:
+            swap = RequestOutput(started[0], 0, swapped_with=started[1])
+            self._outputs.insert(next(i for i, o in enumerate(self._outputs) if o.request_id == started[0]), swap)
 
     def _remove(self, request: ScheduledRequest) -> None:
         self._scheduler.finish(request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
 from loadchaos.simulator.engine.types import EngineConfig
@@ -38,6 +39,28 @@ def position_read_by_all(request: ScheduledRequest) -> int:
     return request.chunk_start
 
 
+Spoil = Literal["derailed", "lost", "repeated"]
+
+
+@dataclass(frozen=True)
+class RequestStep:
+    """One step of one request, as a defect sees it.
+
+    Args:
+        running: requests that run.
+        prefills: requests whose prompt is computed in the same step.
+        drafts: drafts that were verified.
+        rejected: how many of them were rejected.
+        new_tokens: tokens that it gave.
+    """
+
+    running: int
+    prefills: int
+    drafts: int
+    rejected: int
+    new_tokens: int
+
+
 @dataclass
 class EngineRules:
     """The engine's rules.
@@ -63,5 +86,11 @@ class EngineRules:
     swap_rows_on_abort: bool = False
     # the API server answers an input longer than the KV cache with 500 and hides the cause
     kv_error_as_500: bool = False
+    # what goes wrong with a request's tokens of a step; the first answer counts
+    spoilers: list[Callable[[ScheduledRequest, RequestStep], Spoil | None]] = field(default_factory=list)
+    # two requests whose first tokens come in one step get each other's tokens
+    swap_joint_starts: bool = False
+    # of several images encoded in one step, the later ones get the embedding of another image
+    stale_joint_embeddings: bool = False
     # checks before a step runs; each may raise EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,16 @@ class EngineRequest:
     stop_after: int = 0
 
 
+TokenFault = Literal["lost", "repeated"]
+
+
 @dataclass(frozen=True)
 class RequestOutput:
     """Output of one step for one request.
 
     `finish_reason` is stop, length, abort or error; `error` is the reason in the text of the server's log.
     `derailed`: computed from a context that is not the request's own. `swapped_with`: from here on the two requests get
-    each other's tokens.
+    each other's tokens. `fault`: the first of its tokens is lost or comes twice.
     """
 
     request_id: str
@@ -92,6 +96,7 @@ class RequestOutput:
     cached_tokens: int = 0
     derailed: bool = False
     swapped_with: str | None = None
+    fault: TokenFault | None = None
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,8 @@ class VllmGeneration:
         if output.derailed and not choice.derailed:
             choice.derailed = True
             choice.answer.derail(after=choice.pending)
+        if output.fault is not None:
+            choice.answer.spoil(output.fault, after=choice.pending)
         choice.tokens += output.new_tokens
         choice.pending += output.new_tokens
         choice.finish = output.finish_reason
@@ -207,7 +209,7 @@ class VllmGeneration:
         tokens, choice.pending = choice.pending, 0
         if self._checked.sampling.logprobs:
             texts = [choice.answer.next_text(1) for _ in range(tokens)]
-            choice.entries += [token_logprob(text, self._checked.sampling.top_logprobs) for text in texts]
+            choice.entries += [token_logprob(text, self._checked.sampling.top_logprobs) for text in texts if text]
             return "".join(texts)
         return choice.answer.next_text(tokens) if tokens else ""
 

@@ -24,3 +24,13 @@ def test_margin_is_unknown_with_few_tokens(questions: Any) -> None:
     server = questions(AloneVsLoadOracle)
     server.calibrate(text="a b")
     assert server.oracle.margin.limit is None
+
+
+def test_margin_ignores_a_clear_preference_that_changed_before_the_load(questions: Any) -> None:
+    server = questions(AloneVsLoadOracle)
+    server.calibrate()
+    server.ask("a b c", part="reference", prompt="r4", when="idle")
+    server.ask("a x y", part="reference", prompt="r4", when="busy")
+    assert server.oracle.margin.limit == 0.1
+    server.ask("q", part="streamed")
+    assert [f.id for f in server.found()] == ["answer_changed_under_load"]

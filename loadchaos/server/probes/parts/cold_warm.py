@@ -9,7 +9,9 @@ from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.question import words
 
-_OPENING_WORDS = 24
+_OPENING_WORDS = (8, 48)
+_FILLERS = ("", " 7", " 7 7")
+"""The length changes by single tokens, so that prompts end at and beside the edges of blocks."""
 
 
 class ColdWarmPart:
@@ -24,7 +26,7 @@ class ColdWarmPart:
     async def act(self) -> None:
         """Ask a prompt with new first words, then the same one again."""
         question, group = KINDS["copy"](self._rng), self._asker.new_group()
-        opening = " ".join(words(self._rng, _OPENING_WORDS))
+        opening = " ".join(words(self._rng, self._rng.randint(*_OPENING_WORDS))) + self._rng.choice(_FILLERS)
         question = replace(question, prompt=f"{opening}\n{question.prompt}")
         for role in ("cold", "warm"):
             row = await self._asker.ask(question, Purpose("cold_warm", "copy", "load", group, role))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Callable
 
 from loadchaos.server.probes.ask import Asker, Purpose
@@ -17,7 +18,8 @@ from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.question import Question, words
 
 _EACH = 3
-_IDLE_TIMES, _BUSY_TIMES = 2, 3
+_BUSY_TIMES = 4
+_IDLE_S, _BUSY_S = 30.0, 30.0
 _TICK_S = 0.5
 _STORY_TOKENS = 48
 _MOST_AT_ONCE = 4
@@ -30,19 +32,31 @@ class ReferencePart:
 
     def __init__(self, asker: Asker, rng: random.Random, *, share: float, requests: Callable[[], int]) -> None:
         self._asker, self._share, self._requests = asker, share, requests
-        self._prompts = [("copy", KINDS["copy"](rng)) for _ in range(_EACH)]
-        self._prompts += [("lookup", KINDS["lookup"](rng)) for _ in range(_EACH)]
-        self._prompts += [("story", _story(rng)) for _ in range(_EACH)]
+        # From each kind one first, for a slow server.
+        self._prompts = [
+            prompt
+            for _ in range(_EACH)
+            for prompt in (("story", _story(rng)), ("copy", KINDS["copy"](rng)), ("lookup", KINDS["lookup"](rng)))
+        ]
         self._order = itertools.cycle(self._prompts)
         self._sent = 0
 
     async def learn(self) -> None:
-        """Ask each prompt alone twice, then all of them at once."""
-        for _ in range(_IDLE_TIMES):
-            for kind, question in self._prompts:
+        """Ask each prompt alone, then several times all of them at once.
+
+        A slow server is asked fewer of them.
+        """
+        begin_s = time.monotonic()
+        known: list[tuple[str, Question]] = []
+        for kind, question in self._prompts:
+            if time.monotonic() - begin_s < _IDLE_S or len(known) < _EACH:
+                known.append((kind, question))
                 await self._asker.ask(question, Purpose("reference", kind, "idle"))
-        for _ in range(_BUSY_TIMES):
-            asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in self._prompts]
+        self._order = itertools.cycle(known)
+        for n in range(_BUSY_TIMES):
+            if n and time.monotonic() - begin_s > _IDLE_S + _BUSY_S:
+                return
+            asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in known]
             await asyncio.gather(*asked)
 
     async def act(self) -> None:

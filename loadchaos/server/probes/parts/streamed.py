@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-from loadchaos.core.ledger.rows import QuestionTime
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
 
@@ -21,17 +20,16 @@ class StreamedPart:
     async def learn(self) -> None:
         """Ask both ways on the idle server, where they may differ on purpose."""
         for _ in range(_IDLE_TIMES):
-            await self._pair("idle")
+            question, group = KINDS["copy"](self._rng), self._asker.new_group()
+            await self._asker.ask(question, Purpose("streamed", "copy", "idle", group, "streamed"), stream=True)
+            await self._asker.ask(question, Purpose("streamed", "copy", "idle", group, "whole"))
 
     async def act(self) -> None:
         """Ask both ways at once."""
-        await self._pair("load")
-
-    async def _pair(self, when: QuestionTime) -> None:
         question, group = KINDS["copy"](self._rng), self._asker.new_group()
         await asyncio.gather(
-            self._asker.ask(question, Purpose("streamed", "copy", when, group, "streamed"), stream=True),
-            self._asker.ask(question, Purpose("streamed", "copy", when, group, "whole")),
+            self._asker.ask(question, Purpose("streamed", "copy", "load", group, "streamed"), stream=True),
+            self._asker.ask(question, Purpose("streamed", "copy", "load", group, "whole")),
         )
 
     async def check(self) -> None:
