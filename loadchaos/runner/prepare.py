@@ -116,7 +116,7 @@ class Preparation:
                 raise
             if launched.exit.done():
                 await launched.wait_recorded()
-            raise TargetError(f"{explained(str(e), log)}; see its log {log}") from None
+            raise TargetError(f"{explained(str(e), log).removesuffix('.')}; see its log {log}") from None
 
     def _ready_within_s(self) -> float:
         if self._options.wait_ready_s is not None:

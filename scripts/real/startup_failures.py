@@ -192,6 +192,8 @@ _NGRAM = '{"method":"ngram","num_speculative_tokens":2,"prompt_lookup_max":3}'
 _SSL = ("--ssl-keyfile", "{d}/a.key", "--ssl-certfile", "{d}/a.crt")
 _REAL = ("--load-format", "auto")
 
+_TRITON_FREE = ("vllm-0.32.0",)  # where adapters work without a GPU
+
 # fmt: off
 VLLM_MISTAKES = (
     Mistake("model-path-wrong", "model_not_found", spoil=lambda m: shutil.rmtree(m), quick=True),
@@ -236,10 +238,10 @@ VLLM_MISTAKES = (
             ("--speculative-config", _NGRAM)),
     Mistake("mtp-not-in-model", "speculative_config_invalid",
             ("--speculative-config", '{"method":"mtp","num_speculative_tokens":2}'), ("--speculative-config", _NGRAM), quick=True),
-    Mistake("lora-path-wrong", "lora_files_missing", (*_LORA, "a=/models/no-lora"), (*_LORA, "a={d}/lora")),
-    Mistake("lora-empty", "lora_files_missing", (*_LORA, "a={d}/lora-empty"), (*_LORA, "a={d}/lora")),
-    Mistake("lora-no-weights", "lora_files_missing", (*_LORA, "a={d}/lora-no-weights"), (*_LORA, "a={d}/lora")),
-    Mistake("lora-rank-too-large", "lora_load_failed", (*_LORA, "a={d}/lora-rank-64"), (*_LORA, "a={d}/lora")),
+    Mistake("lora-path-wrong", "lora_files_missing", (*_LORA, "a=/models/no-lora"), (*_LORA, "a={d}/lora"), servers=_TRITON_FREE),
+    Mistake("lora-empty", "lora_files_missing", (*_LORA, "a={d}/lora-empty"), (*_LORA, "a={d}/lora"), servers=_TRITON_FREE),
+    Mistake("lora-no-weights", "lora_files_missing", (*_LORA, "a={d}/lora-no-weights"), (*_LORA, "a={d}/lora"), servers=_TRITON_FREE),
+    Mistake("lora-rank-too-large", "lora_load_failed", (*_LORA, "a={d}/lora-rank-64"), (*_LORA, "a={d}/lora"), servers=_TRITON_FREE),
     Mistake("lora-format-wrong", "bad_arguments", (*_LORA, "just-a-name"), (*_LORA, "a={d}/lora"), quick=True),
     Mistake("quantization-unknown", "quantization_unsupported", ("--quantization", "no_such"), (), quick=True),
     Mistake("quantization-of-another-model", "quantization_not_in_model", ("--quantization", "awq"), (), quick=True),
@@ -291,10 +293,10 @@ LMDEPLOY_MISTAKES = (
     Mistake("number-expected", "bad_arguments", ("--tp", "many"), ("--tp", "1")),
     Mistake("dtype-unknown", "bad_arguments", ("--dtype", "float7"), ("--dtype", "bfloat16")),
     Mistake("json-option-broken", "bad_arguments", ("--hf-overrides", "{rope_theta: 1"), ("--hf-overrides", '{"rope_theta": 10000}')),
-    Mistake("chat-template-not-found", "chat_template_invalid", ("--chat-template", "/models/no-template.json"), ("--chat-template", "qwen")),
-    Mistake("chat-template-not-json", "chat_template_file_broken", ("--chat-template", "{d}/template.json"), ("--chat-template", "qwen")),
+    Mistake("chat-template-not-found", "chat_template_invalid", ("--chat-template", "/models/no-template.json"), ("--chat-template", "base")),
+    Mistake("chat-template-not-json", "chat_template_file_broken", ("--chat-template", "{d}/template.json"), ("--chat-template", "base")),
     Mistake("tool-parser-unknown", "parser_unknown", ("--tool-call-parser", "no_such"), ("--tool-call-parser", "qwen3")),
-    Mistake("reasoning-parser-unknown", "parser_unknown", ("--reasoning-parser", "no_such"), ("--reasoning-parser", "default")),
+    Mistake("reasoning-parser-unknown", "parser_unknown", ("--reasoning-parser", "no_such"), ()),
     Mistake("ssl-without-files", "environment_invalid", ("--ssl",), ()),
     Mistake("cache-share-over-one", "lmdeploy_option_invalid", ("--cache-max-entry-count", "1.7"), ("--cache-max-entry-count", "0.5")),
     Mistake("port-in-use", "address_in_use", port_taken=True),
@@ -307,7 +309,9 @@ LMDEPLOY_MISTAKES = (
 
 def mistakes(server: str) -> Sequence[Mistake]:
     """The mistakes of a server."""
-    return LMDEPLOY_MISTAKES if server.startswith("lmdeploy") else VLLM_MISTAKES
+    if server.startswith("lmdeploy"):
+        return LMDEPLOY_MISTAKES
+    return [m for m in VLLM_MISTAKES if m.servers == VLLM or server not in VLLM or server in m.servers]
 
 
 def counterpart(server: str, mistake: Mistake) -> Mistake:
@@ -317,6 +321,7 @@ def counterpart(server: str, mistake: Mistake) -> Mistake:
 
 # --- a server that has its imports behind it ---------------------------------------------------------------------------------
 
+_SPAWN = ("vllm-0.22.1",)  # its engine core hangs where it is forked: it imports again
 _FORK = "import multiprocessing as m, vllm.utils.system_utils as u; u.get_mp_context = lambda: m.get_context('fork')"
 _MODULES = (
     "vllm.entrypoints.cli.main",
@@ -345,7 +350,7 @@ def warm(server: str, *, cold: bool = False) -> Iterator[Sequence[str]]:
         path, script = f"{place}/socket", str(PROJECT / "scripts/real/warm.py")
         python = str(ROOT / server / "bin/python")
         process = subprocess.Popen(
-            [python, script, "serve", path, _FORK, *_MODULES],
+            [python, script, "serve", path, "" if server in _SPAWN else _FORK, *_MODULES],
             env={**os.environ, **environment(server)},
             start_new_session=True,
         )

@@ -22,6 +22,7 @@ import types
 
 def serve(path, modules):
     """Import the modules and fork for each client until the socket is closed or we are ended."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     before, *modules = modules
     exec(before, {})  # noqa: S102 - given by the script that starts us
     for name in modules:
@@ -52,7 +53,11 @@ def attend(connection, listener):
     for fd in outputs:
         os.close(fd)
     ended = os.pidfd_open(pid)
-    ready, _, _ = select.select([ended, connection], [], [])
+    try:
+        ready, _, _ = select.select([ended, connection], [], [])
+    except SystemExit:
+        os.killpg(pid, signal.SIGKILL)
+        raise
     if ended not in ready:  # the client hung up
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

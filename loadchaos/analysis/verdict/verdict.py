@@ -168,6 +168,8 @@ def worth(
     no death may be counted although there was one.
     """
     what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
+    if deaths and not exposures:
+        return "Not assessed: no load was sent"
     if deaths:
         met = f"{deaths:,} in {exposures:,} {what}"
         return f"Crash rate {_percent(deaths / exposures)} ({met})" if exposures > deaths else f"Crashes: {met}"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scripts.real.startup_failures import counterpart, mistakes
+
 CRASHES = Path(__file__).parents[2] / "crashes"
+
+
+WITHOUT_A_LOG = {
+    "vllm-0.32.0": {"model-path-wrong"},
+}
+"""Mistakes whose right start-up is not kept yet; `scripts/real/startup_failures.py --right --keep` makes its log."""
 
 
 def test_corpus_has_as_many_benign_logs_as_crashes() -> None:
@@ -16,3 +24,14 @@ def test_corpus_has_as_many_benign_logs_as_crashes() -> None:
 def test_corpus_has_a_log_of_every_speaker() -> None:
     speakers = {"cuda", "gateway", "host", "lmdeploy", "memory", "nccl", "sglang", "vllm"}
     assert {p.parent.name for p in CRASHES.rglob("*.log")} == speakers | {"benign"}
+
+
+def test_failed_starts_have_logs_of_the_same_start_that_works() -> None:
+    for server, speaker, version in (("vllm-0.32.0", "vllm", "0.32"), ("lmdeploy-0.18.0", "lmdeploy", "0.18")):
+        failed = {
+            p.stem.removeprefix("start-").removesuffix(f"-{version}") for p in (CRASHES / speaker).glob("start-*.log")
+        }
+        right = {counterpart(server, m).name for m in mistakes(server) if m.name in failed}
+        kept = {name for name in right if (CRASHES / f"benign/{speaker}-start-{name}-{version}.log").exists()}
+        assert right - kept == WITHOUT_A_LOG.get(server, set())
+        assert len(kept) >= 6

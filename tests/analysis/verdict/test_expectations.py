@@ -202,6 +202,11 @@ def test_exit_codes(decision: Any, end: Any, sent: bool, code: int) -> None:
     assert rules.exit_code(decision, end, sent=sent) == code
 
 
+def test_worth_of_a_failed_start_is_no_crash_rate() -> None:
+    assert rules.worth("fail", 1, 0, "requests") == "Not assessed: no load was sent"
+    assert rules.worth("fail", 1, 1, "requests") == "Crashes: 1 in 1 request"
+
+
 @pytest.mark.parametrize(
     ("n", "text"),
     [(21_000, "Crash rate < 0.015 % (95 % confidence, 0 in 21,000 requests)"),
