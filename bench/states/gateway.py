@@ -64,6 +64,8 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, po
     there.write(b"\r\n".join([*lines, b"Connection: close", b"", b""]))
     upward = asyncio.ensure_future(_copy(reader, there))  # the body, and the end of a client that hangs up
     try:
+        status = await behind.readuntil(b"\r\n")
+        writer.write(status + b"Connection: close\r\n")  # not every server says so itself
         await _copy(behind, writer)
     finally:
         upward.cancel()
