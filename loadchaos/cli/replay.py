@@ -78,7 +78,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
 
     create_privately()
     if export is not None:
-        _export(source, export)
+        _export(source, export, options)
         return
     if options["launch"] and options["target"]:
         raise OptionError("--launch and --target exclude each other: give one of them")
@@ -178,10 +178,20 @@ def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
     return earlier[-1].parent
 
 
-def _export(source: Path, folder: Path) -> None:
+def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
+    """Write the trace with its bodies, and the failure that it led to."""
+    from dataclasses import replace
+
     from loadchaos.profile import request_trace
     from loadchaos.runner.replay import bodies
     from loadchaos.runner.replay.sources import read_source
 
-    trace = bodies.stored(bodies.fitting(read_source(source, folder)), folder)
+    found = read_source(source, folder)
+    trace = bodies.stored(bodies.fitting(found), folder)
+    try:
+        failure = expected_failure(source, found, options).to_json()
+    except OptionError as e:
+        echo(f"note: the trace names no failure: {e}", err=True)
+    else:
+        trace = replace(trace, header=trace.header.model_copy(update={"failure": failure}))
     echo(f"{request_trace.write(trace, folder)}: {len(trace.sends):,} requests")

@@ -45,6 +45,7 @@ class PlannedBody(ProfilePart):
     seed: int | None = None
     len: int | None = None
     crc: int | None = None
+    hash: str | None = Field(default=None, pattern=r"^[0-9a-f]{16}$")
 
 
 class TraceHeader(ProfilePart):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.replay.servers import ServerChoice
 
-_KEPT_FLAGS = ("--port", "--host", "--server-port", "--server-name", "--api-key", "--dialect", "--era")
+_ADDRESS_FLAGS = ("--port", "--host", "--server-port", "--server-name")
+_KEPT_FLAGS = (*_ADDRESS_FLAGS, "--api-key", "--dialect", "--era")
 _NUMBER = re.compile(r"-\d")
 
 
@@ -34,8 +35,9 @@ class Reduction:
         return len(self.trace.sends)
 
     def key(self) -> str:
-        """Hash of everything that a try depends on."""
-        parts = [repr(self.command), repr(self.flags), str(self.rounds)]
+        """Hash of everything but the server's address that a try depends on."""
+        loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]
+        parts = [repr(self.command), repr(loose), str(self.rounds)]
         parts += [s.model_dump_json(exclude={"plan", "outcome"}) for s in self.trace.sends]
         parts += [a.model_dump_json() for a in (*self.trace.aborts, *self.trace.attacks)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Facts, Step
 from loadchaos.load import payloads
 from loadchaos.load.rebuild import planned_steps
-from loadchaos.profile.request_trace import BODIES, RequestTrace, TraceSend
+from loadchaos.profile.request_trace import BODIES, PlannedBody, RequestTrace, TraceSend
 
 MAX_BYTES = 4 * 1024**3
 """Limit for the bodies of a replay; of a larger run the newest requests are replayed."""
@@ -66,10 +66,10 @@ def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
         raise OptionError(
             f"{header.source}: the plan cannot be read, so the bodies cannot be built: {e}; run the profile again"
         ) from e
-    aborts = {a.request: a for a in trace.aborts}
+    builder = _Builder(facts, trace.folder / "incidents" / BODIES, folder, {a.request for a in trace.aborts})
     sends = tuple(
         s if s.body is not None or s.plan is None
-        else _built(s, steps.get((s.plan.phase, s.plan.step)), facts, folder, s.id in aborts)
+        else builder.built(s, steps.get((s.plan.phase, s.plan.step)))
         for s in copied
     )  # fmt: skip
     return replace(trace, sends=sends, folder=folder, header=header.model_copy(update={"plan": None, "facts": None}))
@@ -90,31 +90,49 @@ def _copied(trace: RequestTrace, send: TraceSend, folder: Path) -> TraceSend:
     return send.model_copy(update={"plan": None})
 
 
-def _built(send: TraceSend, step: Step | None, facts: Facts, folder: Path, aborted: bool) -> TraceSend:
-    """Build a body from its step, with the client behaviour of the step."""
-    planned = send.plan
-    assert planned is not None
-    if step is None:
+@dataclass(frozen=True)
+class _Builder:
+    """Builds bodies from steps, with the client behaviour of each step.
+
+    `kept` is the folder of the bodies that the run stored for its incidents; `aborted` are requests with aborts of their
+    own.
+    """
+
+    facts: Facts
+    kept: Path
+    folder: Path
+    aborted: set[str]
+
+    def built(self, send: TraceSend, step: Step | None) -> TraceSend:
+        planned = send.plan
+        assert planned is not None
+        if step is None:
+            raise OptionError(
+                f"request {send.id}: the plan has no step {planned.step} in phase {planned.phase}; give the whole run"
+            )
+        request = payloads.build(step, self.facts)
+        behaviour: Mapping[str, Mapping[str, Any]] = {}
+        if step.behaviour != "plain" and send.id not in self.aborted:
+            behaviour = {step.behaviour: _plain(step.behaviour_options)}
+        return send.model_copy(
+            update={
+                "body": store(self.folder / BODIES, self._sent(send.id, planned, request.body)), "plan": None,
+                "path": request.path, "stream": request.stream, "behaviour": behaviour,
+                "max_tokens": request.max_tokens, "images": request.images,
+            }
+        )  # fmt: skip
+
+    def _sent(self, name: str, planned: PlannedBody, body: bytes) -> bytes:
+        """Body that was sent: the built one, or the one stored with an incident."""
+        if planned.len in (None, len(body)) and planned.crc in (None, zlib.crc32(body)):
+            return body
+        file = self.kept / f"{planned.hash}.json"
+        if planned.hash is not None and file.is_file():
+            return file.read_bytes()
         raise OptionError(
-            f"request {send.id}: the plan has no step {planned.step} in phase {planned.phase}; give the run folder itself"
+            f"request {name}: the body built from the plan is not the one that was sent (length or CRC differ): the run was "
+            "made by another version of loadchaos; replay it with that one, or run the profile again"
         )
-    request = payloads.build(step, facts)
-    body = request.body
-    differs = planned.len not in (None, len(body)) or planned.crc not in (None, zlib.crc32(body))
-    if differs:
-        raise OptionError(
-            f"request {send.id}: the body built from the plan is not the one that was sent (length or CRC differ): the "
-            "run was made by another version of loadchaos; replay it with that one"
-        )
-    behaviour: Mapping[str, Mapping[str, Any]] = {}
-    if step.behaviour != "plain" and not aborted:
-        behaviour = {step.behaviour: _plain(step.behaviour_options)}
-    return send.model_copy(
-        update={
-            "body": store(folder / BODIES, body), "plan": None, "path": request.path, "stream": request.stream,
-            "behaviour": behaviour, "max_tokens": request.max_tokens, "images": request.images,
-        }
-    )  # fmt: skip
 
 
 def _plain(options: Any) -> Mapping[str, Any]:

@@ -34,6 +34,13 @@ class ExpectedFailure:
         found = guilty_frame(failure)
         return failure.get("id") == self.id and (not self.frame or not found or found == self.frame)
 
+    def to_json(self) -> dict[str, Any]:
+        """Convert to the failure of a verdict; `choose` reads it back."""
+        return {
+            "id": self.id, "frame": self.frame, "severity": self.severity, "title": self.title,
+            "evidence": {"text": self.line}, "attribution": "server",
+        }  # fmt: skip
+
     def describe(self) -> str:
         """Describe the failure in a few words."""
         if self.any_death:

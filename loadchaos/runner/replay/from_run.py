@@ -152,7 +152,7 @@ def _freed(free: list[Mapping[str, Any]], at_ns: int) -> Mapping[str, Any] | Non
 def _send(begin: Mapping[str, Any], end: Mapping[str, Any] | None, after: tuple[Cause, ...], zero_ns: int) -> TraceSend:
     planned = PlannedBody(
         phase=int(begin.get("phase") or 0), step=int(begin["step"]), seed=begin.get("seed"), len=begin.get("len"),
-        crc=begin.get("crc"),
+        crc=begin.get("crc"), hash=begin.get("hash"),
     )  # fmt: skip
     return TraceSend(
         id=str(begin["id"]), at_s=round((begin["at_ns"] - zero_ns) / 1e9, 6), after=after,

@@ -187,5 +187,12 @@ def test_command_is_split_into_flags(command: str, head: str, found: tuple[tuple
     assert split_command(command.split()) == (tuple(head.split()), found)
 
 
+def test_decisions_hold_for_another_port() -> None:
+    one, other = candidate(2, ("--a",)), candidate(2, ("--a",))
+    with_port = [Reduction(c.trace, c.command, (*c.flags, ("--port", p))).key() for c, p in ((one, "1"), (other, "2"))]
+    assert with_port[0] == with_port[1] == one.key()
+    assert one.key() != candidate(2, ("--b",)).key()
+
+
 def test_address_of_a_server_is_never_left_out() -> None:
     assert [may_go((f,)) for f in ("--port", "--host=0.0.0.0", "--max-num-seqs")] == [False, False, True]

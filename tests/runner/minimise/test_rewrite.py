@@ -122,21 +122,35 @@ def test_script_has_at_most_forty_lines_and_no_loadchaos(tmp_path: Path, name: s
     assert (tmp_path / "requests.json").exists() == (name in ("long", "everything"))
 
 
-def test_script_sends_the_requests_of_its_candidate(tmp_path: Path) -> None:
-    """The script against a server that records and then dies."""
-    (tmp_path / "server.py").write_text(SERVER)
-    candidate = scripts(tmp_path)["everything"]
-    file = script.write(candidate, FACTS, tmp_path)
-    argv = [sys.executable, str(tmp_path / "server.py"), str(tmp_path / "seen.jsonl")]
+def against(folder: Path, server_text: str, file: Path) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+    """Run a script against a server that records its requests."""
+    (folder / "server.py").write_text(server_text)
+    argv = [sys.executable, str(folder / "server.py"), str(folder / "seen.jsonl")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         send = [sys.executable, str(file), f"http://127.0.0.1:{port}"]
         done = subprocess.run(send, capture_output=True, text=True, timeout=60, check=False)
         server.kill()
+    return done, [json.loads(line) for line in (folder / "seen.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_script_reads_every_error_status_as_a_sign(tmp_path: Path, status: int) -> None:
+    """An old vLLM answers 400 with its engine dead."""
+    text = SERVER.replace("send_response(200)", f"send_response({status} if self.command == 'POST' else 200)")
+    file = script.write(scripts(tmp_path)["words"], FACTS, tmp_path)
+    done, _ = against(tmp_path, text, file)
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_script_sends_the_requests_of_its_candidate(tmp_path: Path) -> None:
+    """The script against a server that records and then dies."""
+    candidate = scripts(tmp_path)["everything"]
+    file = script.write(candidate, FACTS, tmp_path)
+    done, seen = against(tmp_path, SERVER, file)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.strip() == "the server died in round 1"
-    seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
     sent = {json.dumps(b, sort_keys=True) for path, b in seen if path == "/v1/chat/completions"}
     for request in candidate.trace.sends:
         recorded = json.loads(candidate.trace.body_file(request).read_bytes())

@@ -139,6 +139,17 @@ def test_body_that_differs_from_the_sent_one_is_refused(run: Recorded, tmp_path:
         bodies.stored(request_trace.RequestTrace(found.header, (other,), folder=found.folder), tmp_path / "out")
 
 
+def test_body_that_an_incident_stored_stands_for_one_that_cannot_be_built(run: Recorded, tmp_path: Path) -> None:
+    run.request(0, 1, 2)
+    found = trace_of_run(run.folder)
+    kept = run.folder.incidents / "bodies"
+    name = bodies.store(kept, b'{"model": "m", "messages": []}')
+    planned = found.sends[0].plan.model_copy(update={"crc": 1, "hash": name})  # type: ignore[union-attr]
+    other = found.sends[0].model_copy(update={"plan": planned})
+    again = bodies.stored(request_trace.RequestTrace(found.header, (other,), folder=found.folder), tmp_path / "out")
+    assert again.sends[0].body == name
+
+
 def test_trace_of_a_run_without_newer_fields_is_made(run: Recorded, tmp_path: Path) -> None:
     """Rows of older versions lack fields; a killed run lacks ends and a verdict."""
     rows = [json.loads(line) for line in run.folder.requests(0).read_text().splitlines()]
@@ -210,6 +221,11 @@ def test_expected_failure_is_matched_by_id_and_frame_without_line_numbers() -> N
     assert not expected.matches({**DEATH, "id": "y"})
     assert guilty_frame({**DEATH, "frame": "a.py:1 f"}) == "a.py f"
     assert guilty_frame({**DEATH, "frame": ""}) == ""
+
+
+def test_expected_failure_is_read_back_from_a_trace() -> None:
+    expected = choose({"failures": [DEATH]}, None, "run")
+    assert choose({"failures": [expected.to_json()]}, None, "trace") == expected
 
 
 def test_expected_failure_any_death_matches_every_death() -> None:
