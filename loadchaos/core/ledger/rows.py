@@ -647,7 +647,7 @@ class QuestionRow(_Row):
 class LearnedRow(_Row):
     """Kind of question after it was asked on the idle server.
 
-    Written by server/probes/keyed.py.
+    Written by server/probes/parts/keyed.py.
     """
 
     row: Literal["learned"]
