@@ -19,6 +19,7 @@ from loadchaos.load.worker.worker_plan import WorkerPlan
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "load" / "locustfile.py"
 _PROMPT_TOKENS = 32
+_ENDINGS = ("er", "ne", "se", "al", "in", "or", "is", "et", "um", "ad")
 _IMAGE = "1024x1024"
 _SPARE_SLOTS = 1.25
 """An open phase never waits: a stream that is a little late must find a slot."""
@@ -45,7 +46,8 @@ def profile(load: Load) -> dict[str, Any]:
 
 def facts(url: str) -> Facts:
     """Facts as calibration would find them: a word is a token, an image 1000."""
-    text = TextFacts(overhead=8, words=((" river", 1), (" stone", 1)), unit=" a", source="bench")
+    words = tuple((f" {first}{last}", 1) for first in ("riv", "sto", "pap", "hou") for last in _ENDINGS)
+    text = TextFacts(overhead=8, words=words, unit=" a", source="bench")
     return Facts(
         base_url=url,
         admin_url=url,

@@ -21,7 +21,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
-from loadchaos.runner import requirements
+from loadchaos.runner import answer_baseline, requirements
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.run_probes import RunProbes
@@ -176,11 +176,23 @@ class Preparation:
         self._print(facts_line(facts))
         await self._record_configuration(client, facts, head)
         await self._server.learn_canary(facts)
+        await self._learn_answers(facts)
         for note in await self._probes.learn(facts, self._options.seed):
             self._note("correctness", note)
         proxy = await self._open_proxy(client.health_path or dialect.health_path)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
+
+    async def _learn_answers(self, facts: Facts) -> None:
+        """Record answers of the idle server to requests like those of the load."""
+        if not answer_baseline.is_wanted(self._profile):
+            return
+        async with httpx.AsyncClient(
+            headers=dict(self._target.headers), verify=self._target.tls.context() or True, trust_env=False
+        ) as http:
+            await answer_baseline.learn(
+                http, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
+            )
 
     def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
         """Print a note and record it as a preflight check."""

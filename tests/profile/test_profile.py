@@ -23,6 +23,14 @@ TRAFFIC = "traffic: [{name: t, payload: {text: {tokens: 8}}}]\n"
 LOAD = "load: [{users: 1, requests: 1}]\n"
 
 BAD = {
+    "schema that jsonschema refuses": (
+        "name: x\ntraffic:\n  - name: t\n    payload:\n      structured:\n        json_schema: {type: objet}\n" + LOAD,
+        "no valid JSON schema: $.type: 'objet' is not valid",
+    ),
+    "regex that cannot be compiled": (
+        'name: x\ntraffic:\n  - name: t\n    payload:\n      structured:\n        regex: "(["\n' + LOAD,
+        "x.yaml:6:16: traffic.0.payload.structured.regex: no valid regex",
+    ),
     "unknown key": ("name: x\nabuot: y\n" + TRAFFIC + LOAD, "x.yaml:2:1: abuot: unknown key; did you mean about?"),
     "unknown nested key": (
         "name: x\n" + TRAFFIC + "load: [{user: 1, requests: 1}]\n",

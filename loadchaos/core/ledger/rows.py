@@ -206,7 +206,9 @@ class EndRow(_Row):
     signs: NotRequired[
         Annotated[Sequence[str], "unusual properties of the text; judged by their share, against idle answers"]
     ]
-    text_ratio: NotRequired[Annotated[float | None, "compressed size of the text relative to its size"]]
+    text_ratio: NotRequired[
+        Annotated[float | None, "compressed size of the last 256 characters, relative to their size"]
+    ]
     folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
 
 
@@ -596,6 +598,20 @@ class SupervisorRow(_Row):
     reason: Annotated[str, "explanation; may be empty"]
 
 
+class BaselineRow(_Row):
+    """Answer of the idle server to a request like those of the load.
+
+    Written by runner/answer_baseline.py.
+    """
+
+    row: Literal["baseline"]
+    traffic: Annotated[str, "name of the traffic"]
+    outcome: Annotated[str, "`ok`, or what went wrong"]
+    completion_tokens: Annotated[int | None, TOKENS, "as in `end`"]
+    signs: Annotated[Sequence[str], "as in `end`"]
+    text_ratio: Annotated[float | None, "as in `end`; null: the text is too short"]
+
+
 class CanaryRow(_Row):
     """Canary request: a small prompt with a known answer, or its answer.
 
@@ -870,8 +886,8 @@ class SessionRow(_At, SessionDetail):
 AnyRow: TypeAlias = (
     HeaderRow | BeginRow | EndRow | MissedRow | WellRow | HeartbeatRow | PhaseRow | LoadRow | WorkerRow | ClockRow
     | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow
-    | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | CanaryRow | QuestionRow | LearnedRow
-    | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow
+    | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow | QuestionRow
+    | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow
     | IncidentRow | ExporterRow | SessionRow
 )  # fmt: skip
 """A row of any kind; `row` tells them apart."""
@@ -896,7 +912,8 @@ FILES = (
     LedgerFile("requests-master.jsonl", "the Locust master of several workers", (WorkerRow, MissedRow)),
     LedgerFile("events.jsonl", "the run process", (
         RunRow, ProbeRow, StateRow, AttackRow, FactsRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow, PreflightRow,
-        LocustRow, GateRow, HeardRow, SupervisorRow, CanaryRow, QuestionRow, LearnedRow, OffersRow, CommandRow, DiskRow,
+        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, QuestionRow, LearnedRow,
+        OffersRow, CommandRow, DiskRow,
     )),
     LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),
     LedgerFile("control.jsonl", "the run process; workers obey it", (ControlRow,)),

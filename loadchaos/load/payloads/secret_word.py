@@ -20,6 +20,7 @@ _CHECK_MASK = (1 << _CHECK_BITS) - 1
 _CONVERSATION = 1 << (_OWNER_BITS - 1)
 _FACTOR = 0xBF58476D1CE4E5B | 1
 _INVERSE = pow(_FACTOR, -1, 1 << _CODE_BITS)
+_SPREAD = 0x9E3779B97F4A7C15
 _TABLE_BITS = 10
 _MOST_FOUND = 20
 
@@ -46,8 +47,8 @@ def owner_text(owner: int, id_prefix: str) -> str:
 
 def encode(owner: int, seed: int) -> int:
     """Make the code of an owner: 60 bits that look random."""
-    mask, prefix = _keys(seed)
-    code = (owner << _CHECK_BITS | draws.hash_step(prefix, owner) & _CHECK_MASK) ^ mask
+    mask, salt = _keys(seed)
+    code = (owner << _CHECK_BITS | (owner ^ salt) * _SPREAD >> 40 & _CHECK_MASK) ^ mask
     code = (code ^ code >> 30) * _FACTOR & _MASK
     code = (code ^ code >> 30) * _FACTOR & _MASK
     return code ^ code >> 30
@@ -59,15 +60,15 @@ def decode(code: int, seed: int) -> int | None:
     for _ in range(2):
         code = code * _INVERSE & _MASK
         code ^= code >> 30
-    mask, prefix = _keys(seed)
+    mask, salt = _keys(seed)
     owner, check = divmod(code ^ mask, 1 << _CHECK_BITS)
-    return owner if check == draws.hash_step(prefix, owner) & _CHECK_MASK else None
+    return owner if check == (owner ^ salt) * _SPREAD >> 40 & _CHECK_MASK else None
 
 
 @functools.lru_cache(maxsize=16)
 def _keys(seed: int) -> tuple[int, int]:
-    """Return the mask of a run's codes, and the hash that begins their checks."""
-    return draws.hash64(seed, 31) & _MASK, draws.hash_prefix(seed, 37)
+    """Return the mask of a run's codes, and the salt of their checks."""
+    return draws.hash64(seed, 31) & _MASK, draws.hash64(seed, 37) & _MASK
 
 
 class Alphabet:

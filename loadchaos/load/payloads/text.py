@@ -195,10 +195,10 @@ class _Corpus:
 
         Returns (words, their tokens, True). Without enough tokens it returns fewer random words, and False.
         """
-        bits = rng.bits()
         written = self.alphabet.write(code, available)
         if written is not None:
             return *written, True
+        bits = rng.bits()
         words: list[str] = []
         used = 0
         while True:

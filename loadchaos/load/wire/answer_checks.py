@@ -15,7 +15,6 @@ from loadchaos.load.wire.outcome import WORD_OF_ANOTHER, OutcomeEvent
 
 _EXCERPT = 400
 _WINDOW = 256
-_MOST_WINDOWS = 6
 _BANGS = "!" * 24
 _RUN = 24
 SIGNS = {
@@ -65,24 +64,25 @@ def part_of_event(event: OutcomeEvent) -> list[WrongPart]:
 
 def _usage_contradiction(answer: Completion) -> str:
     """Describe a usage that contradicts itself; empty if it does not."""
-    prompt, completion = answer.prompt_tokens, answer.completion_tokens
-    total = (answer.usage or {}).get("total_tokens")
-    if completion is None:
+    usage = answer.usage
+    if usage is None:
         return ""
-    if prompt is not None and isinstance(total, int) and total != prompt + completion:
-        return (
-            f"the usage contradicts itself: {prompt} prompt + {completion} completion tokens are not {total} in total"
-        )
-    reasoning = answer.reasoning_tokens()
+    prompt, completion, total = usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("total_tokens")
+    if not isinstance(completion, int):
+        return ""
+    begin = "the usage contradicts itself"
+    if isinstance(prompt, int) and isinstance(total, int) and total != prompt + completion:
+        return f"{begin}: {prompt} prompt + {completion} completion tokens are not {total} in total"
+    reasoning = answer.reasoning_tokens() if usage.get("completion_tokens_details") else 0
     if reasoning > completion:
-        return f"the usage contradicts itself: {reasoning} reasoning tokens of {completion} completion tokens"
+        return f"{begin}: {reasoning} reasoning tokens of {completion} completion tokens"
     return ""
 
 
-def signs(answer: Completion) -> list[str]:
-    """List the signs of an answer, by their names in `SIGNS`."""
+def signs(answer: Completion, text: str) -> list[str]:
+    """List the signs of an answer with this text, by their names in `SIGNS`."""
     found = []
-    text, tokens = answer.text, answer.completion_tokens
+    tokens = answer.completion_tokens
     if "\ufffd" in text:
         found.append("replacement_character")
     if _BANGS in text:
@@ -110,12 +110,11 @@ def _longest_run(pieces: list[str]) -> int:
 
 
 def text_ratio(text: str) -> float | None:
-    """Lowest compressed size of a window of the text, relative to its size.
+    """Compressed size of the last 256 characters, relative to their size.
 
-    About 0.6 for prose, below 0.1 for one repeated word. None for a text shorter than a window.
+    About 0.6 for prose, 0.1 for one repeated word. A text that degenerates does so to its end. None for a shorter text.
     """
     if len(text) < _WINDOW:
         return None
-    step = max(_WINDOW, (len(text) - _WINDOW) // max(1, _MOST_WINDOWS - 1))
-    pieces = [text[at : at + _WINDOW].encode("utf-8", "replace") for at in range(0, len(text) - _WINDOW + 1, step)]
-    return round(min(len(zlib.compress(piece, 1)) / len(piece) for piece in pieces), 3)
+    piece = text[-_WINDOW:].encode("utf-8", "replace")
+    return round(len(zlib.compress(piece, 1)) / len(piece), 3)

@@ -309,6 +309,7 @@ class Exchange:
         first, *others = decisive
         wrong = wrong or answer_checks.part_of_event(first)
         a = self.answer
+        text = a.text if a else ""
         error = first.text[:MAX_ERROR_CHARS] if first.outcome != "ok" else ""
         return Reply(
             outcome=first.outcome,
@@ -333,10 +334,10 @@ class Exchange:
             evidence=[f"{d.outcome}: {d.text}"[:MAX_ERROR_CHARS] for d in others if d.outcome != "ok"][:20],
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
-            text=a.text if a else "",
+            text=text,
             wrong=wrong,
-            signs=answer_checks.signs(a) if a is not None and first.outcome == "ok" else (),
-            text_ratio=answer_checks.text_ratio(a.text) if a is not None and first.outcome == "ok" else None,
+            signs=answer_checks.signs(a, text) if a is not None and first.outcome == "ok" else (),
+            text_ratio=answer_checks.text_ratio(text) if a is not None and first.outcome == "ok" else None,
         )
 
     # ---- inside ----

@@ -7,6 +7,7 @@ import itertools
 import random
 import time
 import uuid
+import zlib
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import ordered_opening
 from loadchaos.simulator.engine.client import EngineClient
+from loadchaos.simulator.engine.guided import guided_answer
 from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
@@ -260,6 +262,9 @@ class LmdeployApi:
         session = next(self._sessions)
         shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
         options = data.get("stream_options")
+        # It has no guided tool calls: with tools the model answers in plain text.
+        guided = guided_answer({k: v for k, v in data.items() if k != "tools"}, zlib.crc32(exchange.body))
+        opening = ordered_opening(ids) if guided is None else tuple(tokenizer.encode(guided.text))
         request = GenerationRequest(
             session,
             shown,
@@ -268,7 +273,7 @@ class LmdeployApi:
             chat=chat,
             stream=bool(data.get("stream")),
             include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
-            opening=ordered_opening(ids),
+            opening=opening,
         )
         generation = LmdeployGeneration(self, exchange, request)
         if count >= longest:
@@ -277,6 +282,7 @@ class LmdeployApi:
             return
         max_tokens = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
         min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
+        min_tokens = min_tokens if guided is None else min(min_tokens, len(opening))
         items = [MMItem(p.hash, p.tokens, offset, self._sender.must_send(p.hash)) for offset, p in images]
         self.engine.add(
             EngineRequest(

@@ -7,6 +7,7 @@ import os
 import random
 import time
 import uuid
+import zlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import orjson
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
+from loadchaos.simulator.engine.guided import guided_answer
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.routes import Route, Routes
@@ -242,7 +244,9 @@ class VllmApi:
             raise errors.dead()
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
-        checked = CheckedRequest(prompt, sampling, chat, new_id(chat, exchange.headers.get("x-request-id")))
+        guided = guided_answer(data, zlib.crc32(exchange.body))
+        shown_id = new_id(chat, exchange.headers.get("x-request-id"))
+        checked = CheckedRequest(prompt, sampling, chat, shown_id, guided=guided)
         if prompt.sources or not self._admitting.is_set():
             return self._submit_later(exchange, checked)
         self._submit(exchange, checked, ())
@@ -305,6 +309,8 @@ class VllmApi:
             # Each image's hash is looked up as the request is sent: both sides of the cache see the same order.
             items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in checked.images]
             max_tokens, min_tokens = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
+            if checked.guided is not None:  # the grammar allows nothing behind its end
+                min_tokens = min(min_tokens, choice.stop_after)
             seed = choice.answer.seed
             request = EngineRequest(choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, choice.stop_after)
             self.engine.add(request, choice)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import VIDEO, DecodedImage
 from loadchaos.simulator.options import Options, release
@@ -68,6 +69,7 @@ class CheckedRequest:
     request_id: str
     ids: tuple[int, ...] = ()
     images: tuple[tuple[int, DecodedImage], ...] = field(default=())
+    guided: Guided | None = None
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import orjson
 
+from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
@@ -99,7 +100,9 @@ class VllmGeneration:
         self.finished = False
         sampling = checked.sampling
         ids = [engine_id] if sampling.n == 1 else [f"{i}_{engine_id}" for i in range(sampling.n)]
-        opening = ordered_opening(checked.ids)
+        guided = checked.guided
+        opening = ordered_opening(checked.ids) if guided is None else tuple(tokenizer.encode(guided.text))
+        self._tool = guided.tool if guided is not None else ""
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
         head = {"id": checked.request_id, "object": kind, "created": self._created, "model": server.model}
@@ -223,10 +226,16 @@ class VllmGeneration:
         if chat and not choice.written:
             role = b'{"role":"assistant","content":""}'
             self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, role))
+            if self._tool:
+                call = {"index": 0, "id": f"call_{choice.id}", "type": "function", "function": {"name": self._tool}}
+                head = orjson.dumps({"tool_calls": [call]})
+                self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, head))
         choice.written = True
         finish = orjson.dumps(choice.finish)
         tail = b'"stop_reason":%b,' % orjson.dumps(choice.stop_text) if choice.finish is not None else b""
         content = b'"delta":{"content":%b}' % text if chat else b'"text":%b' % text
+        if self._tool and chat:
+            content = b'"delta":{"tool_calls":[{"index":0,"function":{"arguments":%b}}]}' % text
         logprobs = b"null"
         if chat and self._checked.sampling.logprobs:
             logprobs, choice.entries = orjson.dumps({"content": choice.entries}), []
@@ -315,10 +324,14 @@ class VllmGeneration:
         rest = {"finish_reason": choice.finish, "stop_reason": choice.stop_text, "token_ids": None}
         if not self._checked.chat:
             return {"index": choice.index, "text": text, "logprobs": None, **rest, "prompt_logprobs": None}
-        message = {
+        message: dict[str, object] = {
             "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
             "function_call": None, "reasoning": None,
         }  # fmt: skip
+        if self._tool:
+            called = {"name": self._tool, "arguments": text}
+            calls = [{"id": f"call_{choice.id}", "type": "function", "function": called}]
+            message |= {"content": None, "tool_calls": calls}
         logprobs = {"content": choice.entries} if self._checked.sampling.logprobs else None
         return {"index": choice.index, "message": message, "logprobs": logprobs, **rest}
 

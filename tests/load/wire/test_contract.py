@@ -146,7 +146,7 @@ def test_text_ratio_of_repetition_is_far_below_that_of_prose() -> None:
     assert text_ratio("short") is None
     mixed = text_ratio(prose * 3 + "!" * 600)
     assert mixed is not None
-    assert mixed < 0.15, "the worst window counts"
+    assert mixed < 0.15, "the end counts"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,190 @@
+"""Detect answers that degenerate under load: their signs and text ratio.
+
+A model may repeat itself or write broken characters by itself, above all with random weights. So nothing is judged by one
+answer. The share of answers with a sign is compared with that of idle answers (rows `baseline`), and with that of the first
+hundred answers of the same traffic.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Detector, Finding
+from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
+from loadchaos.core.ledger.rows import BaselineRow, EndRow
+from loadchaos.core.stats import wilson
+
+REFERENCE = 100
+"""Answers at the begin of the load that belong to the reference of a traffic."""
+WINDOW = 50
+_FEWEST = 5
+_FEWEST_IDLE = 6
+_MOST_REPORTED = 1_000
+_Z_OF_REFERENCE, _Z = 3.1, 3.7
+"""Standard errors: 1 in 1,000 and 1 in 10,000."""
+_LOWER, _HIGHER = 0.6, 1.35
+"""A text ratio below or above these multiples of all reference answers is unusual."""
+_RATIO = "text_ratio"
+_STRUCTURE = "chunk_id_changes"
+"""A sign of the protocol and not of the text: where the reference has none, one is enough."""
+IDS = {
+    "replacement_character": "replacement_characters",
+    "repeated_token": "degenerate_text",
+    "exclamation_run": "degenerate_text",
+    "no_text": "degenerate_text",
+    _RATIO: "degenerate_text",
+    "logprob_count": "logprobs_missing",
+    _STRUCTURE: "chunk_of_another_answer",
+}
+"""Failure of each sign."""
+_WORDS = {
+    "replacement_character": "hold U+FFFD, a character that could not be decoded",
+    "repeated_token": "repeat one token 24 times or more",
+    "exclamation_run": "hold a run of exclamation marks",
+    "no_text": "have no text, though their tokens are counted",
+    _RATIO: "compress far better or worse than before",
+    "logprob_count": "have more or fewer log probabilities than tokens",
+    _STRUCTURE: "hold chunks with another id",
+}
+
+
+@dataclass
+class _Share:
+    """Counts of one sign in one traffic."""
+
+    idle: int = 0
+    reference: int = 0
+    later: int = 0
+    window: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    suspects: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    abnormal: str = ""
+    reported: int = 0
+
+
+@dataclass
+class _Traffic:
+    """Answers of one traffic; `ratios` are those of its reference."""
+
+    idle: int = 0
+    answers: int = 0
+    low: float = 1.0
+    high: float = 0.0
+    shares: dict[str, _Share] = field(default_factory=dict)
+
+    def share(self, sign: str) -> _Share:
+        """Get the counts of a sign."""
+        return self.shares.setdefault(sign, _Share())
+
+    @property
+    def learned(self) -> int:
+        """Answers that the reference is made of."""
+        return self.idle + min(self.answers, REFERENCE)
+
+
+class AnswerSigns(Detector):
+    """Folds `baseline` and ok `end` rows by traffic."""
+
+    slow: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._traffics: dict[str, _Traffic] = {}
+        self._pending: list[Failure] = []
+
+    def _on_baseline(self, row: BaselineRow) -> None:
+        if row.get("outcome") != "ok":
+            return
+        traffic = self._traffics.setdefault(str(row["traffic"]), _Traffic())
+        traffic.idle += 1
+        self._learn_ratio(traffic, row.get("text_ratio"))
+        for sign in row.get("signs") or ():
+            traffic.share(sign).idle += 1
+
+    def _on_end(self, row: EndRow) -> None:
+        if row.get("outcome") != "ok" or row.get("folded"):
+            return
+        name = str(row.get("traffic", ""))
+        traffic = self._traffics.setdefault(name, _Traffic())
+        traffic.answers += 1
+        signs, ratio = set(row.get("signs") or ()), row.get("text_ratio")
+        if traffic.answers <= REFERENCE:
+            self._learn_ratio(traffic, ratio)
+        elif ratio is not None and traffic.high and not traffic.low * _LOWER <= ratio <= traffic.high * _HIGHER:
+            signs.add(_RATIO)
+        for sign in signs | traffic.shares.keys():
+            self._count(name, traffic, sign, row, there=sign in signs)
+
+    @staticmethod
+    def _learn_ratio(traffic: _Traffic, ratio: float | None) -> None:
+        if ratio is not None:
+            traffic.low, traffic.high = min(traffic.low, ratio), max(traffic.high, ratio)
+
+    def _count(self, name: str, traffic: _Traffic, sign: str, row: EndRow, *, there: bool) -> None:
+        share = traffic.share(sign)
+        share.window.append(there)
+        if there:
+            share.suspects.append((str(row.get("id")), int(row["at_ns"])))
+        if traffic.answers <= REFERENCE:
+            share.reference += there
+        else:
+            share.later += there
+        if there and not share.abnormal:
+            share.abnormal = self._judge(traffic, sign, share)
+        if share.abnormal and there:
+            self._report(name, sign, share)
+
+    @staticmethod
+    def _judge(traffic: _Traffic, sign: str, share: _Share) -> str:
+        """Say why a share is abnormal; empty if it is not."""
+        known, learned = share.idle + share.reference, traffic.learned
+        if sign == _STRUCTURE and traffic.answers > REFERENCE and not known:
+            return f"none of {learned} answers before"
+        if sum(share.window) < _FEWEST:
+            return ""
+        if traffic.answers > REFERENCE + _FEWEST:
+            n = min(len(share.window), traffic.answers - REFERENCE)
+            found = sum(list(share.window)[-n:])
+            if _above(found, n, known, learned):
+                return f"{found} of the last {n} answers, {known} of {learned} before"
+        if traffic.idle >= _FEWEST_IDLE and sign != _RATIO:
+            found, n = share.reference + share.later, traffic.answers
+            if _above(found, n, share.idle, traffic.idle):
+                return f"{found} of {n} answers under load, {share.idle} of {traffic.idle} on the idle server"
+        return ""
+
+    def _report(self, name: str, sign: str, share: _Share) -> None:
+        """Report the answers with the sign that were held back, and this one."""
+        suspects = list(share.suspects)
+        share.suspects.clear()
+        for subject, at_ns in suspects[: max(0, _MOST_REPORTED - share.reported)]:
+            share.reported += 1
+            summary = f"answers {_WORDS.get(sign, sign)}: {share.abnormal}"
+            facts = {"sign": sign, "share": share.abnormal}
+            wrong = WrongAnswer(IDS[sign], subject, at_ns, "answer signs", summary, traffic=name, facts=facts)
+            self._pending.append(wrong_failure(wrong))
+
+    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
+        """Degenerated answers since the last call."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def finish(self) -> list[Finding]:
+        """A note for each sign that answers have by themselves."""
+        notes = []
+        for name, traffic in sorted(self._traffics.items()):
+            for sign, share in sorted(traffic.shares.items()):
+                n, whole = share.idle + share.reference + share.later, traffic.idle + traffic.answers
+                if not share.abnormal and sign in IDS and n >= _FEWEST and n >= 0.05 * whole:
+                    notes.append(
+                        f"traffic {name}: {n:,} of {whole:,} answers {_WORDS.get(sign, sign)}, idle as under load"
+                    )
+        return list(notes)
+
+
+def _above(found: int, n: int, known: int, learned: int) -> bool:
+    """True if a share is higher than that of the reference, beyond chance."""
+    if found < _FEWEST or not learned:
+        return False
+    return wilson(found, n, _Z)[0] > wilson(known, learned, _Z_OF_REFERENCE)[1]

@@ -1,0 +1,106 @@
+"""Compare the usage of answers with each other and with counters.
+
+The same body has the same prompt tokens. All answers together have no more tokens than the server says to have processed:
+aborted requests and requests of others only add to its counters.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Detector, Finding
+from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
+from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow
+
+_MOST_BODIES = 5_000
+_LATE_NS = 12 * S
+"""Counters may be this old when they are read: only answers that ended before are compared."""
+_SLACK, _SLACK_TOKENS = 0.005, 256
+_FOREIGN = 0.1
+"""More missing than this means that the counters are those of a part of the servers."""
+_COUNTERS = {"prompt_tokens": "prompt_tokens_total", "completion_tokens": "generation_tokens_total"}
+
+
+class AnswerUsage(Detector):
+    """Folds begin, end and metrics rows."""
+
+    slow: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, str] = {}  # in flight: id -> hash of the body
+        self._prompts: OrderedDict[str, tuple[str, int]] = OrderedDict()  # hash -> first request, its prompt tokens
+        self._pending: list[Failure] = []
+        self._sums = dict.fromkeys(_COUNTERS, 0)
+        self._recent: deque[tuple[int, dict[str, int]]] = deque()
+        self._before: dict[tuple[str, str], dict[str, float]] = {}
+        self._now: dict[tuple[str, str], dict[str, float]] = {}
+        self._begun = self._void = False
+        self._worst: dict[str, tuple[int, float]] = {}
+
+    def _on_begin(self, row: BeginRow) -> None:
+        self._begun = True
+        body = row.get("hash")
+        if body is not None:
+            self._bodies[str(row["id"])] = body
+
+    def _on_end(self, row: EndRow) -> None:
+        body, tokens = self._bodies.pop(str(row.get("id")), None), row.get("prompt_tokens")
+        if body is not None and tokens is not None:
+            self._compare(row, body, tokens)
+        counted = {name: int(row.get(name) or 0) for name in _COUNTERS}  # type: ignore[call-overload]
+        self._recent.append((int(row["at_ns"]), counted))
+
+    def _compare(self, row: EndRow, body: str, tokens: int) -> None:
+        first, known = self._prompts.setdefault(body, (str(row.get("id")), tokens))
+        self._prompts.move_to_end(body)
+        if len(self._prompts) > _MOST_BODIES:
+            self._prompts.popitem(last=False)
+        if known != tokens:
+            text = f"the same body had {known} prompt tokens in {first} and has {tokens} now"
+            wrong = WrongAnswer(
+                "prompt_tokens_differ", str(row.get("id")), int(row["at_ns"]), "answer usage", text,
+                expected=str(known), got=str(tokens), traffic=str(row.get("traffic", "")), facts={"other_request": first},
+            )  # fmt: skip
+            self._pending.append(wrong_failure(wrong))
+
+    def _on_metrics(self, row: MetricsRow) -> None:
+        key, values = (str(row.get("replica")), str(row.get("engine"))), row.get("values") or {}
+        read = {name: float(values[counter]) for name, counter in _COUNTERS.items() if counter in values}
+        if len(read) < len(_COUNTERS):
+            return
+        if not self._begun:
+            self._before[key] = read
+            return
+        last = self._now.get(key, self._before.get(key))
+        # A restart loses what was counted since the last scrape; an engine that appears late has counted before.
+        self._void |= last is None or any(read[name] < last[name] for name in _COUNTERS)
+        self._now[key] = read
+        self._add_ended(int(row["at_ns"]) - _LATE_NS)
+        for name in _COUNTERS:
+            grown = sum(now[name] - self._before[k][name] for k, now in self._now.items() if k in self._before)
+            self._worst[name] = (self._sums[name], grown)
+
+    def _add_ended(self, until_ns: int) -> None:
+        while self._recent and self._recent[0][0] <= until_ns:
+            for name, n in self._recent.popleft()[1].items():
+                self._sums[name] += n
+
+    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
+        """Answers with other prompt tokens than before, since the last call."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def finish(self) -> list[Finding]:
+        """The failure of answers with more tokens than the server counts."""
+        found: list[Finding] = []
+        for name, (answers, grown) in self._worst.items():
+            missing = answers - grown
+            if self._void or missing <= _SLACK_TOKENS + _SLACK * answers or missing > _FOREIGN * answers:
+                continue
+            what = name.replace("_", " ")
+            text = f"the answers have {answers:,} {what}, the server counts {grown:,.0f}"
+            found.append(wrong_failure(WrongAnswer("usage_exceeds_counters", "", 0, "answer usage", text)))
+        return found

@@ -1,0 +1,62 @@
+"""Usage of answers against each other and against the server's counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.analysis.detectors.answer_usage import AnswerUsage
+from loadchaos.analysis.failure import Failure
+
+S = 1_000_000_000
+
+
+def begin(n: int, body: str) -> dict[str, Any]:
+    return {"row": "begin", "at_ns": n * S, "id": f"r{n}", "hash": body, "traffic": "t"}
+
+
+def end(n: int, prompt: int = 100, completion: int = 50) -> dict[str, Any]:
+    counted = {"prompt_tokens": prompt, "completion_tokens": completion}
+    return {"row": "end", "at_ns": n * S, "id": f"r{n}", "traffic": "t", "outcome": "ok", **counted}
+
+
+def scrape(at_s: float, prompt: float, completion: float, replica: str = "a") -> dict[str, Any]:
+    values = {"prompt_tokens_total": prompt, "generation_tokens_total": completion}
+    return {"row": "metrics", "at_ns": int(at_s * S), "replica": replica, "engine": "0", "values": values}
+
+
+def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[str]:
+    """100 answers of 100 + 50 tokens; the server counts `counted` of them."""
+    detector = AnswerUsage()
+    detector.feed(scrape(0, 1000, 1000))
+    for n in range(1, 101):
+        detector.feed(begin(n, f"b{n}"))
+        detector.feed(end(n))
+        if restarts and n == 50:
+            detector.feed(scrape(n, 0, 0))
+    detector.feed(scrape(120, 1000 + 10_000 * counted, 1000 + 5_000 * counted, replica))
+    return [f.id for f in detector.finish() if isinstance(f, Failure)]
+
+
+def test_same_body_with_other_prompt_tokens_names_both_requests() -> None:
+    detector = AnswerUsage()
+    for row in (begin(1, "x"), end(1), begin(2, "x"), end(2), begin(3, "y"), end(3, 7), begin(4, "x"), end(4, 101)):
+        detector.feed(row)
+    (failure,) = detector.poll(0)
+    assert failure.id == "prompt_tokens_differ"
+    assert failure.wrong[0].subject == "r4"
+    assert failure.wrong[0].facts["other_request"] == "r1"
+
+
+def test_answers_with_more_tokens_than_the_server_counts_are_a_failure() -> None:
+    assert run(0.93) == ["usage_exceeds_counters"] * 2
+    assert run(1.0) == []
+    assert run(1.3) == [], "aborted requests and others"
+
+
+def test_counters_of_one_replica_of_several_prove_nothing() -> None:
+    assert run(0.5) == []
+    assert run(0.95, replica="unseen before the load") == []
+
+
+def test_restart_leaves_the_counters_unjudged() -> None:
+    assert run(0.95, restarts=True) == []
