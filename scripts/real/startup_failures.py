@@ -78,12 +78,21 @@ def config(**changes: object) -> Callable[[Path], None]:
 
 def without(*names: str) -> Callable[[Path], None]:
     """Remove files."""
-    return lambda folder: [(folder / name).unlink(missing_ok=True) for name in names] and None
+
+    def spoil(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+
+    return spoil
 
 
 def text(name: str, content: str) -> Callable[[Path], None]:
     """Replace a file."""
-    return lambda folder: (folder / name).write_text(content) and None
+
+    def spoil(folder: Path) -> None:
+        (folder / name).write_text(content)
+
+    return spoil
 
 
 def truncated(folder: Path) -> None:
