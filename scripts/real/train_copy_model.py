@@ -38,15 +38,16 @@ TEMPLATE = (
 
 
 def make_tokenizer() -> Tokenizer:
-    """Bytes, and one token for each word of the questions and of their texts."""
+    """Bytes, and one token for each word of the questions, with the blank before it, and of their texts."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*SPECIAL, *alphabet])}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
     texts = " ".join(kind(random.Random(0)).prompt for kind in (lookup, needle, copy))
-    words = dict.fromkeys([*re.findall(r"[A-Za-z]{3,}", f"{texts} user assistant"), *WORDS])
-    tokenizer.add_tokens([AddedToken(w, single_word=True, normalized=False) for w in words])
+    texts = re.findall(r"[A-Za-z]{3,}", f"{texts} user assistant")
+    tokenizer.add_tokens([AddedToken(w, single_word=True, normalized=False) for w in dict.fromkeys(texts)])
+    tokenizer.add_tokens([AddedToken(f" {w}", normalized=False) for w in WORDS])
     return tokenizer
 
 
@@ -66,7 +67,7 @@ def draw(rng: random.Random, scale: float) -> list[tuple[str, str]]:
 
     before = ""
     if rng.random() < 0.5:
-        before = " ".join(words(rng, upto(60))) + rng.choice([" ", ".\n", "\n"])
+        before = "".join(f" {w}" for w in words(rng, upto(60))) + rng.choice([" ", ".\n", "\n"])
     kind = rng.random()
     if kind < 0.3:
         asked = copy(rng, upto(12))
@@ -76,7 +77,7 @@ def draw(rng: random.Random, scale: float) -> list[tuple[str, str]]:
         rows = 1 + upto(11)
         asked = lookup(rng, rows)
         table, question = asked.prompt.rsplit("\n", 1)
-        found = dict(line.split(": ") for line in table.split("\n"))
+        found = dict(line.removeprefix("- ").split() for line in table.split("\n"))
         first = re.search(r"beside (\w+)", question)[1]
         others = rng.sample([key for key in found if key != first], rows - 1)[:6]
         turns = [(before + asked.prompt, asked.expected)]
@@ -91,7 +92,7 @@ def batch(tokenizer: Tokenizer, rng: random.Random, scale: float, tokens: int) -
         ids, labels = [], []
         for prompt, answer in turns:
             asked = tokenizer.encode(chat(prompt), add_special_tokens=False).ids
-            said = tokenizer.encode(answer + "<|end|>", add_special_tokens=False).ids
+            said = tokenizer.encode(f" {answer}<|end|>", add_special_tokens=False).ids
             ids += [*asked, *said, tokenizer.token_to_id("\u010a")]
             labels += [*[-100] * len(asked), *said, -100]
         rows.append((ids, labels))
@@ -118,17 +119,16 @@ def repeats(rng: random.Random, tokenizer: Tokenizer, rows: int, width: int) -> 
     x = [torch.cat([half, half], 1)]
     y = [x[0].clone()]
     y[0][:, : width // 2 + 1] = -100
-    colon, line = (tokenizer.token_to_id(t) for t in (":", "\u010a"))
-    blank = tokenizer.token_to_id("\u0120")
-    known = [tokenizer.token_to_id(w) for w in WORDS]
+    line, dash = tokenizer.token_to_id("\u010a"), tokenizer.token_to_id("-")
+    known = [tokenizer.token_to_id(f" {w}") for w in WORDS]
     for _ in range(rows - rows // 2):
         drawn = rng.sample(known, 8)
         pairs = list(zip(drawn[:4], drawn[4:], strict=True))
         ids, labels = [], []
         for again in (False, True):
             for k, v in rng.sample(pairs, 4):
-                ids += [k, colon, blank, v, line]
-                labels += [-100, -100, -100, v if again else -100, -100]
+                ids += [dash, k, v, line]
+                labels += [-100, -100, v if again else -100, -100]
         pad = [0] * (width - len(ids))
         x.append(torch.tensor([ids + pad]))
         y.append(torch.tensor([labels + [-100] * len(pad)]))
@@ -140,7 +140,7 @@ def right(model: LlamaForCausalLM, tokenizer: Tokenizer, asked: list[tuple[str, 
     n = 0
     for prompt, answer in asked:
         p = tokenizer.encode(chat(prompt), add_special_tokens=False).ids
-        a = tokenizer.encode(answer + "<|end|>", add_special_tokens=False).ids
+        a = tokenizer.encode(f" {answer}<|end|>", add_special_tokens=False).ids
         with torch.no_grad():
             logits = model(torch.tensor([p + a])).logits[0]
         n += logits[len(p) - 1 : -1].argmax(-1).tolist() == a
@@ -153,7 +153,7 @@ def held_out(tokenizer: Tokenizer, n: int) -> list[tuple[str, str]]:
     made = []
     for i in range(n):
         asked = (copy, lookup, needle)[i % 3](rng)
-        before = " ".join(words(rng, rng.randrange(1, 60))) + "\n" if i % 2 else ""
+        before = "".join(f" {w}" for w in words(rng, rng.randrange(1, 60))) + "\n" if i % 2 else ""
         made.append((before + asked.prompt, asked.expected))
     return made
 

@@ -118,7 +118,7 @@ class KeyedOracle(Oracle):
         """
         own = set(row["prompt"].split()) | set(row["expected"].split())
         said = row["text"].split()
-        others = [self._words[w] for w in said if w in self._words and w not in own and f"{w}:" not in row["prompt"]]
+        others = [self._words[w] for w in said if w in self._words and w not in own]
         if not others or (len(others) < _FEWEST_FOREIGN and len(said) > 1):
             return None
         return Counter(others).most_common(1)[0][0]

@@ -37,7 +37,7 @@ def _copied(order: re.Match[str], _: str) -> str:
 
 
 def _looked_up(order: re.Match[str], prompt: str) -> str:
-    found = re.search(rf"^{re.escape(order[1])}: ([\w-]+)$", prompt, re.MULTILINE)
+    found = re.search(rf"^- {re.escape(order[1])} ([\w-]+)$", prompt, re.MULTILINE)
     return found[1] if found is not None else ""
 
 
