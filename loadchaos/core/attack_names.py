@@ -36,6 +36,9 @@ ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
     "slow_steps": _STALLS,
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
     "nan_logits": ("wrong_output", "empty"),
+    **dict.fromkeys(
+        ("swap_rows", "zero_kv", "swap_kv", "stale_encoder", "drop_token", "repeat_token"), ("wrong_output",)
+    ),
 }
 """Faults inside an engine, each with the failure ids and outcomes that it may cause by itself."""
 

@@ -22,6 +22,7 @@ PLACES: dict[str, list[tuple[str, str, str]]] = {
     ],
     "draft": [("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", "propose_draft_token_ids")],
     "schedule": [("vllm.v1.core.sched.scheduler", "Scheduler", "schedule")],
+    "output": [("vllm.v1.engine.output_processor", "OutputProcessor", "process_outputs")],
     "sample": [("vllm.v1.sample.sampler", "Sampler", "forward")],
 }
 _MARK = "__loadchaos_sabotage__"

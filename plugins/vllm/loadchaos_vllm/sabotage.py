@@ -28,6 +28,12 @@ MODES = {
     "slow_steps": "step",
     "preempt": "schedule",
     "nan_logits": "sample",
+    "swap_rows": "sample",
+    "zero_kv": "step",
+    "swap_kv": "step",
+    "stale_encoder": "step",
+    "drop_token": "output",
+    "repeat_token": "output",
 }
 
 
@@ -211,3 +217,76 @@ class FaultInjector:
             row = order.rng.randrange(rows)
             self._log_act(order, step, f"row={row}")
             argument[row] = float("nan")
+
+    def _swap_rows(self, order: FaultOrder, step: int, _owner: Any, argument: Any) -> None:
+        rows = len(argument) if argument is not None else 0
+        if rows < 2:
+            return
+        a, b = order.rng.sample(range(rows), 2)
+        self._log_act(order, step, f"rows={a},{b}")
+        first = argument[a].clone() if hasattr(argument[a], "clone") else argument[a]
+        argument[a] = argument[b]
+        argument[b] = first
+
+    def _kv_blocks(self, order: FaultOrder, owner: Any, wanted: int) -> list[int]:
+        """Random KV blocks of running requests; fewer than wanted, if there are no more."""
+        requests = getattr(owner, "requests", None)
+        if not isinstance(requests, dict) or not getattr(owner, "kv_caches", None):
+            if order.done == 0:
+                order.done = 1
+                log_line(f"missing {order.mode}: {type(owner).__name__} has no KV cache that is known here")
+            return []
+        held = {block for state in requests.values() for block in state.block_ids[0]}
+        return order.rng.sample(sorted(held), min(wanted, len(held)))
+
+    def _parts(self, owner: Any, block: int) -> list[Any]:
+        """Return the tensors of one block in all layers."""
+        parts = []
+        for cache in owner.kv_caches:
+            # Keys and values may come first: (2, blocks, ...).
+            by_kind = len(cache.shape) > 4 and cache.shape[0] == 2
+            parts += [cache[0][block], cache[1][block]] if by_kind else [cache[block]]
+        return parts
+
+    def _zero_kv(self, order: FaultOrder, step: int, owner: Any, _argument: Any) -> None:
+        for block in self._kv_blocks(order, owner, 1):
+            self._log_act(order, step, f"block={block}")
+            for part in self._parts(owner, block):
+                part[...] = 0
+
+    def _swap_kv(self, order: FaultOrder, step: int, owner: Any, _argument: Any) -> None:
+        blocks = self._kv_blocks(order, owner, 2)
+        if len(blocks) < 2:
+            return
+        self._log_act(order, step, f"blocks={blocks[0]},{blocks[1]}")
+        for one, other in zip(self._parts(owner, blocks[0]), self._parts(owner, blocks[1])):
+            kept = one.clone()
+            one[...] = other
+            other[...] = kept
+
+    def _stale_encoder(self, order: FaultOrder, step: int, owner: Any, _argument: Any) -> None:
+        cache = getattr(owner, "encoder_cache", None)
+        entries = cache if isinstance(cache, dict) else getattr(cache, "encoder_outputs", None)
+        if not isinstance(entries, dict) or len(entries) < 2:
+            return
+        a, b = order.rng.sample(sorted(entries, key=str), 2)
+        if getattr(entries[a], "shape", None) == getattr(entries[b], "shape", None):
+            self._log_act(order, step, f"entries={a},{b}")
+            entries[a] = entries[b]
+
+    def _outputs(self, order: FaultOrder, argument: Any) -> Any:
+        """A random output with tokens that does not end its request; None: there is none."""
+        found = [o for o in argument or () if o.new_token_ids and o.finish_reason is None]
+        return order.rng.choice(found) if found else None
+
+    def _drop_token(self, order: FaultOrder, step: int, _owner: Any, argument: Any) -> None:
+        output = self._outputs(order, argument)
+        if output is not None:
+            self._log_act(order, step, f"request={output.request_id}")
+            del output.new_token_ids[0]
+
+    def _repeat_token(self, order: FaultOrder, step: int, _owner: Any, argument: Any) -> None:
+        output = self._outputs(order, argument)
+        if output is not None:
+            self._log_act(order, step, f"request={output.request_id}")
+            output.new_token_ids.insert(0, output.new_token_ids[0])

@@ -238,4 +238,78 @@ def test_parse_refuses_unknown_orders(text: str) -> None:
 
 
 def test_modes_have_hooks() -> None:
-    assert set(MODES.values()) == {"step", "draft", "schedule", "sample"}
+    assert set(MODES.values()) == {"step", "draft", "schedule", "sample", "output"}
+
+
+# --- modes that change answers ---------------------------------------------------------------------------------------------
+
+
+class Block:
+    """A tensor of one block: only what the modes use."""
+
+    shape = (4,)
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __setitem__(self, _: Any, other: Any) -> None:
+        self.value = getattr(other, "value", other)
+
+    def clone(self) -> Block:
+        return Block(self.value)
+
+
+class Layer(list):  # type: ignore[type-arg]  # blocks of one layer
+    shape = (3, 2, 16, 8)
+
+
+def armed(tmp_path: Path, order: str) -> FaultInjector:
+    (tmp_path / "armed").write_text(order)
+    return FaultInjector("", str(tmp_path / "armed"))
+
+
+def kv_runner() -> Any:
+    requests = {"a": SimpleNamespace(block_ids=([1],)), "b": SimpleNamespace(block_ids=([2],))}
+    return SimpleNamespace(requests=requests, kv_caches=[Layer(Block(10 * n + i) for i in range(3)) for n in range(2)])
+
+
+def test_zero_kv_zeroes_one_held_block_in_every_layer(tmp_path: Path) -> None:
+    runner = kv_runner()
+    armed(tmp_path, "zero_kv times=1").at("step", runner)
+    left = [[block.value for block in layer] for layer in runner.kv_caches]
+    assert left in ([[0, 0, 2], [10, 0, 12]], [[0, 1, 0], [10, 11, 0]])
+
+
+def test_swap_kv_swaps_two_held_blocks_in_every_layer(tmp_path: Path) -> None:
+    runner = kv_runner()
+    armed(tmp_path, "swap_kv times=1").at("step", runner)
+    assert [[block.value for block in layer] for layer in runner.kv_caches] == [[0, 2, 1], [10, 12, 11]]
+
+
+def test_kv_modes_say_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    armed(tmp_path, "zero_kv").at("step", SimpleNamespace())
+    assert "missing zero_kv" in capsys.readouterr().err
+
+
+def test_swap_rows_swaps_two_rows(tmp_path: Path) -> None:
+    logits = [[1.0], [2.0]]
+    armed(tmp_path, "swap_rows").at("sample", None, logits)
+    assert logits == [[2.0], [1.0]]
+    armed(tmp_path, "swap_rows").at("sample", None, alone := [[1.0]])
+    assert alone == [[1.0]]
+
+
+def test_stale_encoder_gives_an_image_the_output_of_another(tmp_path: Path) -> None:
+    entries = {"h1": Block(1), "h2": Block(2)}
+    armed(tmp_path, "stale_encoder times=1").at("step", SimpleNamespace(encoder_cache=entries))
+    assert entries["h1"] is entries["h2"]
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [("drop_token", [6, 7]), ("repeat_token", [5, 5, 6, 7])])
+def test_output_modes_change_a_token_of_a_request_that_goes_on(tmp_path: Path, mode: str, tokens: list[int]) -> None:
+    outputs = [
+        SimpleNamespace(request_id="a", new_token_ids=[5, 6, 7], finish_reason=None),
+        SimpleNamespace(request_id="b", new_token_ids=[8], finish_reason="stop"),
+    ]
+    armed(tmp_path, f"{mode} times=1").at("output", None, outputs)
+    assert [o.new_token_ids for o in outputs] == [tokens, [8]]
