@@ -114,11 +114,12 @@ def repeats(rng: random.Random, tokenizer: Tokenizer, rows: int, width: int) -> 
     The second half is the label. This teaches the model to copy and to look up.
     """
     first, last = len(SPECIAL), tokenizer.get_vocab_size()
-    generator = torch.Generator().manual_seed(rng.getrandbits(60))
-    half = torch.randint(first, last, (rows // 2, width // 2), generator=generator)
-    x = [torch.cat([half, half], 1)]
-    y = [x[0].clone()]
-    y[0][:, : width // 2 + 1] = -100
+    x, y = [], []
+    for _ in range(rows // 2):  # of different lengths, so that only the tokens tell where to copy from
+        part = [rng.randrange(first, last) for _ in range(rng.randrange(6, width // 2))]
+        ids = (part * (width // len(part) + 1))[:width]
+        x.append(torch.tensor([ids]))
+        y.append(torch.tensor([[-100] * (len(part) + 1) + ids[len(part) + 1 :]]))
     line, dash = tokenizer.token_to_id("\u010a"), tokenizer.token_to_id("-")
     known = [tokenizer.token_to_id(f" {w}") for w in WORDS]
     for _ in range(rows - rows // 2):
