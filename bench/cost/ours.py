@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from bench.cost.meter import Load, Metered
 from bench.cost.truth import Ns, Seen
+from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.core.stats import bucket_middle
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "load" / "locustfile.py"

@@ -10,10 +10,10 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
 from loadchaos.core.model import BLAMELESS
-from loadchaos.core.stats import LogHistogram
 
 S = 1_000_000_000
 _MOST_ADMITTED = 200

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.model import Row
-from loadchaos.core.stats import LogHistogram
 
 _NS = 1_000_000_000
 _LOWER_BOUNDS = frozenset({"timeout", "stalled"})

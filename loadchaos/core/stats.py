@@ -1,89 +1,12 @@
-"""Histograms, quantiles, confidence intervals, sequential tests."""
+"""Quantiles, confidence intervals, sequential tests."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-_PER_OCTAVE = 64
-"""Buckets for each factor of two: a value lies within 0.8 % of its bucket's middle."""
 _MOST_EXACT_VARIANCE = 10_000
 """A binomial with a larger variance is taken as normal: its ranks are then wrong by less than 1 in 1000."""
-
-
-def bucket(value_ns: float) -> int:
-    """Compute the bucket of a value; all values below 1 share bucket 0."""
-    if value_ns < 1:
-        return 0
-    mantissa, exponent = math.frexp(value_ns)  # value = mantissa * 2**exponent, 0.5 <= mantissa < 1
-    return (exponent - 1) * _PER_OCTAVE + int((mantissa * 2 - 1) * _PER_OCTAVE) + 1
-
-
-def bucket_middle(index: int) -> float:
-    """Compute the value that a bucket stands for."""
-    if index <= 0:
-        return 0.0
-    octave, step = divmod(index - 1, _PER_OCTAVE)
-    return float(2**octave * (1 + (step + 0.5) / _PER_OCTAVE))
-
-
-class LogHistogram:
-    """Log-linear histogram: error at most 0.8 %, merges exactly."""
-
-    __slots__ = ("counts", "n", "total")
-
-    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
-        self.counts: dict[int, int] = dict(counts or {})
-        self.n = sum(self.counts.values())
-        self.total = sum(bucket_middle(i) * c for i, c in self.counts.items())
-
-    def add(self, value: float, times: int = 1) -> None:
-        """Count a value `times` times."""
-        i = bucket(value)
-        self.counts[i] = self.counts.get(i, 0) + times
-        self.n += times
-        self.total += value * times
-
-    def merge(self, other: LogHistogram | Mapping[int, int]) -> None:
-        """Add another histogram or its counts; keys may be text, as in JSON."""
-        counts = other.counts if isinstance(other, LogHistogram) else other
-        for key, c in counts.items():
-            i = int(key)
-            self.counts[i] = self.counts.get(i, 0) + c
-            self.n += c
-            self.total += bucket_middle(i) * c
-
-    def quantile(self, q: float) -> float | None:
-        """Compute the nearest-rank quantile q (0 to 1); None when empty."""
-        if self.n == 0:
-            return None
-        rank = max(1, math.ceil(q * self.n))
-        seen = 0
-        for i in sorted(self.counts):
-            seen += self.counts[i]
-            if seen >= rank:
-                return bucket_middle(i)
-        raise AssertionError("counts do not add up to n")
-
-    def quantile_interval(self, q: float) -> tuple[float, float] | None:
-        """Compute the 90 % interval of quantile q by order statistics.
-
-        Each end alone holds with a confidence of 95 %. The upper one is infinite where the sample is too small for it, the
-        lower one 0. None when empty.
-        """
-        if self.n == 0:
-            return None
-        low, high = quantile_ranks(self.n, q)
-        return self._at_rank(low) if low else 0.0, self._at_rank(high) if high <= self.n else math.inf
-
-    def _at_rank(self, rank: int) -> float:
-        found = self.quantile((rank - 0.5) / self.n)
-        assert found is not None
-        return found
-
-    def mean(self) -> float | None:
-        """Compute the mean; None when empty."""
-        return self.total / self.n if self.n else None
 
 
 def quantile(values: Iterable[float], q: float) -> float | None:

@@ -15,10 +15,11 @@ from ruamel.yaml import YAML
 
 from loadchaos.core import expectation
 from loadchaos.core.model import DEFAULT_EXPECT, Terms
-from loadchaos.core.units import DurationS, share
+from loadchaos.core.units import share
 from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.cron import Schedule
 from loadchaos.profile.files import resolve_files
@@ -85,21 +86,6 @@ class CheckedPayload(Protocol):
         """
 
 
-class Limits(ProfilePart):
-    """Limits of a client in seconds: first byte, gap between bytes, total.
-
-    `retry_idle`: a request is sent again if its connection was idle for longer and closed before a byte of the answer.
-    `backoff`: pause of a user after an error, doubled after each further one, up to `backoff_max`; 0s: none.
-    """
-
-    first_byte: DurationS = 120.0
-    between_bytes: DurationS = 30.0
-    total: DurationS = 600.0
-    retry_idle: DurationS = 0.5
-    backoff: DurationS = 0.1
-    backoff_max: DurationS = 2.0
-
-
 class Exposure(ProfilePart):
     """Minimum number of exposures to the tested mechanism.
 
@@ -137,7 +123,7 @@ class Profile(ProfilePart):
     requires: tuple[Mechanism, ...] = ()
     traffic: tuple[Traffic, ...] = Field(min_length=1)
     load: tuple[Phase, ...] = Field(min_length=1)
-    limits: Limits = Limits()
+    limits: ClientLimits = ClientLimits()
     abort_when: str | None = None
     attacks: tuple[AttackPlan, ...] = ()
     watch: MonitorOptions = MonitorOptions()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 from loadchaos.core.units import describe_duration
-from loadchaos.profile.profile import Limits
+from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.runner.options import Master
 
 
@@ -17,7 +17,7 @@ class WorkerNotices:
     `load_begun` is set when the workers begin the load.
     """
 
-    def __init__(self, print_line: Callable[[str], None], limits: Limits) -> None:
+    def __init__(self, print_line: Callable[[str], None], limits: ClientLimits) -> None:
         self._print, self._limits = print_line, limits
         self._backoff_told = False
         self.load_begun = False

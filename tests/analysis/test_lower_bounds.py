@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.stats import bucket
+from loadchaos.core.histogram import bucket
 
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.request_stats import RequestStats
+from loadchaos.core.histogram import LogHistogram, bucket
 from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
-from loadchaos.core.stats import LogHistogram, bucket
 from loadchaos.report.live_stats.distributions import RunTotals
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.live_stats.series import Series

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency_names import FEWEST_SAMPLES, STATISTICS
-from loadchaos.core.stats import LogHistogram, quantile_ranks
+from loadchaos.core.stats import quantile_ranks
 
 
 def below(n: int, q: float, k: int) -> float:

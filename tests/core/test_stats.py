@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.core.stats import LogHistogram, bucket, bucket_middle, quantile, wilson
+from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
+from loadchaos.core.stats import quantile, wilson
 
 VALUES = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
 

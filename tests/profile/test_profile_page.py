@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from loadchaos.core.expectation import NAMES
-from loadchaos.profile.profile import AcceptedFailure, Exposure, Limits, Profile
+from loadchaos.profile.client_limits import ClientLimits
+from loadchaos.profile.profile import AcceptedFailure, Exposure, Profile
 from loadchaos.profile.target import Target
 from loadchaos.profile.traffic import Traffic
 
@@ -28,7 +29,7 @@ def test_profile_page_has_a_row_for_every_key(part: type[BaseModel]) -> None:
     assert [name for name in part.model_fields if f"`{name}`" not in heads] == []
 
 
-@pytest.mark.parametrize("part", [Traffic, Limits, Exposure, AcceptedFailure])
+@pytest.mark.parametrize("part", [Traffic, ClientLimits, Exposure, AcceptedFailure])
 def test_profile_page_has_every_nested_key(part: type[BaseModel]) -> None:
     assert [name for name in part.model_fields if f"`{name}`" not in PAGE and f"{name}:" not in PAGE] == []
 

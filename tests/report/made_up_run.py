@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.stats import LogHistogram
 
 S = 1_000_000_000
 T0 = 5_000 * S

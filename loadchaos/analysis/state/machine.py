@@ -10,6 +10,7 @@ from __future__ import annotations
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates
+from loadchaos.analysis.state.hang_evidence import HangEvidence
 from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
 from loadchaos.analysis.state.signals import (
     HUNG_WITHOUT_SIGN_NS,
@@ -21,21 +22,15 @@ from loadchaos.analysis.state.signals import (
     S,
     TrafficSignals,
 )
-from loadchaos.analysis.state.stalls import Stalls
+from loadchaos.analysis.state.stall_count import Stalls
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
 from loadchaos.core.model import Row, State
-from loadchaos.server.dialects import SLOWEST_GAUGES_S
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
 
 _DEGRADED_NS = 4 * S  # the limit is 5 s; one second is for probes and heartbeats
-_HUNG_STOPPED_NS = 5 * S
-_HUNG_IDLE_NS = 8 * S
-_HUNG_API_IDLE_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
-_IDLE_FOR_NS = 5 * S
 _HEALTH_SILENT_NS = 5 * S
 _UNREACHABLE_NS = 2 * S
 _BLIND_NS = 5 * S
-_COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)
 _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
@@ -48,7 +43,6 @@ _BREAKS_REQUESTS = frozenset(
 )
 _ALIVE_NS = 3 * S
 _SAME_PROCESS = frozenset({"degraded", "hung", "dying"})  # a single refused probe is no restart that was seen
-_FEWEST_STREAMS = 3
 
 Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign, the signs
 
@@ -79,6 +73,7 @@ class StateMachine:
         self._counters, self._attacked, self._client = CounterSignals(), AttackEffects(), ClientEvidence()
         self._stalls = Stalls()
         self._evidence = DeathEvidence(self._traffic, self._network, self._processes, sole=sole)
+        self._hang = HangEvidence(self._traffic, self._network, self._processes, self._counters, self._client)
         self._restarts = RestartDetector(self._counters)
         self._engines = EngineStates(replica)
         self._progress_ns: int | None = None
@@ -279,9 +274,8 @@ class StateMachine:
         if self.state == "unreachable" and silent is None:
             self._progress_ns = self._now_ns  # the server is not to blame for the time behind a partition
         stuck_ns, why = self._stuck()
-        stopped = self._processes.stopped()
-        if stopped and stuck_ns and self._now_ns - stuck_ns >= _HUNG_STOPPED_NS and self._now_ns - stopped[0] >= S:
-            return "hung", stuck_ns, [stopped[1], why]
+        if stuck_ns is not None and (stopped := self._hang.stopped(stuck_ns, self._now_ns)) is not None:
+            return "hung", stuck_ns, [stopped, why]
         if silent is not None and not self._working_since(silent) and self._was_up:
             if self._now_ns - silent >= _UNREACHABLE_NS or self.state == "unreachable":
                 return "unreachable", silent, ["probes get no answer"]
@@ -296,63 +290,24 @@ class StateMachine:
         paused = self._paused()
         if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
             return "degraded", stuck_ns, [why, f"paused by our attack {paused}"]
-        if (sign := self._hang_sign(stuck_ns, limit_ns, reachable=silent is None)) is not None:
+        may_work = not self._sole or self._answers()
+        sign = self._hang.sign(stuck_ns, self._now_ns, limit_ns, reachable=silent is None, may_work=may_work)
+        if sign is not None:
             return "hung", stuck_ns, [why, sign]
         if self.state == "hung":
             return "hung", stuck_ns, []  # no progress since: a sign that disappears is no recovery
         self._stalls.begin(stuck_ns)
         return "degraded", stuck_ns, [why]
 
-    def _hang_sign(self, stuck_ns: int, limit_ns: int, *, reachable: bool) -> str | None:
-        """Sign that silence since `stuck_ns` is a hang, None while it may be work."""
-        quiet_ns = self._now_ns - stuck_ns
-        idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
-        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
-            return "engine processes use no CPU"
-        resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
-        if resting is not None and quiet_ns >= _HUNG_API_IDLE_NS:
-            return "engine and API server use no CPU"
-        if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self._network.says_hung():
-            return f"/health says: {self._network.unhealthy_body[:120]}"
-        if not reachable:
-            return None
-        if quiet_ns >= limit_ns:
-            return f"longer than the limit of {limit_ns // S} s"
-        may_work = self._processes.engine_seen(self._now_ns) or self._answers()
-        streams_ns = min(self._client.stall_limit_ns(self._now_ns), limit_ns)
-        if self._sole and not may_work and quiet_ns >= streams_ns:
-            n = self._client.stalled(streams_ns, self._now_ns)
-            if n >= _FEWEST_STREAMS:
-                return f"{n} or more streams silent for longer than {streams_ns / S:.3g} s, by its own gaps"
-        return None
-
     def _stuck(self) -> tuple[int | None, str]:
         """(since when, sign) of work without progress.
 
-        By our own requests or, without any, by the counters of the server.
+        By our own requests or, without any, by the counters of the server: requests of others, or ours are not known.
         """
-        now = self._now_ns
-        if self._traffic.busy_since_ns is not None and self._sole:
-            n = self._traffic.in_flight(now)
-            if n == 0:
-                return None, ""
-            since = max(self._traffic.busy_since_ns, self._progress_ns or 0, self._traffic.waiting_since(now))
-            return since, f"{n} in flight, no tokens for {(now - since) / S:.1f} s"
-        if (asked_ns := self._traffic.canary_since()) is not None and self._sole:
-            since = max(asked_ns, self._progress_ns or 0)
-            return since, f"canary unanswered for {(now - since) / S:.1f} s"
-        running = self._counters.gauge("requests_running")
-        fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
-        if (
-            running
-            and fresh
-            and self._counters.moved_ns is not None
-            and now - self._counters.moved_ns > _COUNTERS_STUCK_NS
-        ):
-            # Requests of others, or ours are not known.
-            since = max(self._counters.moved_ns, self._progress_ns or 0)
-            return since, f"server reports {running:g} running requests, but its counters do not change"
-        return None, ""
+        progress_ns = self._progress_ns or 0
+        stuck = self._hang.stuck_requests(self._now_ns, progress_ns) if self._sole else None
+        stuck = stuck or self._hang.stuck_counters(self._now_ns, progress_ns)
+        return (stuck[0] or None, stuck[1]) if stuck else (None, "")
 
     def _working_since(self, ns: int) -> bool:
         return self._worked_ns is not None and self._worked_ns > ns + 300 * MS

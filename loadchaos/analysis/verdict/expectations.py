@@ -13,9 +13,9 @@ from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.request_stats import Part
 from loadchaos.core import latency_names
 from loadchaos.core.expectation import Expectation, parse
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import Decision
-from loadchaos.core.stats import LogHistogram
 from loadchaos.core.units import measured_duration
 
 _OPS: Mapping[str, Callable[[float, float], bool]] = {

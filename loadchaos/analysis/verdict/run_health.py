@@ -11,6 +11,7 @@ from typing import Any
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import (
     BeginRow,
     CommandRow,
@@ -29,7 +30,6 @@ from loadchaos.core.ledger.rows import (
     WorkerRow,
 )
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
-from loadchaos.core.stats import LogHistogram
 
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import BeginRow, EndRow, WellRow
-from loadchaos.core.stats import LogHistogram
 
 ROW = "well"
 _US = 1000

@@ -43,7 +43,7 @@ TOKENS = Unit("tokens")
 US_BEFORE = Unit("µs before at_ns")
 
 GapHistogram = Mapping[Any, int]
-"""Counts by index of `core.stats.bucket`; the index is an int in memory and a string in JSON."""
+"""Counts by index of `core.histogram.bucket`; the index is an int in memory and a string in JSON."""
 Column = int | None | list[int | None]
 """One value for each request of a `well` row, or a single value when all requests share it."""
 MomentColumn = Annotated[Column, US_BEFORE]
@@ -110,7 +110,7 @@ class BeginRow(_Row):
 
     The row reaches the file before the first byte leaves. A request that `pipeline` sends behind another has the id
     of that one with `.1`, `.2` and so on. A begin without an end is counted as `unfinished`. Written by
-    load/worker/rows.py.
+    load/worker/request_rows.py.
     """
 
     row: Literal["begin"]
@@ -155,7 +155,7 @@ class WrongPart(TypedDict):
 class EndRow(_Row):
     """End of a request with its outcome; `at_ns` is when it ended.
 
-    Written by load/worker/rows.py.
+    Written by load/worker/request_rows.py.
     """
 
     row: Literal["end"]
@@ -174,7 +174,7 @@ class EndRow(_Row):
     chunks: Annotated[int, "stream events that carried tokens"]
     itl_hist: Annotated[
         GapHistogram,
-        "gaps between chunks: counts by `core.stats.bucket` of nanoseconds; of an interrupted answer also the open "
+        "gaps between chunks: counts by `core.histogram.bucket` of nanoseconds; of an interrupted answer also the open "
         "one where it is the longest",
     ]
     largest_gap_ns: Annotated[int, NS, "largest gap between two chunks"]

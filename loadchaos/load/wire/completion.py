@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.stats import bucket
+from loadchaos.core.histogram import bucket
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.event_template import EventTemplate, json_string
 from loadchaos.load.wire.outcome import (

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.model import Reply
-from loadchaos.core.stats import bucket
 from loadchaos.load.wire import answer_checks
 from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.load.wire.http1 import ResponseParser

@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 from loadchaos.core.model import Request
 from loadchaos.core.slotted import slotted_dataclass
 from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.profile.client_limits import ClientLimits
+
+_DEFAULT = ClientLimits()
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
 
 
 @dataclass(frozen=True)
@@ -14,13 +21,19 @@ class WireTimeouts:
     """Longest silences allowed, in ns.
 
     Until the first body byte, between bytes, and for the whole request. A request is sent again only if its connection
-    had been idle for longer than `retry_idle_ns`.
+    had been idle for longer than `retry_idle_ns`. The defaults are those of `ClientLimits`.
     """
 
-    first_byte_ns: int = 120_000_000_000
-    between_bytes_ns: int = 30_000_000_000
-    total_ns: int = 600_000_000_000
-    retry_idle_ns: int = 500_000_000
+    first_byte_ns: int = _ns(_DEFAULT.first_byte)
+    between_bytes_ns: int = _ns(_DEFAULT.between_bytes)
+    total_ns: int = _ns(_DEFAULT.total)
+    retry_idle_ns: int = _ns(_DEFAULT.retry_idle)
+
+    @classmethod
+    def of(cls, limits: ClientLimits) -> WireTimeouts:
+        """Convert the limits of a profile to ns."""
+        seconds = (limits.first_byte, limits.between_bytes, limits.total, limits.retry_idle)
+        return cls(*(_ns(s) for s in seconds))
 
 
 @dataclass

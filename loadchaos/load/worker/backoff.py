@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadchaos.core.model import Reply
 from loadchaos.load.wire.exchange import WireRequest
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker.rows import expected_outcomes
+from loadchaos.load.worker.request_rows import expected_outcomes
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 DEAD_SERVER_PAUSE_S = 0.5

@@ -12,8 +12,8 @@ from typing import Any, cast
 from locust.env import Environment
 from locust.stats import bucket_response_time
 
+from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import BLAMELESS, Reply
-from loadchaos.core.stats import bucket_middle
 
 _MS = 1e6
 

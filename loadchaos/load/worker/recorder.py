@@ -16,7 +16,7 @@ from loadchaos.core.ledger.rows import AnyRow, BeginOrEnd, BeginRow, ClockRow, D
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.worker import rows
+from loadchaos.load.worker import request_rows
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 
@@ -61,7 +61,7 @@ class RequestRecorder:
         Waits while rows are held.
         """
         request_id = exchange.wire.request_id
-        row = rows.begin_row(exchange)
+        row = request_rows.begin_row(exchange)
         if self._compact:
             self._unwritten_begins[request_id] = row
         else:
@@ -82,7 +82,7 @@ class RequestRecorder:
         self._in_flight_with_images.pop(request_id, None)
         self.ended += 1
         self._aborted += reply.outcome in _ABORTED
-        row = rows.end_row(exchange, reply)
+        row = request_rows.end_row(exchange, reply)
         begin = self._unwritten_begins.pop(request_id, None)
         if begin is not None and batch.can_fold(begin, row):
             self._successes.append((begin, row))
@@ -134,7 +134,7 @@ class RequestRecorder:
             self._put(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
-            self._put(rows.missed_row(traffic, phase, why, count, time.monotonic_ns()))
+            self._put(request_rows.missed_row(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
         """Record the begin or end of a phase's round."""

@@ -99,12 +99,7 @@ class WorkerPlan:
         )
         self.profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
         limits = self.profile.limits
-        self.limits = WireTimeouts(
-            int(limits.first_byte * 1e9),
-            int(limits.between_bytes * 1e9),
-            int(limits.total * 1e9),
-            int(limits.retry_idle * 1e9),
-        )
+        self.limits = WireTimeouts.of(limits)
         self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = outcome_rules(dialect)

@@ -18,13 +18,14 @@ import orjson
 
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
+from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_names import label, quantile_label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import BLAMELESS
-from loadchaos.core.stats import bucket_middle, wilson
+from loadchaos.core.stats import wilson
 from loadchaos.report.live_stats.distributions import RunTotals
 
 QUANTILES = (0.5, 0.9, 0.99)

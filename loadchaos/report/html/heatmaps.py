@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from loadchaos.core.stats import bucket_middle
+from loadchaos.core.histogram import bucket_middle
 from loadchaos.report.formatting import duration, number, plural
 from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, Chart, ChartLine, ChartSet, Tick
 from loadchaos.report.html.plots import Points

@@ -1,7 +1,7 @@
 """Latency distributions and prompt lengths of a run, by traffic.
 
 All kinds of traffic share one logarithmic latency axis, so that they can be compared by eye. Bar heights count within
-one kind of traffic. Bins join log-linear buckets of 0.8 % (core/stats.py).
+one kind of traffic. Bins join log-linear buckets of 0.8 % (core/histogram.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.latency_names import quantile_label
-from loadchaos.core.stats import LogHistogram, bucket_middle
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80

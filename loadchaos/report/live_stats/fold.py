@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.ledger.rows import (
     AttackRow,
@@ -32,7 +33,6 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import OUTCOMES
-from loadchaos.core.stats import LogHistogram, bucket_middle
 from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.snapshot import AttackInForce, Percentiles, ReplicaState, Snapshot, TrafficLine
 

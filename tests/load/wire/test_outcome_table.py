@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import OUTCOMES
-from loadchaos.core.stats import bucket_middle
 from loadchaos.load.wire.exchange import WireTimeouts
 from loadchaos.load.wire.outcome import OutcomeRules
 from tests.load.wire import misbehaving

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.stats import LogHistogram
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.html.charts import Chart, picture
 from loadchaos.report.html.heatmaps import COLOURS, COLUMNS, ROWS, heatmaps
 from loadchaos.report.live_stats.series import Series

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Any
 
-from loadchaos.core.stats import LogHistogram
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.live_stats.distributions import RunTotals, distributions, lengths
 
 MS = 1_000_000

@@ -1,0 +1,98 @@
+"""Evidence of a hang: work without progress.
+
+Silence alone is a hang only after a limit. Idle processes, /health, and streams that are silent for longer than their
+own gaps explain make it one earlier.
+"""
+
+from __future__ import annotations
+
+from loadchaos.analysis.state.client_evidence import ClientEvidence
+from loadchaos.analysis.state.signals import (
+    HUNG_WITHOUT_SIGN_NS,
+    CounterSignals,
+    NetworkSignals,
+    ProcessSignals,
+    S,
+    TrafficSignals,
+)
+from loadchaos.server.dialects import SLOWEST_GAUGES_S
+
+_STOPPED_NS = 5 * S
+_IDLE_ENGINE_NS = 8 * S
+_IDLE_API_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
+_IDLE_FOR_NS = 5 * S
+_COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)
+_FEWEST_STREAMS = 3
+
+
+class HangEvidence:
+    """Signs of a hang of one replica."""
+
+    def __init__(
+        self,
+        traffic: TrafficSignals,
+        network: NetworkSignals,
+        processes: ProcessSignals,
+        counters: CounterSignals,
+        client: ClientEvidence,
+    ) -> None:
+        self._traffic, self._network, self._processes = traffic, network, processes
+        self._counters, self._client = counters, client
+
+    def stopped(self, stuck_ns: int, now_ns: int) -> str | None:
+        """Sign that the processes are stopped while work waits."""
+        stopped = self._processes.stopped()
+        if stopped is None or now_ns - stuck_ns < _STOPPED_NS or now_ns - stopped[0] < S:
+            return None
+        return stopped[1]
+
+    def sign(self, stuck_ns: int, now_ns: int, limit_ns: int, *, reachable: bool, may_work: bool) -> str | None:
+        """Sign that silence since `stuck_ns` is a hang, None while it may be work.
+
+        `may_work`: the streams' own gaps prove nothing, because the engine is seen or the server itself answers.
+        """
+        quiet_ns = now_ns - stuck_ns
+        idle = self._processes.idle_since(now_ns, _IDLE_FOR_NS)
+        if idle is not None and quiet_ns >= _IDLE_ENGINE_NS and self._counters.work():
+            return "engine processes use no CPU"
+        resting = self._processes.all_idle_since(now_ns, _IDLE_FOR_NS)
+        if resting is not None and quiet_ns >= _IDLE_API_NS:
+            return "engine and API server use no CPU"
+        if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self._network.says_hung():
+            return f"/health says: {self._network.unhealthy_body[:120]}"
+        if not reachable:
+            return None
+        if quiet_ns >= limit_ns:
+            return f"longer than the limit of {limit_ns // S} s"
+        streams_ns = min(self._client.stall_limit_ns(now_ns), limit_ns)
+        if not may_work and not self._processes.engine_seen(now_ns) and quiet_ns >= streams_ns:
+            n = self._client.stalled(streams_ns, now_ns)
+            if n >= _FEWEST_STREAMS:
+                return f"{n} or more streams silent for longer than {streams_ns / S:.3g} s, by its own gaps"
+        return None
+
+    def stuck_requests(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
+        """(since when, sign) of our requests in flight without a token.
+
+        Only for a replica that gets all our traffic. The time is 0 where requests are noted but none is in flight.
+        """
+        if self._traffic.busy_since_ns is not None:
+            n = self._traffic.in_flight(now_ns)
+            if n == 0:
+                return 0, ""
+            since_ns = max(self._traffic.busy_since_ns, progress_ns, self._traffic.waiting_since(now_ns))
+            return since_ns, f"{n} in flight, no tokens for {(now_ns - since_ns) / S:.1f} s"
+        if (asked_ns := self._traffic.canary_since()) is not None:
+            since_ns = max(asked_ns, progress_ns)
+            return since_ns, f"canary unanswered for {(now_ns - since_ns) / S:.1f} s"
+        return None
+
+    def stuck_counters(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
+        """(since when, sign) of running requests whose counters do not change."""
+        counters = self._counters
+        running, moved_ns = counters.gauge("requests_running"), counters.moved_ns
+        fresh = counters.at_ns is not None and now_ns - counters.at_ns < 3 * S
+        if not running or not fresh or moved_ns is None or now_ns - moved_ns <= _COUNTERS_STUCK_NS:
+            return None
+        since_ns = max(moved_ns, progress_ns)
+        return since_ns, f"server reports {running:g} running requests, but its counters do not change"
