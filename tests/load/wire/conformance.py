@@ -249,11 +249,7 @@ def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") ->
 
     The timeouts are short where silence is expected, and foreign nonces are searched for.
     """
-    judged_by = rules(
-        foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None,
-        contract=next((contract for begin, contract in CONTRACTS.items() if begin in mode), None),
-        answers=2,
-    )
+    judged_by = rules_of(mode)
     limits = SHORT if expected == "stalled" else WireTimeouts()
     slot = Slot(Origin(server.url(mode)))
     if mode in KEPT_ALIVE:
@@ -262,6 +258,15 @@ def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") ->
         while slot._idle is not None and not slot._idle.is_stale() and time.monotonic() < deadline:
             time.sleep(0.005)
     return ask(server.url(mode), stream=stream, judged_by=judged_by, limits=limits, slot=slot)
+
+
+def rules_of(mode: str) -> OutcomeRules:
+    """Rules for the answers of a mode; they find foreign nonces and broken contracts."""
+    return rules(
+        foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None,
+        contract=next((contract for begin, contract in CONTRACTS.items() if begin in mode), None),
+        answers=2,
+    )
 
 
 def words(mode: str) -> str:

@@ -20,7 +20,7 @@ from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.timer import Timer
-from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules
+from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
 
@@ -49,7 +49,7 @@ def asking(
 ) -> Callable[[], Reply]:
     """As conformance.once asks, from a greenlet."""
     slot = Slot(Origin(server.url(mode)), arrivals.collect)
-    judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
+    judged_by = rules_of(mode)
     limits = SHORT if expected_outcomes == "stalled" else WireTimeouts()
 
     def ask() -> Reply:
