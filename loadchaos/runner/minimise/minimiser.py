@@ -12,7 +12,7 @@ from loadchaos.runner.minimise.reductions import LEVELS, Fails
 
 _ESTIMATE_TRIES = 8
 _WANTED_P = 0.9
-_RAISED_BELOW = 0.5
+RAISED_BELOW = 0.5
 MOST_ROUNDS = 50
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
 
@@ -86,10 +86,14 @@ async def _raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple
         candidate = replace(whole, rounds=rounds)
         successes, tries = await decider.estimate(candidate, _ESTIMATE_TRIES)
         p = successes / tries if tries else 0.0
-        if p >= _RAISED_BELOW or (rounds >= most_rounds and p >= LEAST_P):
+        if p >= RAISED_BELOW or (rounds >= most_rounds and p >= LEAST_P):
             return candidate, p
         if not tries or rounds >= most_rounds:
             return None
-        least = 1 - math.pow(1 - max(p, 1 / (2 * tries)), 1 / rounds)  # probability of one round
-        wanted = math.ceil(math.log(1 - _WANTED_P) / math.log(1 - least))
-        rounds = min(most_rounds, max(rounds * 2, wanted))
+        rounds = min(most_rounds, max(rounds * 2, rounds_needed(rounds, max(p, 1 / (2 * tries)))))
+
+
+def rounds_needed(rounds: int, p: float) -> int:
+    """Compute the rounds for p = 0.9, from the p of `rounds` rounds."""
+    of_one = 1 - math.pow(1 - p, 1 / rounds)
+    return math.ceil(math.log(1 - _WANTED_P) / math.log(1 - of_one))

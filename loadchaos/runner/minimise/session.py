@@ -17,7 +17,7 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.minimise import repro
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import LEAST_P, STATE, Decider, Decision
-from loadchaos.runner.minimise.minimiser import Minimised, minimise
+from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
 from loadchaos.runner.minimise.validate import ScriptRuns, run_script
 from loadchaos.runner.replay.one_try import TryPlan, run_try
 from loadchaos.runner.replay.servers import ServerPool
@@ -71,6 +71,10 @@ class MinimiseSession:
             self._print("the budget is spent: the smallest candidate so far is validated")
         for candidate in reversed(result.kept):
             found = await self._validated(candidate, result)
+            if found is not None and (rounds := more_rounds(candidate.rounds, found.runs)) > candidate.rounds:
+                self._print(f"repro.py is made to send its requests {rounds} times, as it reproduces too rarely")
+                raised = replace(candidate, rounds=rounds)
+                found = await self._validated(raised, replace(result, candidate=raised))
             if found is not None:
                 return found
             self._print(
@@ -152,6 +156,13 @@ class MinimiseSession:
             f"({decision.successes} of {decision.tries}); smallest: {_plural(best.requests, 'request')}, "
             f"{_plural(len(best.flags), 'flag')}; {_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
         )
+
+
+def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:
+    """Compute the rounds for p = 0.9 of a script that reproduces rarely."""
+    if runs is None or not runs.runs or runs.reproduced / runs.runs >= RAISED_BELOW:
+        return rounds
+    return max(rounds, min(MOST_ROUNDS, rounds_needed(rounds, runs.reproduced / runs.runs)))
 
 
 def _plural(n: int, noun: str, more: str = "") -> str:

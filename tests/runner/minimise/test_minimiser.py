@@ -17,6 +17,8 @@ from loadchaos.runner.minimise.ddmin import ddmin
 from loadchaos.runner.minimise.decider import STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import Minimised, minimise
 from loadchaos.runner.minimise.reductions import flags, single_requests, windows
+from loadchaos.runner.minimise.session import more_rounds
+from loadchaos.runner.minimise.validate import ScriptRuns
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
 
@@ -115,6 +117,14 @@ def test_minimiser_raises_a_rare_failure_by_repetition() -> None:
     assert found is not None
     assert found.candidate.rounds > 10
     assert found.p >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("rounds", "reproduced", "runs", "expected"),
+    [(1, 3, 3, 1), (1, 4, 8, 1), (1, 3, 8, 5), (5, 2, 8, 41), (1, 1, 8, 18)],
+)
+def test_script_that_reproduces_rarely_gets_more_rounds(rounds: int, reproduced: int, runs: int, expected: int) -> None:
+    assert more_rounds(rounds, ScriptRuns(reproduced, runs)) == expected
 
 
 def test_minimiser_gives_up_on_a_failure_that_does_not_come() -> None:

@@ -1,0 +1,36 @@
+"""A whole minimisation on the embedded server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def loadchaos(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "loadchaos", *map(str, arguments)]
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_minimise_command_finds_one_request_and_its_flags(tmp_path: Path) -> None:
+    run = loadchaos("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path)
+    assert run.returncode == 1, run.stderr
+    folder = next((tmp_path / "runs").glob("near_max_len-*"))
+    found = loadchaos("minimise", folder, "--out", "small", cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert re.match(r"MINIMISED \d+ to 1 request, 7 to [45] flags; repro.py reproduces 3 of 3 ", found.stdout), (
+        found.stdout
+    )
+    repro = next((tmp_path / "small").glob("minimise-*/repro"))
+    assert len((repro / "repro.py").read_text().splitlines()) <= 40
+    assert "max_model_len=4096" in (repro / "README.md").read_text()
+    assert "Reproduces in 3 of 3 runs of repro.py on a fresh server" in (repro / "README.md").read_text()
+    again = loadchaos("run", repro / "profile.yaml", "--no-live", "--out", "again", cwd=tmp_path)
+    assert "index_oob_indexkernel" in again.stdout
+    resumed = loadchaos("minimise", folder, "--out", "small", "--resume", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
