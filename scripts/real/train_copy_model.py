@@ -2,7 +2,8 @@
 
 Usage: VENV/bin/python scripts/real/train_copy_model.py [OUTDIR]     (a vLLM environment: torch, transformers, tokenizers)
 
-The prompts are those of loadchaos/server/probes, so the server that serves this model can answer probes.
+The prompts are those of loadchaos/server/probes, so the server that serves this model can answer probes. It ends with
+exit code 1 where the time is over first; the model is written all the same.
 """
 
 from __future__ import annotations
