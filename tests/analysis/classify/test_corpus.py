@@ -9,12 +9,6 @@ from scripts.real.startup_failures import counterpart, mistakes
 CRASHES = Path(__file__).parents[2] / "crashes"
 
 
-WITHOUT_A_LOG = {
-    "vllm-0.32.0": {"model-path-wrong"},
-}
-"""Mistakes whose right start-up is not kept yet; `scripts/real/startup_failures.py --right --keep` makes its log."""
-
-
 def test_corpus_has_as_many_benign_logs_as_crashes() -> None:
     benign = list((CRASHES / "benign").glob("*.log"))
     crashes = [p for p in CRASHES.rglob("*.log") if p.parent.name != "benign" and not p.name.startswith("start-")]
@@ -33,5 +27,5 @@ def test_failed_starts_have_logs_of_the_same_start_that_works() -> None:
         }
         right = {counterpart(server, m).name for m in mistakes(server) if m.name in failed}
         kept = {name for name in right if (CRASHES / f"benign/{speaker}-start-{name}-{version}.log").exists()}
-        assert right - kept == WITHOUT_A_LOG.get(server, set())
+        assert right == kept
         assert len(kept) >= 6
