@@ -33,7 +33,7 @@ class WrongAnswer:
         at_ns: when the answer was complete.
         found_by: name of the check or oracle.
         summary: a sentence that says what is wrong, with its figures.
-        expected: the right answer, or the rule that was broken; "": there is none.
+        expected: the right answer; "": there is none to compare with.
         got: the answer, or the part of it that is wrong.
         prompt: the prompt, as far as the ledger has it.
         traffic: name of the traffic; "" for a probe.

@@ -541,6 +541,7 @@ def wrong_answer_texts(failure: Mapping[str, Any]) -> list[str]:
         at = wrong.get("first_difference")
         parts = [clean(wrong.get("summary") or "", 300)]
         parts += [f"{label} {clean(wrong[label], 160)!r}" for label in ("expected", "got") if wrong.get(label)]
+        parts += [f"rule {clean(rule, 160)}"] if (rule := (wrong.get("facts") or {}).get("rule")) else []
         parts += [f"first difference at character {number(at)}"] if at is not None else []
         found.append(f"{clean(wrong.get('subject') or '', 80)}: {'; '.join(p for p in parts if p)}")
     return found

@@ -26,6 +26,8 @@ _AFTER_THE_END = {
     "text follows the finish_reason": ("text_after_finish", "Text follows the finish_reason of its answer"),
 }
 """Failures of outcome `wrong_output` by the begin of their text (load/wire/outcome.py): id and title."""
+_FACTS = {"expected": "rule", "other": "other_request"}
+"""Facts of a wrong answer, by the fields of its row."""
 _MOST_TEXT = 2_000
 _TITLE = 160
 _INTENDED = {"unexpected_rejection": "If the refusal is intended, add to the traffic: expect: [ok, rejected]."}
@@ -148,10 +150,9 @@ def failure_of(bad: BadAnswer) -> Failure:
         bad.at_ns,
         "answer checks",
         bad.text,
-        expected=str(part.get("expected") or ""),
         got=str(part.get("got") or ""),
         traffic=bad.traffic,
-        facts={"other_request": part["other"]} if part.get("other") else {},
+        facts={name: part[key] for key, name in _FACTS.items() if part.get(key)},
     )
     return replace(failure, wrong=(wrong,))
 

@@ -233,7 +233,8 @@ class Completion:
         # A token is a byte of text at least, unless it is special. Those of tool calls are not in the text.
         size = len(self.text.encode("utf-8", "replace"))
         visible = tokens - self.reasoning_tokens()
-        if self.has_text and not self.has_calls and visible >= _MIN_COUNTED_TOKENS and size < visible:
+        ends = len(self.finish)  # each choice may end with a token without text
+        if self.has_text and not self.has_calls and visible >= _MIN_COUNTED_TOKENS and size + ends < visible:
             found["thin_text"] = size
         return found
 
