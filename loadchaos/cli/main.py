@@ -18,6 +18,7 @@ from loadchaos.cli.minimise import minimise
 from loadchaos.cli.oracles import oracles
 from loadchaos.cli.probe import probe
 from loadchaos.cli.profiles import check, explain, init, profiles
+from loadchaos.cli.record import record
 from loadchaos.cli.replay import replay
 from loadchaos.cli.run import run
 from loadchaos.cli.runs import compare, export, follow, judge, report, runs
@@ -93,6 +94,7 @@ for _command in (
     runs,
     export,
     follow,
+    record,
     replay,
     minimise,
     soak,

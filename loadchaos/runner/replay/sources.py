@@ -24,6 +24,7 @@ from loadchaos.profile.request_trace import (
     TraceHeader,
     TraceSend,
 )
+from loadchaos.runner.record.from_recording import recording_of, trace_of_recording
 from loadchaos.runner.replay import bodies
 from loadchaos.runner.replay.from_run import trace_of_run
 
@@ -54,8 +55,11 @@ def _of_folder(path: Path, scratch: Path) -> RequestTrace:
         return _of_incident(path, scratch)
     if (path / FILE).is_file():
         return read_source(path / FILE, scratch)
+    if (recording := recording_of(path)) is not None:
+        return trace_of_recording(recording, scratch)
     raise OptionError(
-        f"{path}: neither a run folder (events.jsonl) nor an incident (incident.json) nor a trace ({FILE}); "
+        f"{path}: neither a run folder (events.jsonl) nor an incident (incident.json) nor a trace ({FILE}) "
+        "nor a recording; "
         "`loadchaos runs` lists the runs here"
     )
 

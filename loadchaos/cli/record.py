@@ -1,0 +1,115 @@
+"""`loadchaos record`: a proxy that records production traffic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from loadchaos.cli.common import echo
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.runner.record.proxy import Upstream
+
+
+def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Parse error-rate>X."""
+    from loadchaos.core.units import share
+
+    if text is None:
+        return None
+    name, separator, value = text.replace(" ", "").partition(">")
+    try:
+        if name.replace("_", "-") != "error-rate" or not separator:
+            raise ValueError("error-rate>5% was expected")
+        return share(value if value.endswith("%") else float(value))
+    except ValueError as e:
+        raise OptionError(f"--freeze-on {text!r}: {e}; give a rate such as error-rate>5%") from None
+
+
+def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
+    from loadchaos.core.units import byte_count
+
+    try:
+        size = byte_count(text)
+    except ValueError as e:
+        raise OptionError(f"--max-size: {e}") from None
+    if size < 1 << 20:
+        raise OptionError(f"--max-size {text}: at least 1MB was expected")
+    return size
+
+
+@click.command()
+@click.option("--upstream", required=True, metavar="URL", help="Server whose requests are recorded.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Address for the clients; port 0: a free one.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the recording.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Keep the newest minutes."
+)
+@click.option(
+    "--max-size", default="1GB", show_default=True, callback=_bytes, metavar="SIZE", help="Keep at most this."
+)
+@click.option(
+    "--bodies", is_flag=True, help="Keep the bodies of requests, without secrets. Default: only their shapes."
+)
+@click.option(
+    "--freeze-on",
+    "most_failed",
+    callback=_rate,
+    metavar="'error-rate>X'",
+    help="Keep the ring when more requests fail.",
+)
+@click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
+@click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
+def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
+    """Record the newest requests of a production server, as a proxy.
+
+    The ring is kept as frozen-* when the engine dies, when --freeze-on says so, or on SIGUSR1. `loadchaos replay` sends
+    the requests of a recording again. Ctrl-C ends it after the open answers.
+    """
+    import uvloop
+
+    from loadchaos.runner.record.recorder import RecordingSession, RecordOptions
+    from loadchaos.runner.record.ring import RingLimits
+
+    create_privately()
+    host, port = _address(listen)
+    server, url = _upstream(upstream, options["ca"], insecure=options["insecure"])
+    limits = RingLimits(options["minutes"] * 60, options["max_size"])
+    given = RecordOptions(server, url, host, port, out, limits, options["bodies"], options["most_failed"])
+
+    async def run() -> int:
+        return await RecordingSession(given, lambda text: echo(text, err=True)).run()
+
+    sys.exit(uvloop.run(run()))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise OptionError(f"--listen {text}: HOST:PORT such as 0.0.0.0:8000 was expected")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, str]:
+    """Address of --upstream, and its URL for messages and the recording."""
+    from loadchaos.core.tls import TlsSettings
+    from loadchaos.runner.record.proxy import Upstream
+
+    expected = "http://HOST:PORT or https://HOST:PORT was expected"
+    parts = urlsplit(text)
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (KeyError, ValueError):
+        raise OptionError(f"--upstream: {expected}") from None
+    if not parts.hostname or parts.username or parts.password or parts.path.strip("/") or parts.query:
+        raise OptionError(
+            f"--upstream: {expected}, without a user, a path or a query: requests are passed on unchanged"
+        )
+    tls = TlsSettings(ca, insecure).context() if parts.scheme == "https" else None
+    return Upstream(parts.hostname, port, tls), f"{parts.scheme}://{parts.hostname}:{port}"

@@ -1,0 +1,292 @@
+"""Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes.
+
+A tap copies nothing but the bodies of requests, in the pieces in which they arrive. Requests may be pipelined: answers
+come in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from typing import Protocol
+
+import httptools
+
+from loadchaos.core.model import Outcome
+
+_TAIL_BYTES = 8192
+_USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
+_FINISH = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
+_FINISHES = {
+    "stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "repetition", "end_turn",
+    "max_tokens", "tool_use", "stop_sequence",
+}  # fmt: skip
+_DONE = (b"[DONE]", b"response.completed", b"message_stop")
+_SECRET_HEADERS = {b"authorization", b"x-api-key", b"api-key", b"proxy-authorization", b"cookie"}
+_NO_BODY = (204, 304)
+_SHED = (429, 503)
+
+
+class TappedExchange:
+    """One request and its answer.
+
+    `tokens` counts events of a stream, without a first one that only names the role.
+    """
+
+    __slots__ = (
+        "at_ns", "body_bytes", "events", "first_ns", "gap_ns", "got_bytes", "id", "last_ns", "lost", "method", "outcome",
+        "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, number: int, at_ns: int, method: str, path: bytes) -> None:
+        self.id, self.at_ns, self.method, self.path = number, at_ns, method, path
+        self.status = self.tokens = self.events = self.got_bytes = self.body_bytes = 0
+        self.first_ns = self.last_ns = self.gap_ns = 0
+        self.sse = self.sent_whole = self.lost = False
+        self.recorded = method == "POST"
+        self.tail: tuple[bytes, bytes, bytes] = (b"", b"", b"")
+        self.secrets: list[bytes] = []
+        self.outcome: Outcome | None = None
+
+    @property
+    def end_text(self) -> bytes:
+        """Last bytes of the answer's body."""
+        return b"".join(self.tail)[-_TAIL_BYTES:]
+
+    def finish(self) -> str | None:
+        """Finish reason of the answer."""
+        found = _FINISH.findall(self.end_text)
+        if not found:
+            return None
+        word = found[-1].decode()
+        return word if word in _FINISHES else "other"
+
+    def usage(self) -> dict[str, int]:
+        """Token counts that the answer itself has."""
+        return {name.decode(): int(count) for name, count in _USAGE.findall(self.end_text)}
+
+
+class ExchangeSink(Protocol):
+    """Receives what taps have read."""
+
+    def next_id(self) -> int:
+        """Return a new number for an exchange."""
+
+    def begin(self, exchange: TappedExchange) -> None:
+        """Receive a request whose head is complete."""
+
+    def body(self, exchange: TappedExchange, data: bytes) -> None:
+        """Receive a piece of the request's body."""
+
+    def body_end(self, exchange: TappedExchange) -> None:
+        """Receive the end of the request's body."""
+
+    def end(self, exchange: TappedExchange) -> None:
+        """Receive the end of an exchange; it has an outcome."""
+
+
+class ConnectionTap:
+    """Observer of one connection."""
+
+    def __init__(self, sink: ExchangeSink) -> None:
+        self._sink = sink
+        self._open: deque[TappedExchange] = deque()
+        self._requests = _RequestReader(sink, self._open)
+        self._answers = _AnswerReader(sink, self._open)
+        self._upgraded = False
+
+    @property
+    def answering(self) -> bool:
+        """True while an answer is awaited, and on an upgraded connection."""
+        return self._upgraded or bool(self._open)
+
+    def feed_request(self, data: bytes) -> None:
+        """Read bytes of the client."""
+        if not self._upgraded:
+            try:
+                self._requests.parser.feed_data(data)
+            except httptools.HttpParserUpgrade:
+                self._requests.wants_upgrade = True
+
+    def feed_answer(self, data: bytes) -> None:
+        """Read bytes of the upstream server."""
+        if not self._upgraded:
+            try:
+                self._answers.feed(data)
+            except httptools.HttpParserUpgrade:
+                self._upgraded = True
+
+    def end(self, reason: str) -> None:
+        """End all exchanges of the connection."""
+        if reason == "upstream_closed":
+            self._answers.end_of_data()
+        now = time.monotonic_ns()
+        for exchange in self._open:
+            exchange.outcome = _unfinished_outcome(exchange, reason)
+            exchange.last_ns = now
+            if not exchange.sent_whole:
+                exchange.lost = True
+                self._sink.body_end(exchange)
+            self._sink.end(exchange)
+        self._open.clear()
+
+
+def _unfinished_outcome(exchange: TappedExchange, reason: str) -> Outcome:
+    """Outcome of an exchange whose connection has ended."""
+    if reason == "refused":
+        return "connect_error"
+    if reason.startswith("client"):
+        return "aborted"
+    return "truncated" if reason == "upstream_closed" and exchange.got_bytes else "reset"
+
+
+def outcome_of(exchange: TappedExchange) -> Outcome:
+    """Outcome of a complete answer."""
+    status = exchange.status
+    if status >= 400:
+        return "shed" if status in _SHED else "rejected" if status < 500 else "http_error"
+    text = exchange.end_text
+    finish = exchange.finish()
+    if finish in ("error", "abort"):
+        return "finish_error" if finish == "error" else "finish_abort"
+    if exchange.sse and not any(done in text for done in _DONE):
+        if re.search(rb'(^|\n)(event: error|data: ?\{"error")', text):
+            return "stream_error"
+        return "ok" if finish is not None else "truncated"
+    if exchange.sse and re.search(rb'(^|\n)(event: error|data: ?\{"error")', text):
+        return "stream_error"
+    return "ok"
+
+
+class _RequestReader:
+    """Callbacks of the parser of requests."""
+
+    def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
+        self._sink, self._open = sink, waiting
+        self.parser = httptools.HttpRequestParser(self)
+        self.wants_upgrade = False
+        self._url = b""
+        self._secrets: list[bytes] = []
+        self._at_ns = 0
+        self._now: TappedExchange | None = None
+
+    def on_message_begin(self) -> None:
+        self._url, self._secrets, self._at_ns, self._now = b"", [], time.monotonic_ns(), None
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in _SECRET_HEADERS:
+            self._secrets.append(value)
+
+    def on_headers_complete(self) -> None:
+        method = self.parser.get_method().decode("latin-1")
+        exchange = TappedExchange(self._sink.next_id(), self._at_ns, method, self._url.partition(b"?")[0])
+        exchange.secrets = self._secrets
+        self._now = exchange
+        self._open.append(exchange)
+        self._sink.begin(exchange)
+
+    def on_body(self, data: bytes) -> None:
+        if self._now is not None:
+            self._now.body_bytes += len(data)
+            self._sink.body(self._now, data)
+
+    def on_message_complete(self) -> None:
+        if self._now is not None:
+            self._now.sent_whole = True
+            self._sink.body_end(self._now)
+            self._now = None
+
+
+class _AnswerReader:
+    """Callbacks of the parser of answers."""
+
+    def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
+        self._sink, self._open = sink, waiting
+        self.parser = httptools.HttpResponseParser(self)
+        self._now: TappedExchange | None = None
+        self._sse = self._framed = self._skip = False
+
+    def feed(self, data: bytes) -> None:
+        """Parse bytes.
+
+        The answer to a HEAD request has no body, which the parser does not know.
+        """
+        self.parser.feed_data(data)
+        if self._skip:
+            self._skip = False
+            self.parser = httptools.HttpResponseParser(self)
+
+    def end_of_data(self) -> None:
+        """End an answer whose length only the end of the connection tells."""
+        if self._now is not None and not self._framed:
+            self._complete(self._now)
+
+    def on_message_begin(self) -> None:
+        self._sse = self._framed = False
+        self._now = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"content-type":
+            self._sse = value.startswith(b"text/event-stream")
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        if status < 200 or not self._open:
+            return  # 100 Continue, or an answer to a request that could not be read
+        exchange = self._now = self._open[0]
+        exchange.status, exchange.sse = status, self._sse
+        if exchange.method == "HEAD":
+            self._skip = True
+            self._complete(exchange)
+        elif status in _NO_BODY:
+            self._framed = True
+
+    def on_body(self, data: bytes) -> None:
+        exchange = self._now
+        if exchange is None:
+            return
+        _, earlier, before = exchange.tail
+        exchange.got_bytes += len(data)
+        exchange.tail = (earlier, before, data) if len(data) < _TAIL_BYTES else (b"", b"", data[-_TAIL_BYTES:])
+        now = time.monotonic_ns()
+        if not exchange.sse:
+            exchange.first_ns = exchange.first_ns or now
+            return
+        ended = data.count(b"\n\n") or data.count(b"\n\r\n")
+        if before[-1:] == b"\n" and data[:1] in (b"\n", b"\r"):
+            ended += 1
+        if not ended:
+            return
+        if exchange.events == 0 and b'"content":""' in data:
+            exchange.events = ended
+            ended -= 1
+            if not ended:
+                return
+        else:
+            exchange.events += ended
+        exchange.tokens += ended
+        if exchange.first_ns:
+            exchange.gap_ns = max(exchange.gap_ns, now - exchange.last_ns)
+        else:
+            exchange.first_ns = now
+        exchange.last_ns = now
+
+    def on_message_complete(self) -> None:
+        if self._now is not None:
+            self._complete(self._now)
+
+    def _complete(self, exchange: TappedExchange) -> None:
+        self._now = None
+        if not self._open or self._open[0] is not exchange:
+            return
+        self._open.popleft()
+        exchange.last_ns = time.monotonic_ns()
+        exchange.outcome = outcome_of(exchange)
+        self._sink.end(exchange)
