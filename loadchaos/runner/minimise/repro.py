@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 from ruamel.yaml import YAML
 
 from loadchaos.core.stats import wilson
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import BODIES, FILE
 from loadchaos.report.html import reduction_page
-from loadchaos.runner.minimise import script
+from loadchaos.runner.minimise import rewrite, script
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.minimiser import Minimised
 from loadchaos.runner.minimise.validate import ScriptRuns
 from loadchaos.runner.replay import bodies
 from loadchaos.runner.replay.one_try import TryPlan, try_profile
 from loadchaos.runner.replay.servers import ServerChoice
+
+_NOT_OPTIONS = ("model", "messages", "prompt", "stream_options")
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,11 @@ def _table(candidate: Reduction) -> str:
     rows = []
     for i, spec in enumerate(script.specifications(candidate.trace)):
         body: Mapping[str, Any] = spec["body"]
-        prompt = f"{spec['words']} words" if "words" in spec else f"{len(json.dumps(body)):,} bytes (requests.json)"
-        images = ", ".join(f"{w}x{h}" for w, h, _ in spec.get("images", ())) or "none"
-        options = ", ".join(f"{k} = {v}" for k, v in body.items() if "words" in spec and k != "stream_options")
+        whole = orjson.loads(candidate.trace.body_file(candidate.trace.sends[i]).read_bytes())
+        prompt = f"{rewrite.words(whole)} words"
+        urls = [url for _, _, part in rewrite.parts(whole) if (url := rewrite.image_url(part)) is not None]
+        images = ", ".join("x".join(map(str, rewrite.image_size(url) or ("unknown",))) for url in urls) or "none"
+        options = ", ".join(f"{k} = {json.dumps(v)}" for k, v in body.items() if k not in _NOT_OPTIONS)
         after = f"after {', '.join(map(str, spec['after']))}" if "after" in spec else f"at {spec.get('at', 0)} s"
         rows.append(f"| {i} | {after} | {prompt} | {images} | {options} |")
     return "| | sent | prompt | images | options |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"

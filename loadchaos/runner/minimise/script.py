@@ -16,7 +16,7 @@ from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 MOST_LINES = 40
-_MOST_INLINE = 400
+_MOST_INLINE = 1000
 """Characters of a body that stands in the script."""
 _LEAST_DELAY_S = 0.02
 _ADDED = ("model", "messages")
