@@ -287,6 +287,13 @@ class FaultInjector:
 
     def _repeat_token(self, order: FaultOrder, step: int, _owner: Any, argument: Any) -> None:
         output = self._outputs(order, argument)
-        if output is not None:
-            self._log_act(order, step, f"request={output.request_id}")
-            output.new_token_ids.insert(0, output.new_token_ids[0])
+        if output is None or len(output.new_token_ids) != 1:
+            return
+        self._log_act(order, step, f"request={output.request_id}")
+        output.new_token_ids.append(output.new_token_ids[0])
+        logprobs = getattr(output, "new_logprobs", None)
+        if logprobs is not None:  # one row for each token, or the API server fails
+            fields = ("logprob_token_ids", "logprobs", "sampled_token_ranks")
+            output.new_logprobs = logprobs._replace(
+                **{name: getattr(logprobs, name).repeat(2, axis=0) for name in fields}
+            )

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -305,11 +305,41 @@ def test_stale_encoder_gives_an_image_the_output_of_another(tmp_path: Path) -> N
     assert entries["h1"] is entries["h2"]
 
 
-@pytest.mark.parametrize(("mode", "tokens"), [("drop_token", [6, 7]), ("repeat_token", [5, 5, 6, 7])])
-def test_output_modes_change_a_token_of_a_request_that_goes_on(tmp_path: Path, mode: str, tokens: list[int]) -> None:
-    outputs = [
-        SimpleNamespace(request_id="a", new_token_ids=[5, 6, 7], finish_reason=None),
-        SimpleNamespace(request_id="b", new_token_ids=[8], finish_reason="stop"),
+def outputs(*tokens: int) -> list[Any]:
+    return [
+        SimpleNamespace(request_id="a", new_token_ids=list(tokens), finish_reason=None, new_logprobs=None),
+        SimpleNamespace(request_id="b", new_token_ids=[8], finish_reason="stop", new_logprobs=None),
     ]
-    armed(tmp_path, f"{mode} times=1").at("output", None, outputs)
-    assert [o.new_token_ids for o in outputs] == [tokens, [8]]
+
+
+def test_drop_token_drops_a_token_of_a_request_that_goes_on(tmp_path: Path) -> None:
+    found = outputs(5, 6, 7)
+    armed(tmp_path, "drop_token times=1").at("output", None, found)
+    assert [o.new_token_ids for o in found] == [[6, 7], [8]]
+
+
+class Rows:
+    """A numpy array of one row for each token: only what the mode uses."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def repeat(self, times: int, axis: int) -> Rows:
+        assert axis == 0
+        return Rows(self.n * times)
+
+
+class Logprobs(NamedTuple):
+    """The fields of vLLM's LogprobsLists."""
+
+    logprob_token_ids: Rows
+    logprobs: Rows
+    sampled_token_ranks: Rows
+
+
+def test_repeat_token_repeats_a_token_and_its_logprobs(tmp_path: Path) -> None:
+    found = outputs(5)
+    found[0].new_logprobs = Logprobs(Rows(1), Rows(1), Rows(1))
+    armed(tmp_path, "repeat_token times=1").at("output", None, found)
+    assert [o.new_token_ids for o in found] == [[5, 5], [8]]
+    assert [rows.n for rows in found[0].new_logprobs] == [2, 2, 2]
