@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.state.signals import HUNG_WITHOUT_SIGN_NS, S
+from loadchaos.analysis.state.hang_evidence import HUNG_WITHOUT_SIGN_NS
+from loadchaos.analysis.state.signals import S
 from loadchaos.core.ledger.rows import MetricsRow, StateRow
 from loadchaos.core.model import State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S

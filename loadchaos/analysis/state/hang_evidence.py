@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.signals import (
-    HUNG_WITHOUT_SIGN_NS,
     CounterSignals,
     NetworkSignals,
     ProcessSignals,
@@ -17,6 +16,8 @@ from loadchaos.analysis.state.signals import (
 )
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
+HUNG_WITHOUT_SIGN_NS = 60 * S
+"""Time without progress that is a hang without any other sign. Three times the longest gap seen, if that is more."""
 _STOPPED_NS = 5 * S
 _IDLE_ENGINE_NS = 8 * S
 _IDLE_API_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s

@@ -10,10 +10,9 @@ from __future__ import annotations
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates
-from loadchaos.analysis.state.hang_evidence import HangEvidence
+from loadchaos.analysis.state.hang_evidence import HUNG_WITHOUT_SIGN_NS, HangEvidence
 from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
 from loadchaos.analysis.state.signals import (
-    HUNG_WITHOUT_SIGN_NS,
     MS,
     AttackEffects,
     CounterSignals,

@@ -25,8 +25,6 @@ _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort
 MODEL_TEXT: frozenset[Outcome] = frozenset({"finish_error", "wrong_output", "protocol_error"})
 """Outcomes whose text may be what the model wrote: it is never evidence of a death."""
 _HEARTBEAT_FRESH_NS = 2 * S
-HUNG_WITHOUT_SIGN_NS = 60 * S
-"""Time without progress that is a hang where nothing else shows one. Three times the longest gap seen, if that is more."""
 
 
 def says_engine_dead(text: str) -> bool:
