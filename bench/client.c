@@ -4,7 +4,8 @@
    client HOST PORT USERS REQUESTS STREAM(0|1) STAGGER_US BODY_FILE OUT_FILE TLS(0|1)
 
    Users send one request after the other on a connection each, and begin STAGGER_US apart. OUT_FILE and OUT_FILE with
-   .marks in place of its suffix are those of bench/clients/common.py. One thread, epoll. Certificates are not checked. */
+   .marks in place of its suffix are those of bench/clients/common.py. The end of a stream (-1) has the
+   time at which its request was sent. One thread, epoll. Certificates are not checked. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -28,6 +29,7 @@
 struct user {
     int fd;
     int64_t left; /* bytes of a whole answer still to come, -1 before its head */
+    int64_t sent_ns;
     size_t carried, marks, marks_size;
     int64_t (*mark)[2];
     char carry[CARRY];
@@ -107,6 +109,7 @@ static void next(struct user *u) {
     }
     u->left = -1;
     u->carried = 0;
+    u->sent_ns = now_ns();
     if (!send_all(u)) failed++;
 }
 
@@ -114,7 +117,7 @@ static void over(struct user *u) {
     ended++;
     if (streaming) {
         for (size_t i = 0; i < u->marks; i++) push(&all, &all_count, &all_size, u->mark[i][0], u->mark[i][1]);
-        push(&all, &all_count, &all_size, -1, -1);
+        push(&all, &all_count, &all_size, -1, u->sent_ns);
         u->marks = 0;
     }
     next(u);

@@ -339,6 +339,18 @@ def test_killed_command_loses_nothing(command: Any, tmp_path: Path) -> None:
     assert len(trace_of_recording(tmp_path / "out" / "ring", tmp_path / "scratch").sends) == 20
 
 
+def test_kill_of_command_and_writer_loses_at_most_a_second(command: Any, tmp_path: Path) -> None:
+    record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
+    for n in range(20):
+        record.send(chat(f"{n}"))
+    time.sleep(1.0)
+    writer = record.writer()
+    writer.kill()
+    record.process.kill()
+    writer.wait(WAIT_S)
+    assert len(trace_of_recording(tmp_path / "out" / "ring", tmp_path / "scratch").sends) == 20
+
+
 def test_signal_keeps_the_ring(command: Any, tmp_path: Path) -> None:
     record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
     record.send(chat("one"))
