@@ -13,7 +13,7 @@ from pathlib import Path
 from loadchaos.analysis.classify import signature_file
 from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core.attack_names import ATTACK_KINDS
-from loadchaos.core.expectation import NAMES
+from loadchaos.core.expectation_names import NAMES
 from loadchaos.core.latency_names import all_names
 
 FOLDER = Path(__file__).parent

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency_names import REPORTED_QUANTILES
 from loadchaos.core.model import Row
 
 _NS = 1_000_000_000
@@ -128,12 +129,13 @@ class LatencyHistograms:
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, in seconds.
 
-        `{"ttft_s": {"p50", "p90", "p99", "n"}, "ttfo_s": ..., "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`.
+        `{"ttft_s": {"p50", ..., "n"}, "ttfo_s": ..., "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`, with the quantiles of
+        `REPORTED_QUANTILES`.
         """
-        found: dict[str, Any] = {
-            f"{name}_s": {f"p{q}": _seconds(histogram.quantile(q / 100)) for q in (50, 90, 99)} | {"n": histogram.n}
-            for name, histogram in self.items()
-        }
+        found: dict[str, Any] = {}
+        for name, histogram in self.items():
+            quantiles = {label: _seconds(histogram.quantile(q)) for label, q in REPORTED_QUANTILES.items()}
+            found[f"{name}_s"] = {**quantiles, "n": histogram.n}
         return {**found, "lower_bounds": self.lower_bounds}
 
 

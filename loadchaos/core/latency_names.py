@@ -23,6 +23,8 @@ STATISTICS: Mapping[str, float | None] = {
 }
 """Statistic by name, with its quantile. The mean has none."""
 
+REPORTED_QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+"""Quantile by name, in the order in which verdict.json, the report and the terminal show them."""
 
 FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 300, "p999": 3000, "mean": 20}
 """Samples that an expectation on a statistic needs.

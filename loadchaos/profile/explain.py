@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from loadchaos.core import expectation
+from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.units import describe_duration
 from loadchaos.profile import request_trace, trace
@@ -325,7 +325,7 @@ def _when(attack: AttackPlan) -> str:
 def _expectations(profile: Profile) -> Iterator[str]:
     yield "The run passes if" if profile.expect else "The run passes if (default expectations)"
     for text in profile.expect or DEFAULT_EXPECT:
-        yield f"  {text:28} {expectation.parse(text, profile.traffic_names()).meaning()}"
+        yield f"  {text:28} {expectation_names.parse(text, profile.traffic_names()).meaning()}"
     if profile.exposure is not None:
         exposure = profile.exposure
         yield f"  {_EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"

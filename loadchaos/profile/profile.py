@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from ruamel.yaml import YAML
 
-from loadchaos.core import expectation
+from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, Terms
 from loadchaos.core.units import share
 from loadchaos.profile import abort_rule, validate
@@ -203,7 +203,7 @@ class Profile(ProfilePart):
 
     def recovers_within_s(self) -> float:
         """Seconds that `expect` allows a server to recover in, or 0."""
-        parsed = [expectation.parse(text, self.traffic_names()) for text in self.expect]
+        parsed = [expectation_names.parse(text, self.traffic_names()) for text in self.expect]
         return max((e.value for e in parsed if e.name == "recovers_within"), default=0.0)
 
     def image_sizes(self) -> tuple[list[tuple[int, int]], int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from loadchaos.core import expectation
+from loadchaos.core import expectation_names
 from loadchaos.core.units import share
 from loadchaos.profile.source import Mistake, from_pydantic, near
 
@@ -175,7 +175,7 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     for i, text in enumerate(lines if isinstance(lines, list) else ()):
         try:
             if isinstance(text, str):
-                expectation.parse(text, names)
+                expectation_names.parse(text, names)
         except ValueError as e:
             yield Mistake(("expect", i), str(e))
 

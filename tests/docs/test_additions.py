@@ -266,7 +266,7 @@ assert profile(target={"embedded": {"dialect": "vllm", "defects": ["drops_blocks
     ),
     "expectation": Addition(
         entries={
-            "core/expectation.py": [
+            "core/expectation_names.py": [
                 ('"hangs": ("count", "times the server hung"),\n', '    "moons": ("count", "full moons"),\n')
             ],
             "analysis/verdict/verdict.py": [("        **base.counts,\n", '        "moons": 3,\n')],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.core import expectation, resources
+from loadchaos.core import expectation_names, resources
 from loadchaos.core.errors import ProfileError
 from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.profile import source
@@ -339,4 +339,4 @@ def test_schema_file_is_current() -> None:
 )  # fmt: skip
 def test_unknown_figure_of_another_tool_is_translated(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"did you mean {meant}?")):
-        expectation.parse(f"{name} <= 1", ["t"])
+        expectation_names.parse(f"{name} <= 1", ["t"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from loadchaos.core.expectation import NAMES
+from loadchaos.core.expectation_names import NAMES
 from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.profile.profile import AcceptedFailure, Exposure, Profile
 from loadchaos.profile.target import Target

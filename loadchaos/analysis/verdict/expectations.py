@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.request_stats import Part
 from loadchaos.core import latency_names
-from loadchaos.core.expectation import Expectation, parse
+from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import Decision
@@ -114,7 +114,8 @@ def shed_allowed(expect: Sequence[str]) -> set[str]:
 def _figure(expected: Expectation, figures: ExpectationInputs) -> _Figure:
     """Look up the figure of an expectation.
 
-    Counts and growths of core/expectation.py are entries of `counts` and `drifts`. Others have a function in `_SPECIAL`.
+    Counts and growths of core/expectation_names.py are entries of `counts` and `drifts`. Others have a function in
+    `_SPECIAL`.
     """
     name, traffic = expected.name, expected.traffic
     if name in _SPECIAL:

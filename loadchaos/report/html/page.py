@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.core.latency_names import REPORTED_QUANTILES
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural, since_load
@@ -101,6 +102,7 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         traffics=[clean(n, 40) for n in names],
         outcomes=_outcomes(verdict, names),
         latency=_latency(verdict),
+        quantiles=list(REPORTED_QUANTILES),
         lower_bounds=lower_bounds_text(verdict),
         distributions=distributions(series.totals),
         lengths=lengths(series.totals),
@@ -220,14 +222,15 @@ def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, An
     ]
 
 
-def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
-    rows = []
+def _latency(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for traffic, kinds in list((verdict.get("latency") or {}).items())[:_MOST]:
         for kind in ("ttft", "itl", "e2e"):
             p = kinds.get(f"{kind}_s") or {}
             if p.get("n"):
-                figures = {q: duration(p.get(q)) for q in ("p50", "p90", "p99")}
-                rows.append({"traffic": clean(traffic, 60), "kind": kind.upper(), "n": number(p["n"]), **figures})
+                figures = [duration(p.get(q)) for q in REPORTED_QUANTILES]
+                row = {"traffic": clean(traffic, 60), "kind": kind.upper(), "quantiles": figures, "n": number(p["n"])}
+                rows.append(row)
     return rows
 
 

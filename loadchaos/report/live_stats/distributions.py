@@ -13,7 +13,7 @@ from typing import Any
 
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms, sample_of
-from loadchaos.core.latency_names import quantile_label
+from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80
@@ -129,7 +129,7 @@ def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bi
     top, wide = max(bins), 1000 / n_bins
     # A bin with a single answer among thousands still is a line one can see.
     bars = (f"M{_n(i * wide)},100v{_n(-max(3.0, 100 * n / top))}h{_n(wide)}V100z" for i, n in enumerate(bins) if n)
-    quantiles = [(q, hist.quantile(q)) for q in (0.5, 0.9, 0.99)]
+    quantiles = [(q, hist.quantile(q)) for q in REPORTED_QUANTILES.values()]
     marks = tuple(
         (round(100 * place(v), 2), f"{quantile_label(q)} {duration(v / _NS)}") for q, v in quantiles if v is not None
     )

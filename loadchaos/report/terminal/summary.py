@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loadchaos.core.latency_names import REPORTED_QUANTILES
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, plural, short_path, since_load
 from loadchaos.report.phrases import (
@@ -218,11 +219,11 @@ def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
         for kind, label in (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("e2e_s", "E2E")):
             p = kinds.get(kind) or {}
             if p.get("n"):
-                quantiles = (duration(p.get(q)) for q in ("p50", "p90", "p99"))
+                quantiles = (duration(p.get(q)) for q in REPORTED_QUANTILES)
                 rows.append([clean(traffic, 40), label, *quantiles, number(p["n"])])
     if rows:
         page.section(f"{SECTIONS['latency']}, from their scheduled time")
-        page.table(["traffic", "", "p50", "p90", "p99", "samples"], rows, left=2)
+        page.table(["traffic", "", *REPORTED_QUANTILES, "samples"], rows, left=2)
         bounds = lower_bounds_text(verdict)
         if bounds:
             page.wrap(bounds, 2, "  ")

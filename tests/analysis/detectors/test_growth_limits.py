@@ -12,7 +12,7 @@ import pytest
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker, growth
 from loadchaos.analysis.detectors.trend_tests import Point
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
-from loadchaos.core.expectation import parse
+from loadchaos.core.expectation_names import parse
 
 S = 1_000_000_000
 HOURS = 8
