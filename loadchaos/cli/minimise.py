@@ -29,9 +29,9 @@ Exit codes:
 @click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
 @click.option("--budget", callback=duration, metavar="TIME", help="Stop reducing after this time (default: 1h).")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least so often in each try."
+    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
 )
-@click.option("--failure", metavar="ID", help="Failure that has to come again, if the run has several.")
+@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
 @click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
 @click.option("--resume", is_flag=True, help="Continue the newest minimisation of SOURCE in --out.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
@@ -40,7 +40,7 @@ Exit codes:
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
 )
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
-    """Find the fewest requests and launch flags that still fail.
+    """Find the fewest requests and launch flags that still cause a failure.
 
     SOURCE is as for `loadchaos replay`. The result is the folder repro: a script, a README for an upstream issue, a
     profile, and a page that shows what was left out.

@@ -10,7 +10,7 @@ from loadchaos.cli.common import print_json
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def oracles(as_json: bool) -> None:
-    """List the oracles that find wrong answers, with their false alarms."""
+    """List the oracles that find wrong answers, and their false alarm rules."""
     from loadchaos.analysis.oracles import ORACLES
 
     if as_json:
@@ -23,5 +23,5 @@ def oracles(as_json: bool) -> None:
         return
     for oracle in ORACLES:
         click.echo(f"{oracle.name}  (correctness: {{{oracle.asked_by}: ...}})")
-        click.echo(f"    detects       {oracle.detects}")
-        click.echo(f"    false alarms  {oracle.false_alarms}")
+        click.echo(f"    detects              {oracle.detects}")
+        click.echo(f"    false alarm rules    {oracle.false_alarms}")

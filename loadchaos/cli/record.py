@@ -49,10 +49,19 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Address for the clients; port 0: a free one.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the recording.")
 @click.option(
-    "--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Keep the newest minutes."
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Keep the requests of the newest minutes.",
 )
 @click.option(
-    "--max-size", default="1GB", show_default=True, callback=_bytes, metavar="SIZE", help="Keep at most this."
+    "--max-size",
+    default="1GB",
+    show_default=True,
+    callback=_bytes,
+    metavar="SIZE",
+    help="Maximum size of the recording.",
 )
 @click.option(
     "--bodies", is_flag=True, help="Keep the bodies of requests, without secrets. Default: only their shapes."
@@ -62,15 +71,16 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
     "most_failed",
     callback=_rate,
     metavar="'error-rate>X'",
-    help="Keep the ring when more requests fail.",
+    help="Keep the recording when a larger share of requests fails.",
 )
 @click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
 @click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
 def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     """Record the newest requests of a production server, as a proxy.
 
-    The ring is kept as frozen-* when the engine dies, when --freeze-on says so, or on SIGUSR1. `loadchaos replay` sends
-    the requests of a recording again. Ctrl-C ends it after the open answers.
+    The oldest requests are deleted. The recording is kept as frozen-* and a new one begins when the engine dies, when the
+    limit of --freeze-on is exceeded, or on SIGUSR1. `loadchaos replay` sends the requests of a recording again. Ctrl-C
+    ends the recording when the open answers are complete.
     """
     import uvloop
 

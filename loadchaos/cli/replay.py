@@ -48,16 +48,16 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     show_default=True,
     callback=_times,
     metavar="N",
-    help="Number of tries; auto: a test decides.",
+    help="Number of tries; auto: a statistical test decides.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Send the requests so often in each try.")
-@click.option("--share-server", is_flag=True, help="Use a launched server again for the next try while it survives.")
-@click.option("--against", metavar="COMMAND", help="Then try this launch command, which should cure the failure.")
-@click.option("--failure", metavar="ID", help="Failure that has to come again, if the run has several.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Send the requests this many times in each try.")
+@click.option("--share-server", is_flag=True, help="Use one launched server for several tries, until it dies.")
+@click.option("--against", metavar="COMMAND", help="Then try this launch command, which should prevent the failure.")
+@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
 @click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
 @click.option("--resume", is_flag=True, help="Continue the newest replay of SOURCE in --out.")
 @click.option(
-    "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies; try nothing."
+    "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies. Send nothing."
 )
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @server_options
@@ -67,10 +67,10 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the tries."
 )
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
-    """Send the requests of a run again until its failure comes again.
+    """Send the requests of a run again until its failure occurs again.
 
     SOURCE is a run folder, an incident folder, a trace.jsonl, an OpenAI batch file or a Mooncake trace. Each try is a run
-    on a fresh server. It counts if the same failure comes with the same guilty frame.
+    on a fresh server. It counts if the same failure occurs with the same guilty frame.
     """
     import asyncio
 

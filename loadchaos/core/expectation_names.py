@@ -23,7 +23,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "outages": ("count", "times every request failed for 3 s, whatever the cause; accepted errors count, too"),
     "failures": ("count", "kinds of failure, without accepted ones"),
     "wrong_answers": ("count", "answers and probes whose content is wrong, without accepted ones"),
-    "ok_share": ("share", "share of requests that succeed, among those that had to"),
+    "ok_share": ("share", "share of requests that succeed, among those that had to succeed"),
     "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
     "shed_share": ("share", "share of requests rejected by admission control, among those sent"),
     "restarts": ("count", "times the server came back as a new process"),

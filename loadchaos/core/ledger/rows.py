@@ -822,7 +822,7 @@ class FailureRow(_Row):
     ]
     before_load: NotRequired[Annotated[bool, "true when a request before the load showed it, and none of the load"]]
     first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
-    first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the begin of the load"]]
+    first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the start of the load"]]
     incidents: NotRequired[Annotated[Sequence[str], "deaths: incident folders"]]
     lost_requests: NotRequired[Annotated[int, "deaths: requests that were lost"]]
     in_flight_at_death: NotRequired[Annotated[int, "deaths: requests in flight at the first"]]
