@@ -35,8 +35,8 @@ def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
 class FreezeWatch:
     """Folds the ends of exchanges.
 
-    After a death the server has to answer again before the next one counts. `suspect` is True after an answer was cut:
-    then the server has to be asked.
+    After a death the server has to answer a new POST request before the next one counts. `suspect` is True after an answer
+    was cut: then the server has to be asked.
     """
 
     def __init__(self, most_failed: float | None) -> None:
@@ -44,6 +44,7 @@ class FreezeWatch:
         self._window: deque[tuple[int, bool]] = deque()
         self._failed = 0
         self._answers = False
+        self._died_ns = -1
         self._rate_armed = True
         self.suspect = False
 
@@ -51,7 +52,8 @@ class FreezeWatch:
         """Fold the end of an exchange; returns the reason to freeze."""
         outcome = exchange.outcome
         if outcome == "ok":
-            self._answers = True
+            # /metrics answers beside a dead engine, and answers made before the death come after it.
+            self._answers = self._answers or (exchange.recorded and exchange.at_ns > self._died_ns)
         elif self._says_dead(exchange):
             return self.died("the server says that its engine is dead")
         elif outcome == "connect_error":
@@ -66,6 +68,7 @@ class FreezeWatch:
         if not self._answers:
             return None
         self._answers = False
+        self._died_ns = time.monotonic_ns()
         return f"engine died: {reason}"
 
     def _says_dead(self, exchange: TappedExchange) -> bool:

@@ -57,6 +57,7 @@ class RecordingSession:
         self.proxy = StreamingProxy(options.upstream, lambda: ConnectionTap(self.channel))
         self._watch = FreezeWatch(options.most_failed)
         self._asking = False
+        self._freezing: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -130,7 +131,13 @@ class RecordingSession:
         self._asking = False
 
     def _freeze(self, reason: str, after_s: float) -> None:
-        asyncio.get_running_loop().call_later(after_s, self.channel.freeze, reason)
+        """Keep the ring once for all reasons of the same moment."""
+        if self._freezing is None:
+            self._freezing = asyncio.get_running_loop().call_later(after_s, self._freeze_now, reason)
+
+    def _freeze_now(self, reason: str) -> None:
+        self._freezing = None
+        self.channel.freeze(reason)
 
     def _on_notice(self, notice: dict[str, Any]) -> None:
         what = notice["what"]

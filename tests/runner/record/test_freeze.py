@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from tests.runner.record.conftest import Handler, RawUpstream, plain, read_reque
 DEAD = b'{"error":{"message":"EngineCore encountered an issue. EngineDeadError"}}'
 
 
-def ended(outcome: Any, status: int = 200, text: bytes = b"", path: bytes = b"/v1/completions") -> TappedExchange:
-    exchange = TappedExchange(1, 0, "POST", path)
+def ended(outcome: Any, status: int = 200, text: bytes = b"", at_ns: int | None = None) -> TappedExchange:
+    exchange = TappedExchange(1, time.monotonic_ns() if at_ns is None else at_ns, "POST", b"/v1/completions")
     exchange.outcome, exchange.status, exchange.tail = outcome, status, (b"", b"", text)
     return exchange
 
@@ -31,6 +32,20 @@ def test_refused_connection_is_a_death_once_until_the_server_answers() -> None:
     assert watch.feed(ended("connect_error", 0)) is None
     watch.feed(ended("ok"))
     assert watch.feed(ended("connect_error", 0)) is not None
+
+
+def test_answers_beside_a_dead_engine_and_from_before_its_death_do_not_count() -> None:
+    watch = FreezeWatch(None)
+    before_ns = time.monotonic_ns()
+    watch.feed(ended("ok"))
+    assert watch.feed(ended("http_error", 500, DEAD)) is not None
+    watch.feed(ended("ok", at_ns=before_ns))
+    page = TappedExchange(2, time.monotonic_ns(), "GET", b"/metrics")
+    page.outcome = "ok"
+    watch.feed(page)
+    assert watch.feed(ended("http_error", 500, DEAD)) is None
+    watch.feed(ended("ok"))
+    assert watch.feed(ended("http_error", 500, DEAD)) is not None
 
 
 def test_answer_of_a_dead_engine_is_a_death() -> None:
