@@ -88,7 +88,8 @@ class Link:
                 await asyncio.get_running_loop().create_connection(
                     lambda: self.upstream, to.host, to.port, ssl=to.tls, server_hostname=to.host if to.tls else None
                 )
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as e:
+            self.proxy.on_refused(_reason(e))
             self.client.refuse()
             return
         if self.client.gone:
@@ -265,7 +266,6 @@ class ClientSide(_Side):
     def refuse(self) -> None:
         """Answer 502 to the first bytes of the client."""
         self._refused = True
-        self.link.proxy.on_refused()
         self.release()
         if self.ended:
             self._close()
@@ -339,6 +339,15 @@ class UpstreamSide(_Side):
         self.link.client.resume()
 
 
+def _reason(e: OSError) -> str:
+    """Reason of a connection that was not made."""
+    if isinstance(e, TimeoutError):
+        return f"no answer in {CONNECT_S:g} s"
+    if isinstance(e, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({e.verify_message}); --ca FILE trusts another one"
+    return e.strerror or str(e)
+
+
 class StreamingProxy:
     """Listens, and links every client to the upstream server."""
 
@@ -347,7 +356,7 @@ class StreamingProxy:
         self.observe = observe
         self.links: set[Link] = set()
         self.observers_lost = 0
-        self.on_refused: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[str], None] = lambda _: None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import resource
 import secrets
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ DRAIN_S = 60.0
 """Open answers may take so long after SIGTERM; a second signal ends at once."""
 AFTER_S = 1.0
 """Rows of so long after a death are kept too: the ends of the requests that it hit."""
+TELL_AGAIN_S = 30.0
 _ASKS_S = (0.0, 0.5, 1.0, 2.0)
 _ASK_LIMIT_S = 3.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -55,7 +58,9 @@ class RecordingSession:
         self.channel = RecordingChannel(setup, self._on_notice)
         self.channel.on_end = self._on_end
         self.proxy = StreamingProxy(options.upstream, lambda: ConnectionTap(self.channel))
+        self.proxy.on_refused = self._on_refused
         self._watch = FreezeWatch(options.most_failed)
+        self._told_s = -math.inf
         self._asking = False
         self._freezing: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
@@ -114,6 +119,13 @@ class RecordingSession:
             self._watch.suspect = False
             self._asking = True
             self.proxy.spawn(self._ask())
+
+    def _on_refused(self, reason: str) -> None:
+        """Say why clients get status 502, not more often than every 30 s."""
+        now = time.monotonic()
+        if now - self._told_s >= TELL_AGAIN_S:
+            self._told_s = now
+            self._tell(f"{self._options.upstream_url}: no connection: {reason}; clients get status 502")
 
     async def _ask(self) -> None:
         """Ask the server after an answer was cut.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -86,9 +87,11 @@ class RawUpstream:
 class RunningProxy:
     """The proxy with its loop in a thread."""
 
-    def __init__(self, upstream_port: int, observe: Callable[[], ConnectionObserver | None]) -> None:
+    def __init__(
+        self, upstream_port: int, observe: Callable[[], ConnectionObserver | None], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.loop = uvloop.new_event_loop()
-        self.proxy = StreamingProxy(Upstream("127.0.0.1", upstream_port), observe)
+        self.proxy = StreamingProxy(Upstream("127.0.0.1", upstream_port, tls), observe)
         self.mistakes: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.mistakes.append(context))
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

@@ -329,6 +329,44 @@ def test_command_keeps_the_ring_when_the_server_dies(command: Any, tmp_path: Pat
     assert record.process.wait(WAIT_S) == 0
 
 
+def test_ending_command_lets_open_answers_end(command: Any, tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def serve(c: socket.socket) -> None:
+        read_request(c)
+        c.sendall(SSE_HEAD + event("one"))
+        assert go_on.wait(WAIT_S)
+        c.sendall(event(None, "stop") + DONE + LAST_CHUNK)
+        c.recv(1)
+
+    record, _ = command(serve)
+    with socket.create_connection(("127.0.0.1", record.port), WAIT_S) as client:
+        client.sendall(post(chat("one", stream=True)))
+        read_until(client, event("one"))
+        record.process.send_signal(signal.SIGTERM)
+        record.line("ending")
+        go_on.set()
+        assert read_all(client).endswith(LAST_CHUNK)
+    assert record.process.wait(WAIT_S) == 0
+    assert b'"outcome":"ok"' in files_of(tmp_path / "out")
+
+
+def test_second_signal_ends_at_once(command: Any) -> None:
+    def serve(c: socket.socket) -> None:
+        read_request(c)
+        c.sendall(SSE_HEAD + event("one"))
+        c.recv(1)
+
+    record, _ = command(serve)
+    with socket.create_connection(("127.0.0.1", record.port), WAIT_S) as client:
+        client.sendall(post(chat("one", stream=True)))
+        read_until(client, event("one"))
+        record.process.send_signal(signal.SIGTERM)
+        record.line("ending")
+        record.process.send_signal(signal.SIGINT)
+        assert record.process.wait(WAIT_S) == 0
+
+
 def test_killed_command_loses_nothing(command: Any, tmp_path: Path) -> None:
     record, _ = command(lambda c: (read_request(c), c.sendall(plain())))
     for n in range(20):
@@ -349,6 +387,16 @@ def test_kill_of_command_and_writer_loses_at_most_a_second(command: Any, tmp_pat
     record.process.kill()
     writer.wait(WAIT_S)
     assert len(trace_of_recording(tmp_path / "out" / "ring", tmp_path / "scratch").sends) == 20
+
+
+def test_server_that_goes_away_is_named_and_kept(command: Any) -> None:
+    record, server = command(lambda c: (read_request(c), c.sendall(plain())))
+    record.send(chat("one"))
+    server.close()
+    assert record.send(chat("two")).startswith(b"HTTP/1.1 502")
+    assert record.send(chat("three")).startswith(b"HTTP/1.1 502")
+    assert "Connection refused; clients get status 502" in record.line(f"http://127.0.0.1:{server.port}: no connection")
+    assert "refuses connections" in record.line("kept")
 
 
 def test_signal_keeps_the_ring(command: Any, tmp_path: Path) -> None:
