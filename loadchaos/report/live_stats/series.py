@@ -50,8 +50,8 @@ class Span:
 class Series:
     """Time series and spans of a run, folded from all of its rows.
 
-    The origin (0 s) is the begin of the load, or the first row where no load began. A latency stands where its answer
-    ended up: a TTFT at the first token, an E2E and an outcome at the end.
+    The origin (0 s) is that of the verdict: the first request, else the begin of the load, else the first row. A latency
+    is drawn at its end: a TTFT at the first token, an E2E and an outcome at the end of the answer.
     """
 
     def __init__(self, at_most: int = POINTS) -> None:
@@ -61,6 +61,7 @@ class Series:
         self.last_ns = 0
         self._utc_ns: int | None = None  # UTC minus the monotonic clock
         self.load_ns: int | None = None
+        self.first_sent_ns: int | None = None
         self._buckets: dict[int, Bucket] = {}  # index from begin_ns, in widths
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
@@ -85,6 +86,7 @@ class Series:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def _on_begin(self, _row: BeginRow, at: int) -> None:
+        self.first_sent_ns = at if self.first_sent_ns is None else min(self.first_sent_ns, at)
         self._bucket(at).begun += 1
 
     def _on_end(self, row: EndRow, at: int) -> None:
@@ -176,7 +178,7 @@ class Series:
     @property
     def origin_ns(self) -> int:
         """Monotonic time of 0 s on every chart."""
-        return self.load_ns if self.load_ns is not None else (self.begin_ns or 0)
+        return self.first_sent_ns or self.load_ns or self.begin_ns or 0
 
     @property
     def origin_utc_s(self) -> float | None:

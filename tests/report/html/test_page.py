@@ -224,3 +224,16 @@ def test_monitoring_gaps_have_a_lane_each() -> None:
     for source in ("scrape", "probe", "other"):
         series.feed({"row": "gap", "at_ns": 5 * S, "source": source, "seconds": 2.0, "why": "x"})
     assert [lane.label for lane in picture(series).lanes] == ["no metrics", "no probes", "not monitored"]
+
+
+def test_charts_count_from_the_first_request_as_the_verdict_does() -> None:
+    series = Series()
+    for row in (
+        {"row": "run", "what": "load_begin", "at_ns": 1_000_000_000},
+        {"row": "begin", "at_ns": 3_000_000_000},
+        {"row": "begin", "at_ns": 2_500_000_000},  # of another worker
+        {"row": "state", "replica": "a", "from": "healthy", "to": "dead", "at_ns": 22_500_000_000},
+    ):
+        series.feed(row)
+    (dead,) = [span for span in series.spans() if span.name == "dead"]
+    assert dead.from_s == 20.0, "first_seen_s and at_s of the verdict count from the first request"
