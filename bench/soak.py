@@ -31,7 +31,7 @@ from bench.server import LoadServer, Pace
 ROLES = {"loadchaos.runner.follower": "follower", "locustfile.py": "load"}
 SPEED_UP = 80
 HOUR_S = 20.0
-"""What is done each hour of a run (a new part of the ledger, Parquet) is done so often against bench/server.c."""
+"""Interval of the hourly work of a run (a new part of the ledger, Parquet) against bench/server.c."""
 _BLOCKS = 18_000
 LOOK_S = 2.0
 WARM_UP = 0.2

@@ -385,7 +385,7 @@ class Judge:
     def failures(self) -> list[dict[str, Any]]:
         """All failures so far with counts, as in verdict.json without acceptance.
 
-        Folding goes on unchanged.
+        Folding continues unchanged.
         """
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
@@ -404,7 +404,7 @@ class Judge:
         return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._failure_json(failure)})
 
     def _zero_ns(self) -> int | None:
-        """Time zero of the run: first request, else begin of load or run."""
+        """Time zero of the run: first request, else start of load or run."""
         return self._stats.first_sent_ns or self._health.load_begin_ns or self._health.begin_ns
 
     def _failure_json(self, failure: Failure) -> dict[str, Any]:

@@ -71,4 +71,4 @@ def _ignore(_traffic: str, _reply: Reply, _due_ns: int) -> None:
 
 if __name__ == "__main__":
     code = main()
-    os._exit(code)  # sockets and greenlets of the load need no farewell
+    os._exit(code)  # sockets and greenlets of the load need no clean-up

@@ -68,7 +68,7 @@ class AttackPlan(_Kinds):
     Exactly one key names the attack: admin, process, engine, network, host. `role` selects the process of a signal,
     `share` and `stream` select the connections of a network fault.
 
-    Time: once `at`, or `every` so often (first after `after`, else after one interval) within the window `during`.
+    Time: once `at`, or at the interval `every` (first after `after`, else after one interval) within the window `during`.
     `after: wake_up` follows each attack wake_up. `during: sleep` starts when sleep takes effect.
 
     `for` is how long a lasting effect (sleep, stopped process, fault) remains before it is undone. `when` delays a due

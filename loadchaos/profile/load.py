@@ -36,8 +36,8 @@ class Phase(ProfilePart):
     """One phase: one of `users`, `rate`, `burst`, `trace` and `replay`.
 
     `users` is a closed loop, `rate` an open one, `burst` sends N requests at once, `trace` replays recorded arrivals,
-    `replay` the very requests of a trace.jsonl, in order of cause and `rounds` times. A phase may instead have `phases`,
-    which run one after the other, `repeat` times (`unrolled`).
+    `replay` sends the recorded requests of a trace.jsonl `rounds` times, each after the events that caused it. A phase may
+    instead have `phases`, which run one after the other, `repeat` times (`unrolled`).
 
     `unit` is the length of one unit of the trace's timestamps in seconds (milliseconds for Mooncake). `speed` 2 replays
     twice as fast. `block_tokens` is the number of tokens of one of its `hash_ids`.

@@ -179,7 +179,7 @@ class _Run:
         self._record.close()
 
     async def _end_follower(self) -> None:
-        # Where the last row could not be written, the follower would wait for it in vain.
+        # Where the last row could not be written, the follower would wait for it forever.
         await self._follower.finish(0.0 if self._record.lost else self._interrupts.timeouts.follower_s)
 
     def _exit_reason(self) -> dict[str, Any]:

@@ -315,7 +315,7 @@ class ServerUnderTest:
     def down(self) -> bool:
         """True when no replica can answer.
 
-        In an outage the load goes on: only its requests show the end.
+        In an outage the load continues: only its requests show the end of the outage.
         """
         return self.state in DOWN and not any(machine.outage for machine in self._machines.values())
 

@@ -182,7 +182,7 @@ class WebLoad:
     def record_exit(self) -> None:
         """Write the row of the load's end.
 
-        The process lives on and may drive the next run.
+        The process continues to run and may drive the next run.
         """
         self._ui.kill_leftovers()
         self._ui.write("load_over")

@@ -256,7 +256,7 @@ class Classifier:
             for repeat in state.repeats.values():
                 if repeat.left_out and repeat.last.role == "cause" and repeat.last.severity not in DEADLY:
                     found.append(replace(repeat.last, repeats=repeat.left_out - 1))
-            state.repeats.clear()  # in a log that goes on with a new life nothing is a repeat of the old one
+            state.repeats.clear()  # after a restart in the same log, no line repeats one of the old process
         return found
 
     def _unexplained_end(self, source: str, state: _Source) -> Match | None:
@@ -442,7 +442,7 @@ class Classifier:
             return
         word = self.last_words.feed(line, position.source, position.line_no, position.at_ns)
         if word is not None and word.loud:
-            word.loud = writer.last is None  # else it goes on with the message of an exception
+            word.loud = writer.last is None  # else it continues the message of an exception
             writer.word = word
             word.place = self._signatures.place(line.text, [f'File "{line.file}", line 0, in {line.file}'])
             self.loud.append(word)

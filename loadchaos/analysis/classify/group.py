@@ -30,7 +30,7 @@ def group(
         quiet: leave out client errors that ended in no 500.
         context: earlier matches that were grouped already (300 s of them are enough). They may explain new ones, and an
             echo of a death among them is not reported again.
-        leftover: takes new exceptions that no signature knows and that killed nobody.
+        leftover: takes new exceptions that no signature knows and that no death followed.
     """
     old = {id(m) for m in context}
     by_source: dict[str, list[Match]] = {}
@@ -47,7 +47,7 @@ def group(
 def _lives(matches: Sequence[Match]) -> list[list[Match]]:
     """Split matches into lives of the server.
 
-    The cause of one death is not blamed for the next.
+    The cause of one death is not used for the next death.
     """
     lives: list[list[Match]] = [[]]
     for match in matches:

@@ -1,4 +1,4 @@
-"""Count errors that no rule names and that killed nobody.
+"""Count errors that no rule names and that no death followed.
 
 They are exceptions with a traceback, and single lines at ERROR level.
 """

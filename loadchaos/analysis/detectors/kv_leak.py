@@ -20,7 +20,7 @@ from loadchaos.core.ledger.rows import ConfigurationRow, LaunchRow, MetricsRow, 
 from loadchaos.core.model import Facts, Row
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
-_SOON_NS = 2 * S  # vLLM forgets a closed connection within 0.1 s, and is scraped once a second
+_SOON_NS = 2 * S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
 _SCRAPE_NS = 1 * S
 _SLACK_BLOCKS = 2.5
 """Use at rest is known to the block; some versions keep one or two for themselves from the first request on."""

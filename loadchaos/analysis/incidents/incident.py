@@ -298,7 +298,7 @@ def kind_of(state: State, was: State) -> Kind | None:
 
 
 def merged_kind(old: Kind, new: Kind) -> Kind:
-    """Kind of an incident that was `old` and goes on as `new`.
+    """Kind of an incident that was `old` and continues as `new`.
 
     A hang that ends in a death is that death.
     """

@@ -162,7 +162,7 @@ class ClientEvidence:
     def limit_stall(self, now_ns: int, *, busy: bool) -> int | None:
         """Begin of a stall of everything in flight that a time limit ended.
 
-        `busy`: requests are in flight, so that the stall goes on.
+        `busy`: requests are in flight, so that the stall continues.
         """
         if self._limit_since_ns is None:
             return None

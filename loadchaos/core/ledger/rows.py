@@ -564,7 +564,7 @@ class GateRow(_Row):
     """
 
     row: Literal["gate"]
-    open: Annotated[bool, "true when the load goes on"]
+    open: Annotated[bool, "true when the load continues"]
     why: Annotated[str, "reason"]
 
 

@@ -1,7 +1,7 @@
 """Master of a load on many machines: worker slots, plan, rows, commands.
 
 It writes each worker's rows into that worker's file of the run folder, and events of the workers themselves into
-`requests-master.jsonl`. A lost, late or slow worker is an observation: the load goes on.
+`requests-master.jsonl`. A lost, late or slow worker is an observation: the load continues.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from loadchaos.runner.replay import bodies
 
 Fails = Callable[[Reduction], Awaitable[bool]]
 _MOST_SINGLY = 8
-"""A rewrite that does not work for all requests at once is tried for each of so many."""
+"""Maximum number of requests for which a rewrite is tried one by one, if it does not work for all at once."""
 
 
 async def attacks(candidate: Reduction, fails: Fails) -> Reduction:

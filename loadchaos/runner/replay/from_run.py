@@ -29,7 +29,7 @@ from loadchaos.profile.request_trace import (
 )
 
 _NEXT_WITHIN_NS = 50_000_000
-"""A user sends its next request so soon after an answer."""
+"""Maximum time from an answer to the next request of the same user."""
 _PAUSED_WITHIN_NS = 5_000_000_000
 _TIMES = ("every", "at", "after", "during", "times", "when", "jitter")
 

@@ -122,7 +122,7 @@ def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Option
 def _refuse_useless(result: Result) -> None:
     """Raise the error of a run that sent nothing.
 
-    The next try would end alike.
+    The next try would fail in the same way.
     """
     if result.exit_code == exit_codes.TARGET_ERROR or result.exit_code == exit_codes.USER_ERROR:
         reason = result.error or "the server cannot be tested: look at its log"

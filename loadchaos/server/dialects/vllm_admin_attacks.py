@@ -18,7 +18,7 @@ _FROZEN = ("alive_but_hung", "stalled", "timeout")
 _ABORTED = ("finish_abort", "truncated")
 
 ADMIN_ATTACKS = (
-    # The processor cache only, both sides. The encoder cache stays: an encoder cache miss is never this one's doing.
+    # The processor cache only, both sides. The encoder cache stays: this attack never causes an encoder cache miss.
     AdminOperation(
         "reset_mm_cache", "POST", "/reset_mm_cache", gate=DEVELOPMENT_GATE, since="0.11.2",
         effects=(
@@ -58,7 +58,7 @@ ADMIN_ATTACKS = (
     ),
     AdminOperation(
         "collective_rpc", "POST", "/collective_rpc", body={"method": "check_health"}, gate=DEVELOPMENT_GATE, since="0.10.2",
-        allowed={"method": ("check_health", "list_loras")},  # it can call any method of a worker, and ruin anything
+        allowed={"method": ("check_health", "list_loras")},  # other methods of a worker may stop the server
     ),
     AdminOperation(
         "release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0",

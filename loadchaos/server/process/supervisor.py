@@ -39,7 +39,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
-"""Time the server lives on after `run` was killed: the load ends first, or it would record a death of the server."""
+"""Time that the server runs after `run` was killed: the load ends first, or it would record a death of the server."""
 
 LIMITS = {"memory": resource.RLIMIT_DATA, "open_files": resource.RLIMIT_NOFILE, "core": resource.RLIMIT_CORE}
 """Limits of each process of a server: bytes of its own memory, open files, size of a core file."""

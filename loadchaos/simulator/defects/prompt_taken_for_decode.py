@@ -10,7 +10,7 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Derail requests with K+1 tokens to compute."""
+    """Take prompts with K+1 tokens to compute for decode steps."""
     drafts = rules.config.num_speculative_tokens
 
     def spoil(request: ScheduledRequest, _: RequestStep) -> Spoil | None:
