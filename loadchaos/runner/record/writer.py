@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.redact import Redactor
+from loadchaos.core.redact import REDACTED, Redactor, secret_name
 from loadchaos.runner.record.frames import FrameKind, FrameReader
 from loadchaos.runner.record.ring import RingLimits, SegmentRing
 from loadchaos.runner.record.shape import BLOCK_CHARS, BodyShaper, UnreadableBodyError
@@ -163,7 +163,7 @@ def _redacted(body: bytes, secrets: list[str]) -> Any:
         if isinstance(one, list):
             return [replaced(v) for v in one]
         if isinstance(one, dict):
-            return {text(k): replaced(v) for k, v in one.items()}
+            return {text(k): REDACTED if isinstance(v, str) and secret_name(k) else replaced(v) for k, v in one.items()}
         return one
 
     try:

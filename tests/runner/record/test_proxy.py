@@ -312,6 +312,7 @@ def test_answer_before_a_reset_of_the_server_is_delivered(between: Between) -> N
     with running.connect() as client:
         client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 500_000)
         assert read_until(client, b"too large") == plain(b"too large", b"413 Content Too Large")
+        assert client.recv(1) == b""
     assert seen.outcomes() == ["rejected"]
 
 

@@ -81,7 +81,7 @@ def test_bodies_are_kept_without_secrets(recording: StartRecording) -> None:
     made = recording(serve_answers, bodies=True)
     picture = "data:image/png;base64,sk-aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
     made.send(
-        chat(f"{PROMPT} and my key is {KEY.decode()}", api_key="hunter2hunter2", picture=picture),
+        chat(f"{PROMPT} and my key is {KEY.decode()}", api_key="hunter2hunter2", picture=picture, db_password="Xyzzy"),
         b"Authorization: Bearer hunter2hunter2",
     )
     body = made.rows("body")[0]["body"]
@@ -89,6 +89,7 @@ def test_bodies_are_kept_without_secrets(recording: StartRecording) -> None:
     text = files_of(made.folder).decode()
     assert KEY.decode() not in text
     assert "hunter2hunter2" not in text
+    assert "Xyzzy" not in text
     assert body["picture"] == picture
 
 

@@ -92,6 +92,7 @@ def test_shape_keeps_structure_and_settings() -> None:
     parameters = made["tools"][0]["function"]["parameters"]
     assert parameters["type"] == "object"
     assert {parameters["required"][0]["$name"]} < set(parameters["properties"])
+    assert "role" not in parameters["properties"]
 
 
 def test_shared_prefixes_have_equal_hashes_until_they_differ() -> None:
