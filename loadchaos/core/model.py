@@ -161,7 +161,7 @@ class Step:
     """One planned request; the same profile and seed give the same steps.
 
     Attributes:
-        due_s: time from the begin of the phase; None in a closed phase, where it is due when a user is free.
+        due_s: time from the start of the phase; None in a closed phase, where it is due when a user is free.
         payload: options by kind of payload.
         behaviour: kind of client behaviour; `behaviour_options` are its options.
         ordinal: number of the step within its traffic and phase, from 0. With `run_seed` a step can name what an

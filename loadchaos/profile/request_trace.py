@@ -73,7 +73,7 @@ class TraceSend(ProfilePart):
     """One request.
 
     Attributes:
-        at_s: Time from the begin of the load; it counts where `after` is empty.
+        at_s: Time from the start of the load; it counts where `after` is empty.
         after: Events that have to come first.
         body: Content address: BLAKE2b of the body, 8 bytes as hex.
         plan: Step that the body is built from, where it is not stored.

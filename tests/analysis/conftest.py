@@ -179,7 +179,7 @@ class History(World):
             self.rows += [dict(r) for r in self.states.feed(self.rows[-1])]
 
     def begin(self, **more: Any) -> History:
-        """From the first row to the begin of the load, with a healthy server."""
+        """From the first row to the start of the load, with a healthy server."""
         target = {"kind": "embedded", "url": "http://127.0.0.1:1"}
         self.add("run", what="begin", profile="test", version="0.1", seed=1, target=target)
         self.add("launch", what="start", replica="server", pid=9, command=["vllm", "serve"])

@@ -38,7 +38,7 @@ from loadchaos.analysis.failure import DEADLY, Failure, evidence
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
-_LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stands at the begin of a line
+_LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stands at the start of a line
 _EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message

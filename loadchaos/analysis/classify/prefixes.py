@@ -66,7 +66,7 @@ class LogLine(NamedTuple):
 
     The text keeps its indentation; writer, level and file (the source file that logged it) are "" where unknown.
 
-    `clock_s` counts seconds from the begin of some year by the log's own timestamp, None without one. It is only good for
+    `clock_s` counts seconds from the start of some year by the log's own timestamp, None without one. It is only good for
     differences inside one log.
     """
 

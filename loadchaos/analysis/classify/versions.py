@@ -18,7 +18,7 @@ Order = tuple[tuple[int, ...], int, int]
 
 
 def order(text: str) -> Order | None:
-    """Sort key of the version at the begin of a text.
+    """Sort key of the version at the start of a text.
 
     None where there is none.
 

@@ -18,7 +18,7 @@ from loadchaos.core.ledger.rows import BaselineRow, EndRow
 from loadchaos.core.stats import wilson
 
 REFERENCE = 100
-"""Answers at the begin of the load that belong to the reference of a traffic."""
+"""Answers at the start of the load that belong to the reference of a traffic."""
 WINDOW = 50
 _FEWEST = 5
 _FEWEST_IDLE = 6

@@ -12,7 +12,7 @@ from loadchaos.core.ledger.rows import EndRow
 _FEWEST = 3
 _FAIL_SHARE = 0.2
 _UNKNOWN_SHARE = 0.05
-"""A model may answer with special tokens only, and a parser may keep the begin of a tool call that never ends."""
+"""A model may answer with special tokens only, and a parser may keep the start of a tool call that never ends."""
 _EXTRA_SHARE = 0.001
 _MIN_TOKENS = 2  # one token is the end of the sequence, which has no text
 REMEDY = (

@@ -53,7 +53,7 @@ def truncated_answers(answers: Sequence[tuple[int, int, int]], context: int | No
 
 @dataclass
 class _Gauges:
-    """One engine: begin of a stuck queue, and of work without clients."""
+    """One engine: start of a stuck queue, and of work without clients."""
 
     values: Mapping[str, float]
     stuck_ns: int | None = None

@@ -63,7 +63,7 @@ class ClientEvidence:
             self._beats += 1
 
     def begin(self, row: BeginRow) -> None:
-        """Fold the begin of a request."""
+        """Fold the start of a request."""
         self._prefill.begin(row)
 
     def end(self, row: EndRow) -> None:

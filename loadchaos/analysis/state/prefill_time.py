@@ -96,7 +96,7 @@ class PrefillTime:
         self._longest_beside_ns = 0  # longest prompt that was computed meanwhile
 
     def begin(self, row: BeginRow) -> None:
-        """Fold the begin of a request, which waits behind others."""
+        """Fold the start of a request, which waits behind others."""
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
         own = Prompts(int(row.get("tokens") or 0) * PER_TOKEN_NS, PER_IMAGE_NS * bool(row.get("images")))
         self._waiting[worker] = _sum([before, own])

@@ -17,7 +17,7 @@ _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 @dataclass(frozen=True)
 class RestartNote:
-    """A note about a restart, with the begin of the new process if any.
+    """A note about a restart, with the start of the new process if any.
 
     `balanced`: there is more than one server behind the address.
     """

@@ -106,7 +106,7 @@ class HeaderRow(_FromFile):
 
 
 class BeginRow(_Row):
-    """Begin of a request; `at_ns` is when it is sent.
+    """Start of a request; `at_ns` is when it is sent.
 
     The row reaches the file before the first byte leaves. A request that `pipeline` sends behind another has the id
     of that one with `.1`, `.2` and so on. A begin without an end is counted as `unfinished`. Written by
@@ -290,7 +290,7 @@ class HeartbeatRow(_Row):
 
 
 class PhaseRow(_Row):
-    """Begin or end of a round of a load phase on this worker.
+    """Start or end of a round of a load phase on this worker.
 
     Written by load/worker/recorder.py.
     """
@@ -302,7 +302,7 @@ class PhaseRow(_Row):
 
 
 class LoadRow(_Row):
-    """Begin or end of the load of this worker.
+    """Start or end of the load of this worker.
 
     Written by load/worker/dispatcher.py.
     """
@@ -833,7 +833,7 @@ class FailureRow(_Row):
 
 
 class IncidentRow(_Row):
-    """Begin or end of an incident.
+    """Start or end of an incident.
 
     `id` and `folder` are final when it closes. Written by analysis/incidents/incident.py in the follower.
     """

@@ -286,7 +286,7 @@ def _entries() -> Sequence[_CorpusEntry]:
         _entry(
             "vector_text.svg", "image/svg+xml", "the same in a data URL that is not base64", "refusal", _svg, "text"
         ),
-        _entry("document.pdf", png, "the begin of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
+        _entry("document.pdf", png, "the start of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
         _entry("zip_behind.png", png, "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
         _entry("script.gif", "image/gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
         # the data URL itself

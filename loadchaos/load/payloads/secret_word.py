@@ -1,4 +1,4 @@
-"""Secret words: words at the begin of a prompt that name its request.
+"""Secret words: words at the start of a prompt that name its request.
 
 The code is keyed with the seed of the run, so that every worker can read the secret word of a request of any other
 worker. It has 60 bits: 40 name the owner (a request, or all turns of a conversation), 20 check it. It is written in words

@@ -22,7 +22,7 @@ _NS = 1_000_000_000
 class RunClock:
     """Converts monotonic time of a run to UTC.
 
-    `load_ns` is the begin of the load, or the first row without a load.
+    `load_ns` is the start of the load, or the first row without a load.
     """
 
     offset_ns: int

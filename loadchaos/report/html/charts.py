@@ -132,7 +132,7 @@ class Axis:
 
 
 def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> ChartSet:
-    """Draw a whole run; `incidents` are (seconds since the load began, label)."""
+    """Draw a whole run; `incidents` are (seconds on the axis, label)."""
     points = series.points()
     spans = series.spans()
     if not points:
@@ -366,7 +366,7 @@ def _time_ticks(axis: Axis) -> list[Tick]:
 
 
 def _clock(at_s: float) -> str:
-    """Format seconds since the load began as `-5 s`, `0:42` or `1:02:03`."""
+    """Format seconds since the first request as `-5 s`, `0:42` or `1:02:03`."""
     if at_s < 0:
         return f"-{-at_s:g} s" if at_s == int(at_s) else f"-{duration(-at_s)}"
     whole = int(at_s)

@@ -50,7 +50,7 @@ class Span:
 class Series:
     """Time series and spans of a run, folded from all of its rows.
 
-    The origin (0 s) is that of the verdict: the first request, else the begin of the load, else the first row. A latency
+    The origin (0 s) is that of the verdict: the first request, else the start of the load, else the first row. A latency
     is drawn at its end: a TTFT at the first token, an E2E and an outcome at the end of the answer.
     """
 

@@ -110,7 +110,7 @@ class RecordingChannel(asyncio.Protocol):
         return self._number
 
     def begin(self, exchange: TappedExchange) -> None:
-        """Send the begin of a POST request."""
+        """Send the start of a POST request."""
         if not exchange.recorded:
             return
         row: dict[str, Any] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}

@@ -39,7 +39,7 @@ FACTS = Facts(base_url="http://h", admin_url="http://h", dialect="vllm", model="
 
 
 class Recorded:
-    """A run folder with the rows of some requests, in milliseconds from the begin of the load."""
+    """A run folder with the rows of some requests, in milliseconds from the start of the load."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir()
