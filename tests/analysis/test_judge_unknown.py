@@ -149,7 +149,7 @@ def test_judge_leaves_a_run_without_proof_unknown(history: Any, case: Callable[[
         ({"attacks": ["reset_mm_cache"]}, None), ({"attacks": ["pause"]}, "attack pause"),
         ({"planned_requests": 300}, None), ({"planned_requests": 1000}, "load_delivered"),
         ({"expect": ["ttft_p99 <= 1s"]}, None), ({"expect": ["video.ttft_p99 <= 1s"]}, "video.ttft_p99"),
-        ({"expect": ["what is this"]}, "what is this"), ({"expect": ["nonsense == 0"]}, "nonsense"),
+        ({"expect": ["what is this"]}, "what is this"), ({"expect": ["nonsense == 0"]}, "nonsense == 0"),
     ],
 )  # fmt: skip
 def test_judge_proves_what_the_profile_requires_or_leaves_it_unknown(

@@ -87,7 +87,7 @@ def test_openmetrics_points_are_a_step_apart(run_folder: RunFolder) -> None:
 
 
 def test_openmetrics_takes_failures_from_the_verdict(run_folder: RunFolder) -> None:
-    assert "loadchaos_failures" not in text_of(run_folder)
+    assert "\nloadchaos_failures_total{" not in text_of(run_folder)
     failure = {"id": "boom", "severity": "hang", "attribution": "server", "count": 3, "incidents": ["001-boom"],
                "known": [{"issue": "vllm-project/vllm#38551"}]}  # fmt: skip
     run_folder.verdict.write_bytes(orjson.dumps({"failures": [failure]}))
