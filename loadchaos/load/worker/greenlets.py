@@ -53,7 +53,7 @@ def spawn(work: Callable[..., None], *args: object) -> Greenlet:
 
 
 def sleep(seconds: float) -> None:
-    """Let other greenlets run for so many seconds.
+    """Let other greenlets run for this many seconds.
 
     With 0 each ready one runs once.
     """

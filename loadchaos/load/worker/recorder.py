@@ -23,7 +23,7 @@ from loadchaos.load.worker.greenlets import current, hub
 _ABORTED = ("aborted", "finish_abort")
 _LONGEST_SILENCES = 3  # streams that are silent together prove that the server is
 _COMPACT_SILENCE_NS = 2_000_000_000
-"""In compact mode, the start of a request that is silent for so long is written: no end may follow."""
+"""In compact mode, silence of a request after which its start is written: no end may follow."""
 
 
 class RequestRecorder:

@@ -22,7 +22,7 @@ from loadchaos.runner.record.shape import known_path
 from loadchaos.runner.record.tap import TappedExchange
 
 MAX_BODY_BYTES = 32 << 20
-"""Of a larger body only the length is recorded."""
+"""Maximum size of a recorded body; of a larger one only the length is recorded."""
 MAX_WAITING_BYTES = 64 << 20
 _MORE_FOR_ROWS = 8 << 20
 PROGRESS_S = 0.5
@@ -152,7 +152,7 @@ class RecordingChannel(asyncio.Protocol):
             self._send(FrameKind.PROGRESS, 0, orjson.dumps(row))
 
     def freeze(self, reason: str) -> None:
-        """Have the ring kept."""
+        """Ask the writer to keep the ring."""
         self.progress()
         self._send(FrameKind.FREEZE, 0, orjson.dumps({"at_ns": time.monotonic_ns(), "reason": reason}))
 

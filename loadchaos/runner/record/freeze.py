@@ -12,7 +12,7 @@ from loadchaos.server.dialects import any_server
 
 WINDOW_S = 30.0
 FEWEST = 20
-"""Fewer requests in the window say nothing about a rate."""
+"""Minimum number of requests in the window for a rate."""
 _FAILED = {
     "http_error", "stream_error", "finish_error", "truncated", "empty", "protocol_error", "wrong_output",
     "connect_error", "reset", "stalled", "timeout",

@@ -54,7 +54,7 @@ class RecordedRequest:
 def recording_of(path: Path) -> Path | None:
     """Folder with the segments of a recording.
 
-    Of the --out folder the newest kept one, else the ring. None for any other folder.
+    For the --out folder: the newest kept recording, else the ring. None for any other folder.
     """
     if segments_of(path):
         return path

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 LINGER_S = 5.0
-"""A closed connection is read for so long: unread data would reset it, and the client would lose the answer."""
+"""Time for which a connection is read after its end: unread data would reset it, and the client would lose the answer."""
 CONNECT_S = 10.0
 HIGH_WATER_BYTES = 256 * 1024
 """Data that waits for a slow side before the other side is no longer read."""
@@ -374,7 +374,7 @@ class StreamingProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self, grace_s: float) -> None:
-        """Stop to listen, wait for open answers, then close all connections."""
+        """Stop listening, wait for open answers, then close all connections."""
         if self._server is not None:
             self._server.close()
         loop = asyncio.get_running_loop()

@@ -22,9 +22,9 @@ from loadchaos.runner.record.ring import RingLimits
 from loadchaos.runner.record.tap import ConnectionTap, TappedExchange
 
 DRAIN_S = 60.0
-"""Open answers may take so long after SIGTERM; a second signal ends at once."""
+"""Maximum time of open answers after SIGTERM; a second signal ends at once."""
 AFTER_S = 1.0
-"""Rows of so long after a death are kept too: the ends of the requests that it hit."""
+"""Time after a death whose rows are kept too: they hold the ends of the requests that it hit."""
 TELL_AGAIN_S = 30.0
 _ASKS_S = (0.0, 0.5, 1.0, 2.0)
 _ASK_LIMIT_S = 3.0
