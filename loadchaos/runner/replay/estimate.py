@@ -13,9 +13,9 @@ FIXED_CONFIDENCE = 0.95
 
 
 class TryCount:
-    """Decides after each try if another one is needed. `times` None.
+    """Decides after each try if another one is needed.
 
-    By a sequential test.
+    With `times` None, a sequential test decides.
     """
 
     def __init__(self, times: int | None) -> None:
@@ -62,9 +62,9 @@ def result_line(reproduced: int, tries: int) -> str:
 
 
 def fixed_confidence(tries: int, before: Sequence[bool]) -> float:
-    """Confidence that a change cures, after `tries` tries without the failure.
+    """Confidence in a remedy, after `tries` tries without the failure.
 
-    It is 1 minus the chance of that without a cure, given the tries before the change.
+    It is 1 minus the chance of these tries without a remedy, given the tries before the change.
     """
     return 1 - chance_of_no_success(tries, sum(before), len(before))
 

@@ -60,7 +60,7 @@ def guilty_frame(failure: Mapping[str, Any]) -> str:
 
 
 def choose(verdict: Mapping[str, Any], wanted: str | None, source: str, *, any_death: bool = False) -> ExpectedFailure:
-    """Choose the failure of a verdict that is to come again.
+    """Choose the failure of a verdict that has to occur again.
 
     Raises OptionError without a failure, or where several could be meant; the message lists them.
     """

@@ -171,7 +171,7 @@ class ReplaySession:
 
 
 class _UntilFailure:
-    """Count of tries against a server that may be cured: until one fails."""
+    """Count of tries against a server with a remedy: until one fails."""
 
     def __init__(self, needed: int) -> None:
         self._needed, self._tries, self._failed = needed, 0, False
