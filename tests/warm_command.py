@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ _CONTEXT.set_forkserver_preload(
 def _command(args: tuple[str, ...], cwd: Path, env: Mapping[str, str], output: tuple[str, str]) -> None:
     from loadchaos.cli.main import main
 
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -32,14 +35,49 @@ def _command(args: tuple[str, ...], cwd: Path, env: Mapping[str, str], output: t
     main()
 
 
+class ForkedCommand:
+    """A running `loadchaos ARGS`, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, *args: str, cwd: Path, env: Mapping[str, str], output: tuple[str, str]) -> None:
+        self.args = args
+        self._process = _CONTEXT.Process(target=_command, args=(args, cwd, dict(env), output))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit code; negative: the signal. Raises TimeoutExpired."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(["loadchaos", *self.args], timeout or 0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
 def run_command(*args: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run `loadchaos ARGS`; exit code and output are those of a process."""
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-        process = _CONTEXT.Process(target=_command, args=(args, cwd, dict(env), (out.name, err.name)))
-        process.start()
-        process.join(_LIMIT_S)
-        if process.exitcode is None:
+        process = ForkedCommand(*args, cwd=cwd, env=env, output=(out.name, err.name))
+        try:
+            code = process.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired as e:
             process.kill()
-            raise AssertionError(f"loadchaos {' '.join(args)} runs for more than {_LIMIT_S} s")
+            raise AssertionError(f"loadchaos {' '.join(args)} runs for more than {_LIMIT_S} s") from e
         texts = Path(out.name).read_text(), Path(err.name).read_text()
-    return subprocess.CompletedProcess(args, process.exitcode, *texts)
+    return subprocess.CompletedProcess(args, code, *texts)

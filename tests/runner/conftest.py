@@ -21,6 +21,8 @@ import jsonschema
 import psutil
 import pytest
 
+from tests.warm_command import ForkedCommand
+
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "schemas" / "verdict.json").read_text())
 Row = dict[str, Any]
@@ -65,7 +67,7 @@ class Run:
     """One `loadchaos run` and what it leaves behind."""
 
     home: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedCommand
     begun: float = field(default_factory=time.monotonic)
     pids: dict[str, int] = field(default_factory=dict)
 
@@ -169,6 +171,19 @@ class Run:
 Start = Callable[..., Run]
 
 
+def _started(
+    command: list[str], home: Path, env: dict[str, str], prefix: tuple[str, ...]
+) -> subprocess.Popen[bytes] | ForkedCommand:
+    """Start a command; with a prefix as a new process, without one as a fork."""
+    with (home / "stdout").open("wb") as stdout, (home / "stderr").open("wb") as stderr:
+        if not prefix:
+            return ForkedCommand(*command, cwd=home, env=env, output=(stdout.name, stderr.name))
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-m", "loadchaos", *command], cwd=home, env=env, stdin=subprocess.DEVNULL,
+            stdout=stdout, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `loadchaos run` with a profile: SMALL with some parts changed."""
@@ -180,14 +195,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         home = tmp_path / f"user-{len(runs) + 1}"
         home.mkdir()
         (home / "small.yaml").write_text(json.dumps({**SMALL, **parts}))
-        argv = [*prefix, sys.executable, "-m", "loadchaos", "run", "small.yaml", "--exporter-port", "0", "--out", out]
-        clean = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")}
-        with (home / "stdout").open("wb") as stdout, (home / "stderr").open("wb") as stderr:
-            process = subprocess.Popen(
-                [*argv, *args], cwd=home, env={**clean, **(env or {})}, stdin=subprocess.DEVNULL, stdout=stdout,
-                stderr=stderr, start_new_session=True,
-            )  # fmt: skip
-        runs.append(Run(home, process))
+        command = ["run", "small.yaml", "--exporter-port", "0", "--out", out, *args]
+        variables = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")} | dict(env or {})
+        runs.append(Run(home, _started(command, home, variables, prefix)))
         return runs[-1]
 
     yield start_one
