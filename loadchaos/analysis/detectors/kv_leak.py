@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.detectors.base import Detector, Finding
@@ -16,7 +16,7 @@ from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.ledger.rows import ConfigurationRow, LaunchRow, MetricsRow, as_typed
+from loadchaos.core.ledger.rows import ConfigurationRow, LaunchRow, MetricsRow, QuestionRow, as_typed
 from loadchaos.core.model import Facts, Row
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
@@ -36,9 +36,10 @@ class _Engine:
     kv_before: float | None = None  # the newest reading before the load with nothing running, else the least
     at_rest: bool = False
     blocks: float | None = None
-    at_ns: int = 0
+    at_ns: int = 0  # of the newest reading after the load and before our questions after it
     busy: float = 0.0
     kv: float | None = None
+    readings: list[tuple[int, float, float | None]] = field(default_factory=list)  # (at_ns, busy, kv) after the load
 
     def feed_before_load(self, kv: float, *, busy: bool) -> None:
         """Fold a reading before the load.
@@ -50,6 +51,16 @@ class _Engine:
         least = kv if self.kv_before is None else min(kv, self.kv_before)
         self.kv_before, self.at_rest = least if busy else kv, not busy
 
+    def feed_after_load(self, at_ns: int, busy: float, kv: float | None) -> None:
+        """Fold a reading after the load."""
+        self.readings.append((at_ns, busy, kv))
+        self.at_ns, self.busy, self.kv = self.readings[-1]
+
+    def question_at(self, sent_ns: int) -> None:
+        """Take back readings since a question of ours: they show it."""
+        self.readings = [reading for reading in self.readings if reading[0] < sent_ns]
+        self.at_ns, self.busy, self.kv = self.readings[-1] if self.readings else (0, 0.0, None)
+
 
 class KvLeakDetector(Detector):
     """Judges at the end of the run, from gauges before and after the load."""
@@ -58,6 +69,7 @@ class KvLeakDetector(Detector):
         self._engines: dict[tuple[str, str], _Engine] = {}
         self._load_begun = False
         self._load_end_ns: int | None = None
+        self._asked = False  # questions after the load: later readings show them
         self._aborted = 0
         self._other_clients = False
         self._metrics_seen = False
@@ -72,6 +84,8 @@ class KvLeakDetector(Detector):
         typed = as_typed(row)
         if typed["row"] == "metrics":
             self._metrics(typed)
+        elif typed["row"] == "question":
+            self._question(typed)
         elif typed["row"] == "end":
             self._aborted += typed.get("outcome") == "aborted"
         elif typed["row"] == "run":
@@ -91,6 +105,13 @@ class KvLeakDetector(Detector):
             if self._down:
                 self._engines.clear()
                 self._launched = False
+
+    def _question(self, row: QuestionRow) -> None:
+        if row["when"] != "after":
+            return
+        self._asked = True
+        for engine in self._engines.values():
+            engine.question_at(int(row["sent_ns"]))
 
     def _configured(self, row: LaunchRow | ConfigurationRow) -> None:
         """Learn from command and log if the server has a prefix cache."""
@@ -115,8 +136,8 @@ class KvLeakDetector(Detector):
         kv = float(values["kv_usage_ratio"]) if "kv_usage_ratio" in values else None
         if not self._load_begun and kv is not None:
             engine.feed_before_load(kv, busy=bool(busy))
-        if self._load_end_ns is not None:
-            engine.at_ns, engine.busy, engine.kv = int(row["at_ns"]), busy, kv
+        if self._load_end_ns is not None and not self._asked:
+            engine.feed_after_load(int(row["at_ns"]), busy, kv)
 
     @property
     def _dialect(self) -> Dialect:

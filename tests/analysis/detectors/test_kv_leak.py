@@ -80,6 +80,19 @@ def test_kv_leak_reports_held_requests_and_blocks(given: dict[str, Any], held: t
     assert found.verdict == "fail"
 
 
+@pytest.mark.parametrize("idle_s", [9, 13, 14.5])
+def test_kv_leak_leaves_out_readings_beside_our_questions(idle_s: float) -> None:
+    asked = {"row": "question", "at_ns": 16 * S, "sent_ns": int(14.8 * S), "when": "after"}
+    fed = detector([*rows(at_s=idle_s), metrics(15, 1, 0.02), asked, metrics(16.5, 1, 0.02)])
+    assert fed.leaks() == {}
+
+
+def test_kv_leak_before_our_questions_is_a_leak() -> None:
+    asked = {"row": "question", "at_ns": 16 * S, "sent_ns": int(14.8 * S), "when": "after"}
+    fed = detector([*rows(running=2), metrics(15, 3, 0.02), asked])
+    assert fed.leaks() == {"server": ("lost_requests_held", "2 requests still in the server")}
+
+
 def test_kv_leak_is_not_judged_without_aborts_or_too_soon() -> None:
     assert check(detector(rows(outcome="ok", running=2))) is None
     others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
