@@ -21,6 +21,7 @@ import jsonschema
 import psutil
 import pytest
 
+from tests.runner.raw_server import Answer, RawServer
 from tests.warm_command import ForkedCommand
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +211,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
             run.process.kill()
             run.process.wait()
         run.all_gone(20)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], RawServer]]:
+    """Starts raw servers."""
+    servers: list[RawServer] = []
+
+    def serve_one(reply: Answer) -> RawServer:
+        servers.append(RawServer(reply))
+        return servers[-1]
+
+    yield serve_one
+    for server in servers:
+        server.close()
 
 
 @dataclass

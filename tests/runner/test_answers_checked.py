@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.runner.raw_server import Answer, RawServer, answer, chunk
+from tests.runner.raw_server import RawServer, answer, chunk
 
 TEXT = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}]
 LOAD = [{"rate": "20/s", "law": "constant", "for": "2s", "max_in_flight": 32}]
 USAGE = {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 2, "total_tokens": 10}}
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], RawServer]]:
-    """Starts raw servers."""
-    servers: list[RawServer] = []
-
-    def serve_one(reply: Answer) -> RawServer:
-        servers.append(RawServer(reply))
-        return servers[-1]
-
-    yield serve_one
-    for server in servers:
-        server.close()
 
 
 def ended(start: Any, server: RawServer, *args: str, **parts: Any) -> Any:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
-from tests.runner.raw_server import Answer, RawServer, answer, chunk
+from tests.runner.raw_server import RawServer, answer, chunk
 
 EXACT = [{"name": "exact", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 32}}]
 LOAD = [{"rate": "20/s", "law": "constant", "for": "2s", "max_in_flight": 32}]
 ALIVE = ["engine_deaths == 0", "hangs == 0"]
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], RawServer]]:
-    """Starts raw servers."""
-    servers: list[RawServer] = []
-
-    def serve_one(reply: Answer) -> RawServer:
-        servers.append(RawServer(reply))
-        return servers[-1]
-
-    yield serve_one
-    for server in servers:
-        server.close()
 
 
 def ended(start: Any, server: RawServer, **parts: Any) -> Any:

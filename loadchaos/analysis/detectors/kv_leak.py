@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
@@ -31,15 +31,25 @@ _OTHER_SERVER = ("dead", "restarting", "terminated", "hung")
 _CACHING = re.compile(r"enable_prefix_caching['\"]?\s*[=:]\s*(True|False)")
 
 
+class _Reading(NamedTuple):
+    """Gauges of one engine at one time."""
+
+    at_ns: int
+    busy: float
+    kv: float | None
+
+
 @dataclass
 class _Engine:
     kv_before: float | None = None  # the newest reading before the load with nothing running, else the least
     at_rest: bool = False
     blocks: float | None = None
-    at_ns: int = 0  # of the newest reading after the load and before our questions after it
-    busy: float = 0.0
-    kv: float | None = None
-    readings: list[tuple[int, float, float | None]] = field(default_factory=list)  # (at_ns, busy, kv) after the load
+    readings: list[_Reading] = field(default_factory=list)  # after the load, until our questions after it
+
+    @property
+    def newest(self) -> _Reading:
+        """The newest reading; one at time 0 without any."""
+        return self.readings[-1] if self.readings else _Reading(0, 0.0, None)
 
     def feed_before_load(self, kv: float, *, busy: bool) -> None:
         """Fold a reading before the load.
@@ -51,15 +61,9 @@ class _Engine:
         least = kv if self.kv_before is None else min(kv, self.kv_before)
         self.kv_before, self.at_rest = least if busy else kv, not busy
 
-    def feed_after_load(self, at_ns: int, busy: float, kv: float | None) -> None:
-        """Fold a reading after the load."""
-        self.readings.append((at_ns, busy, kv))
-        self.at_ns, self.busy, self.kv = self.readings[-1]
-
     def question_at(self, sent_ns: int) -> None:
         """Take back readings since a question of ours: they show it."""
-        self.readings = [reading for reading in self.readings if reading[0] < sent_ns]
-        self.at_ns, self.busy, self.kv = self.readings[-1] if self.readings else (0, 0.0, None)
+        self.readings = [reading for reading in self.readings if reading.at_ns < sent_ns]
 
 
 class KvLeakDetector(Detector):
@@ -137,7 +141,7 @@ class KvLeakDetector(Detector):
         if not self._load_begun and kv is not None:
             engine.feed_before_load(kv, busy=bool(busy))
         if self._load_end_ns is not None and not self._asked:
-            engine.feed_after_load(int(row["at_ns"]), busy, kv)
+            engine.readings.append(_Reading(int(row["at_ns"]), busy, kv))
 
     @property
     def _dialect(self) -> Dialect:
@@ -153,17 +157,17 @@ class KvLeakDetector(Detector):
             return found
         for (replica, _), engine in self._engines.items():
             refresh_ns = int(self._dialect.metrics_refresh_s * S)
-            if engine.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + _SCRAPE_NS):
+            if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + _SCRAPE_NS):
                 continue
-            if engine.busy:
-                found[replica] = "lost_requests_held", f"{requests(engine.busy)} still in the server"
+            if engine.newest.busy:
+                found[replica] = "lost_requests_held", f"{requests(engine.newest.busy)} still in the server"
             elif self._kv_unknown(engine) is None and (held := self._held(engine)):
                 found[replica] = "kv_leak", held
         return found
 
     def _held(self, engine: _Engine) -> str:
         """Text of the KV use beyond that before the load; "" where there is none."""
-        share, blocks = (engine.kv or 0.0) - (engine.kv_before or 0.0), engine.blocks or self._blocks
+        share, blocks = (engine.newest.kv or 0.0) - (engine.kv_before or 0.0), engine.blocks or self._blocks
         if share <= (_SLACK_BLOCKS / blocks if blocks else _SLACK_SHARE):
             return ""
         count = f" ({round(share * blocks):,} blocks)" if blocks else ""
@@ -172,7 +176,7 @@ class KvLeakDetector(Detector):
     def _kv_unknown(self, engine: _Engine) -> str | None:
         """Reason why its KV use proves nothing; None where it does."""
         counts = self._dialect.kv_gauge
-        if not counts or engine.kv is None:
+        if not counts or engine.newest.kv is None:
             return "no gauge that drops when the server is idle"
         if counts == "requests and cache" and self._caching is not False:
             cached = "a prefix cache keeps blocks" if self._caching else "a prefix cache may keep blocks"
@@ -182,7 +186,7 @@ class KvLeakDetector(Detector):
 
     def _read_after_load(self) -> list[_Engine]:
         end_ns = self._load_end_ns
-        return [] if end_ns is None else [e for e in self._engines.values() if e.at_ns > end_ns]
+        return [] if end_ns is None else [e for e in self._engines.values() if e.newest.at_ns > end_ns]
 
     def finish(self) -> list[Finding]:
         """Failures, the check `idle after the load`, or a note why it is unknown."""
@@ -199,7 +203,7 @@ class KvLeakDetector(Detector):
             return None
         leaks = self.leaks()
         held = "; ".join(f"{replica}: {text}" for replica, (_, text) in leaks.items())
-        busy = sum(e.busy for e in engines)
+        busy = sum(e.newest.busy for e in engines)
         actual = held or ("0 requests" if not busy else f"{requests(busy)}, read too soon after the load")
         reasons = dict.fromkeys(why for e in engines if (why := self._kv_unknown(e)) is not None)
         actual += "".join(f"; KV use not checked: {why}" for why in reasons)

@@ -22,7 +22,7 @@ class Oracle(Detector):
     Attributes:
         name: as in `loadchaos oracles`.
         detects: what it finds, in one sentence.
-        false_alarms: its rate of false alarms, and why.
+        false_alarms: what keeps it from false alarms.
         asked_by: part of `correctness` that asks for it.
     """
 

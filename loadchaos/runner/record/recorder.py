@@ -158,11 +158,13 @@ class RecordingSession:
         elif what == "not_frozen":
             self._tell(f"not kept ({notice['reason']}): {notice['why']}")
         elif what == "stopped":
-            self._tell(f"recording stopped: {notice['why']}; the proxy goes on, and tries to record every 5 s")
+            self._tell(f"recording stopped: {notice['why']}; the proxy continues, and tries to record every 5 s")
         elif what == "resumed":
             self._tell(f"recording again; {notice['rows']:,} rows are lost")
         else:
-            self._tell(f"the recording process ended with code {notice['code']}; the proxy goes on and starts it again")
+            self._tell(
+                f"the recording process ended with code {notice['code']}; the proxy continues and starts it again"
+            )
 
 
 async def is_dead(upstream: Upstream) -> str | None:
