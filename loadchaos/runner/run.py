@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.children import FollowerProcess
 from loadchaos.runner.console import Console
@@ -203,11 +201,9 @@ class _Run:
         """Judge the closed ledger once; that verdict counts."""
         try:
             verdict = await conclude_interruptible(self._folder, self._context.print_line, self._interrupts)
-        except LoadchaosError as e:
-            return Result(e.exit_code, None, self._folder, self._error_summary(str(e)))
         except Exception as e:  # noqa: BLE001 - the ledger is complete: a later loadchaos may judge it
-            self._errors.record_bug(e)
-            return Result(exit_codes.INTERNAL_ERROR, None, self._folder, self._error_summary(None))
+            exit_code, text = self._errors.of_judge(e)
+            return Result(exit_code, None, self._folder, self._error_summary(text))
         return Result(int(verdict["exit_code"]), verdict, self._folder, self._error_summary(None))
 
     def _error_summary(self, judge_error: str | None) -> str | None:

@@ -35,6 +35,16 @@ class RunErrors:
         except Exception as e:  # noqa: BLE001 - a bug of ours must cost neither the record nor the steps that follow
             self.record_bug(e)
 
+    def of_judge(self, error: Exception) -> tuple[int, str | None]:
+        """(exit code, text) for an error that left the run unjudged.
+
+        An error that is no LoadchaosError is recorded as a bug, and the summary has its text.
+        """
+        if isinstance(error, LoadchaosError):
+            return error.exit_code, str(error)
+        self.record_bug(error)
+        return exit_codes.INTERNAL_ERROR, None
+
     def record_bug(self, e: Exception) -> None:
         """Append the traceback of a bug to loadchaos-error.txt."""
         trace = self._folder / "loadchaos-error.txt"
