@@ -12,10 +12,14 @@ from loadchaos.core.model import Facts
 
 _STILL_DRAFTING_NS = 5 * S
 _JUST_DRAFTED_NS = 2 * S
+_GAUGES = {"queueing": "requests_waiting"}
+_FEWEST_READINGS = 2
+"""A gauge proves a mechanism from this number of readings above 0 on: one alone may be the moment of an arrival."""
 _COUNTERS = {
     "speculative_decoding": ("spec_drafts_total", "no drafts: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
     "preemption": ("preemptions_total", "preemptions_total did not grow"),
+    "prefix_cache_hits": ("prefix_cache_hits_total", "no hits: prefix_cache_hits_total did not grow"),
     "mm_cache": ("mm_cache_queries_total", "mm_cache_queries_total did not grow"),
 }
 
@@ -33,6 +37,7 @@ class Mechanisms:
     def __init__(self) -> None:
         self.exposures: dict[str, int] = dict.fromkeys(EXPOSURES, 0)
         self.grown: dict[str, float] = {}
+        self.above_zero: dict[str, list[float]] = {}
         self.scrapes = 0
         self.image_requests_ok = 0
         self._newest: dict[tuple[str, str], dict[str, float]] = {}
@@ -40,7 +45,11 @@ class Mechanisms:
         self._drafted_ns: int | None = None
 
     def end(self, row: EndRow) -> None:
-        """Fold an end row; only requests that got a token are exposures."""
+        """Fold an end row.
+
+        Exposures are requests that got a token, and requests that we aborted.
+        """
+        self.exposures["aborted_requests"] += row.get("outcome") == "aborted"
         if not row.get("first_token_ns") and row.get("outcome") != "ok":
             return
         self.exposures["requests"] += 1
@@ -67,6 +76,9 @@ class Mechanisms:
     def metrics(self, row: MetricsRow) -> None:
         """Fold a `metrics` row: growth of counters, drafts beside images."""
         self.scrapes += 1
+        for gauge in _GAUGES.values():
+            if (value := (row.get("values") or {}).get(gauge)) is not None:
+                self.above_zero.setdefault(gauge, []).extend([value] if value > 0 else ())
         key = (str(row.get("replica")), str(row.get("engine")))
         before, now = self._newest.get(key, {}), row.get("values") or {}
         for counter, _ in _COUNTERS.values():
@@ -95,6 +107,12 @@ class Mechanisms:
                 actual = "they answer, but no attack through them succeeded"
         elif name == "metrics":
             ok, actual = self.scrapes > 0, f"{self.scrapes} scrapes"
+        elif name in _GAUGES:
+            gauge = _GAUGES[name]
+            seen = self.above_zero.get(gauge)
+            ok = seen is not None and len(seen) >= _FEWEST_READINGS
+            actual = f"{gauge} was above 0 in {len(seen or ())} readings, at most {max(seen or (0,)):g}"
+            actual = "not measured" if seen is None else actual
         elif name in _COUNTERS:
             counter, absent = _COUNTERS[name]
             grown = self.grown.get(counter, 0.0)
@@ -120,6 +138,7 @@ EXPOSURES = {
     "image_requests": "the same, with images",
     "image_requests_while_drafting": "the same, while the server made speculative drafts",
     "near_limit_requests": "prompts at the edge of the context",
+    "aborted_requests": "requests whose client left before the end of the answer",
     "attacks": "attacks that worked",
 }
 """Names that an `exposure:` may count, with their meaning."""

@@ -37,7 +37,9 @@ Mechanism = Literal[
     "speculative_decoding",
     "development_endpoints",
     "prefix_caching",
+    "prefix_cache_hits",
     "preemption",
+    "queueing",
     "mm_cache",
 ]
 """Names of `requires`: checked before the load, or from the server's counters at the end."""
@@ -92,7 +94,14 @@ class Exposure(ProfilePart):
     A run with fewer ends as unknown, because its pass would prove nothing.
     """
 
-    count: Literal["requests", "image_requests", "image_requests_while_drafting", "near_limit_requests", "attacks"]
+    count: Literal[
+        "requests",
+        "image_requests",
+        "image_requests_while_drafting",
+        "near_limit_requests",
+        "aborted_requests",
+        "attacks",
+    ]
     at_least: int = Field(gt=0)
 
 

@@ -132,7 +132,9 @@ MECHANISMS = {
     "speculative_decoding": "speculative decoding",
     "development_endpoints": "development endpoints",
     "prefix_caching": "prefix caching",
+    "prefix_cache_hits": "hits in the prefix cache",
     "preemption": "preemption",
+    "queueing": "queueing",
     "mm_cache": "multimodal cache",
     "metrics": "metrics",
 }

@@ -20,6 +20,31 @@ def test_exposure_is_proved_from_its_number_on(n: int, at_least: int, verdict: s
     assert (check.verdict, check.actual) == (verdict, str(n))
 
 
+def test_exposure_counts_requests_that_we_aborted() -> None:
+    mechanisms = Mechanisms()
+    for i, outcome in enumerate(("aborted", "aborted", "reset")):
+        mechanisms.end({"row": "end", "at_ns": i, "id": str(i), "outcome": outcome})  # type: ignore[typeddict-item]
+    check = mechanisms.exposed({"count": "aborted_requests", "at_least": 2})
+    assert check is not None
+    assert (check.verdict, check.actual) == ("pass", "2")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "verdict", "actual"),
+    [
+        ([0, 3, 1, 0], "pass", "requests_waiting was above 0 in 2 readings, at most 3"),
+        ([0, 3, 0], "unknown", "requests_waiting was above 0 in 1 readings, at most 3"),
+        ([], "unknown", "not measured"),
+    ],
+)
+def test_queueing_is_proved_by_two_readings_above_zero(waiting: list[float], verdict: str, actual: str) -> None:
+    mechanisms = Mechanisms()
+    for i, value in enumerate(waiting):
+        mechanisms.metrics({"row": "metrics", "at_ns": i, "values": {"requests_waiting": value}})  # type: ignore[typeddict-item]
+    (check,) = mechanisms.required(["queueing"], None, 0)
+    assert (check.verdict, check.actual) == (verdict, actual)
+
+
 def test_exposure_of_an_unknown_name_is_unknown() -> None:
     check = Mechanisms().exposed({"count": "wishes"})
     assert check is not None

@@ -320,3 +320,27 @@ def test_rows_slip_on_abort_needs_two_younger_requests() -> None:
     engine.step()
     engine.abort(["r0"])
     assert [o for o in engine.step().outputs if o.swapped_with] == []
+
+
+# queued_abort_held
+
+
+@pytest.mark.parametrize(("defects", "left"), [([], 0), (["queued_abort_held"], 3)])
+def test_queued_abort_held_keeps_only_requests_that_waited(defects: list[str], left: int) -> None:
+    engine = Engine(EngineConfig(max_num_seqs=2, defects=frozenset(defects)))
+    for n in range(5):
+        engine.add(EngineRequest(f"r{n}", 50, 500))
+    engine.step()
+    engine.abort([f"r{n}" for n in range(5)])
+    assert engine.stats().requests_waiting == left
+    assert run_to_end(engine, EngineRequest("next", 50, 4)) == "length", "other requests are still served"
+
+
+def run_to_end(engine: Engine, request: EngineRequest) -> str | None:
+    """Finish reason of one more request; None if the engine stops before."""
+    engine.add(request)
+    for _ in range(1000):
+        for output in engine.step().outputs if engine.has_work else ():
+            if output.request_id == request.id and output.finish_reason:
+                return output.finish_reason
+    return None

@@ -26,6 +26,7 @@ from loadchaos.simulator.defects import (
     near_max_oob,
     pp_illegal_access,
     prompt_taken_for_decode,
+    queued_abort_held,
     repeated_token,
     rows_slip_on_abort,
     stale_image_embedding,
@@ -85,6 +86,7 @@ _ALL = (
     _defect("vllm", lost_token),
     _defect("vllm", stale_image_embedding),
     _defect("vllm", streams_swapped),
+    _defect("vllm", queued_abort_held),
 )
 DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}
 

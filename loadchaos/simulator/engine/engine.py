@@ -106,6 +106,8 @@ class Engine:
                     self._swap_rows(request)
                 if left := min(self._rules.blocks_leaked_on_abort, len(request.blocks)):
                     del request.blocks[-left:]
+                if self._rules.holds_queued_aborts and not request.started:
+                    self._scheduler.held_aborts += 1
                 self._remove(request)
                 self._end(request_id, "abort")
 
@@ -217,7 +219,11 @@ class Engine:
         }
         counters |= {f"requests_finished_{reason}": count for reason, count in self._finished.items()}
         return EngineStats(
-            len(scheduler.running), len(scheduler.waiting), scheduler.pool.usage, counters, scheduler.encoder.used
+            len(scheduler.running),
+            len(scheduler.waiting) + scheduler.held_aborts,
+            scheduler.pool.usage,
+            counters,
+            scheduler.encoder.used,
         )
 
     def _next_batch(self) -> Batch | None:

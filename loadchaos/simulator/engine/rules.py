@@ -80,6 +80,8 @@ class EngineRules:
     reset_in_order: bool = True
     # number of KV blocks that are lost when a running request is aborted
     blocks_leaked_on_abort: int = 0
+    # a request that is aborted before it was ever scheduled stays in the queue, and is never scheduled
+    holds_queued_aborts: bool = False
     # a preempted request resumes on KV blocks that belong to other requests by then
     stale_after_preemption: bool = False
     # an abort removes a row from the batch and swaps the two rows behind it

@@ -29,6 +29,7 @@ class Scheduler:
         self.waiting: deque[ScheduledRequest] = deque()
         self.running: list[ScheduledRequest] = []
         self.out_of_blocks: list[ScheduledRequest] = []  # alone and out of blocks: they end with the text so far
+        self.held_aborts = 0  # requests whose clients left, which a defect keeps in the queue
         self.admitting = True
         self.preemptions = 0
         self.prefix_queries = 0

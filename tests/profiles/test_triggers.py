@@ -1,0 +1,68 @@
+"""Profiles by trigger: with the planted bug, without it, without the trigger.
+
+Whole runs of the embedded server, shortened by --set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.profiles.test_profile_runs import run
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A profile, what it finds, and how its trigger is taken away.
+
+    Args:
+        name: the profile.
+        finds: id of the failure that its planted bug causes.
+        short: overrides that shorten it.
+        absent: overrides that take the trigger away.
+        missing: the check that then is unknown.
+    """
+
+    name: str
+    finds: str
+    short: tuple[str, ...]
+    absent: tuple[str, ...]
+    missing: str
+
+
+TRIGGERS = (
+    Trigger(
+        "abort_storm",
+        "lost_requests_held",
+        ("load.0.for=1s", "load.1.repeat=1", "load.2.requests=8", "exposure.at_least=200"),
+        ("target.embedded.flags.max_num_seqs=1024", "load.1.burst=20", "exposure.at_least=10"),
+        "requires queueing",
+    ),
+)
+BY_NAME = pytest.mark.parametrize("trigger", TRIGGERS, ids=[t.name for t in TRIGGERS])
+
+
+@pytest.mark.slow
+@BY_NAME
+def test_trigger_profile_finds_its_planted_bug(trigger: Trigger, tmp_path: Path) -> None:
+    code, verdict, text = run(tmp_path, trigger.name, *trigger.short)
+    assert (code, verdict["verdict"]) == (1, "fail"), text
+    assert trigger.finds in {f["id"] for f in verdict["failures"]}, text
+
+
+@pytest.mark.slow
+@BY_NAME
+def test_trigger_profile_passes_without_the_bug(trigger: Trigger, tmp_path: Path) -> None:
+    code, verdict, text = run(tmp_path, trigger.name, "target.embedded.defects=[]", *trigger.short)
+    assert (code, verdict["verdict"], verdict["failures"]) == (0, "pass", []), text
+
+
+@pytest.mark.slow
+@BY_NAME
+def test_trigger_profile_is_unknown_without_its_trigger(trigger: Trigger, tmp_path: Path) -> None:
+    overrides = ("target.embedded.defects=[]", *trigger.short, *trigger.absent)
+    code, verdict, text = run(tmp_path, trigger.name, *overrides)
+    assert (code, verdict["verdict"]) == (3, "unknown"), text
+    assert trigger.missing in {c["name"] for c in verdict["checks"] if c["verdict"] == "unknown"}
