@@ -18,6 +18,7 @@ from urllib.parse import quote
 from loadchaos.core.secret_forms import FORMS, PEM_BEGIN, PEM_BODY, PEM_END, PEM_HEAD, TOKEN_BYTES
 
 REDACTED = "[redacted]"
+_PROMPT_MARK = b"[text of a request]"
 _MARK = REDACTED.encode()
 SHORTEST_LITERAL = 6
 """Shorter secrets are not searched for as text: they would match harmless words everywhere."""
@@ -102,6 +103,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: set[bytes] = set()
         self._literal: list[re.Pattern[bytes] | None] = [None]  # one cell, shared by forks
+        self._quoted: list[re.Pattern[bytes] | None] = [None]  # likewise
         self._rest = b""
         self._inside = False
         self._in_key = False  # the stream is between the first and the last line of a private key
@@ -120,7 +122,7 @@ class Redactor:
     def fork(self) -> Redactor:
         """Create a Redactor for another stream; both share all secrets."""
         other = Redactor()
-        other._secrets, other._literal = self._secrets, self._literal
+        other._secrets, other._literal, other._quoted = self._secrets, self._literal, self._quoted
         return other
 
     def add(self, secret: str) -> None:
@@ -141,6 +143,15 @@ class Redactor:
         ordered = sorted(self._secrets, key=lambda s: (-len(s), s))  # a secret that begins like another wins over it
         self._literal[0] = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
 
+    def add_prompts(self, passages: Iterable[str]) -> None:
+        """Replace quoted passages of our prompts by `[text of a request]`.
+
+        The passages are as logs quote them.
+        """
+        ordered = sorted(set(passages), key=lambda s: (-len(s), s))
+        forms = [re.escape(passage.encode("utf-8", "surrogateescape")) for passage in ordered]
+        self._quoted[0] = re.compile(b"|".join(forms)) if forms else None
+
     def redact(self, data: bytes) -> bytes:
         """Redact a complete text of any number of lines."""
         return self._redact(data, in_key=False)[0]
@@ -154,6 +165,8 @@ class Redactor:
             data, in_key = _hide_keys(data, in_key)
         if self._literal[0] is not None:
             data = self._literal[0].sub(_MARK, data)
+        if self._quoted[0] is not None:
+            data = self._quoted[0].sub(_PROMPT_MARK, data)
         lower = data.lower()
         for words, form in FORMS:
             if any(word in lower for word in words):

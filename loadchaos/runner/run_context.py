@@ -11,6 +11,7 @@ from loadchaos.core.redact import Redactor, launch_secrets
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.interrupts import Interrupts
 from loadchaos.runner.options import Options, target_spec
+from loadchaos.runner.prompt_texts import error_passages
 from loadchaos.runner.run_record import RunRecord
 from loadchaos.runner.server_under_test import TargetSpec
 
@@ -42,7 +43,7 @@ class RunContext:
 
 
 def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
-    """Redactor for secrets of environment, headers and launch command."""
+    """Redactor for secrets of the run and for quoted prompts."""
     redactor = Redactor.from_environment(os.environ)
     for value in target.headers.values():
         redactor.add(value)
@@ -51,4 +52,5 @@ def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
         for value in launch_secrets(profile.target.launch.env).values():
             redactor.add(value)
         redactor.argv(list(profile.target.launch.command))
+    redactor.add_prompts(error_passages(profile))
     return redactor

@@ -73,6 +73,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     rest = [m for m in life if (id(m) not in used or id(m) in before) and not m.unknown]
     echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
     named = {m.chain for m in life if m.role == "cause" and not m.unknown and m.chain}
+    clients = _of_clients(life) if quiet else set()
     unknown: dict[int, Match] = {}
     for match in life:
         if match.unknown and match.chain:
@@ -103,7 +104,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
         doubtful = match.severity in DEADLY or match.signature.where == "traceback"
         if match.warned and match.role == "cause" and doubtful and match.chain not in echoes:
             continue
-        if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
+        if match.role == "cause" and not (id(match) in clients and match.chain not in echoes):
             failures.append(_failure(match))
         elif match.role == "echo" and not (match.chain and match.chain in named):
             if (
@@ -117,6 +118,15 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
             severity: Severity = "degraded" if match.signature.weak else match.severity
             failures.append(_failure(match, severity=severity, exception=unknown.get(match.chain)))
     return failures
+
+
+def _of_clients(life: Sequence[Match]) -> set[int]:
+    """Matches that a client caused.
+
+    These are the quiet ones, and those that a quiet one refines in the same traceback.
+    """
+    refined = {(of, m.chain) for m in life if m.signature.quiet and m.chain for of in m.signature.refines}
+    return {id(m) for m in life if m.signature.quiet or (m.id, m.chain) in refined}
 
 
 def _without_explained_end(life: Sequence[Match]) -> Sequence[Match]:

@@ -48,3 +48,10 @@ def test_classifier_finds_no_failure_in_benign_logs(path: Path) -> None:
 
 def test_golden_logs_are_small() -> None:
     assert [p for p in LOGS if p.stat().st_size > 60_000] == []
+
+
+def test_cut_tool_call_is_reported_only_when_it_made_a_500() -> None:
+    log = (CRASHES / "benign" / "vllm-tool-call-cut-by-length.log").read_text("utf-8").partition("\n\n")[2]
+    assert classify_text(log) == []
+    unhandled = log.replace("Error in extracting tool call from response.", "Exception in ASGI application")
+    assert {f.id for f in classify_text(unhandled)} & {"tool_parser_failed", "tool_call_not_json"}

@@ -1,0 +1,93 @@
+"""Error texts in the user's own prompts, as server logs quote them.
+
+Servers and gateways log prompts in many forms. A prompt that holds a traceback or an engine's last words looks like
+a failure there. The texts of the profile and its files are searched for such passages before the load. Each passage
+begins with the newline or quote before its line, as repr and JSON write them: the server's own lines never hold it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from loadchaos.analysis.classify import signature_file
+from loadchaos.analysis.classify.python_stack import HEADER
+from loadchaos.profile.files import file_names
+from loadchaos.profile.profile import Profile
+from loadchaos.server.dialects import any_server
+
+_MOST_BYTES = 16 << 20
+"""Searched of each file: about 2 s."""
+_MOST_PASSAGES = 500
+_SHORTEST = 20
+"""Shorter strings of a profile are names."""
+_BEFORE, _AFTER = 200, 40
+"""Characters. A passage begins with its line or after 200 characters, which no line of a server has."""
+_SUFFIXES = (".json", ".jsonl", ".txt", ".yaml", ".yml")
+
+
+def error_passages(profile: Profile) -> list[str]:
+    """Passages with error texts in the prompts of a profile.
+
+    The files that it names are searched, too.
+    """
+    data = profile.model_dump(mode="json")
+    texts: list[Iterator[str]] = [_strings(data.get("traffic"))]
+    texts += [_texts_of(Path(holder[loc[-1]])) for holder, loc in file_names(data) if isinstance(holder[loc[-1]], str)]
+    found: dict[str, None] = {}
+    for text in (text for some in texts for text in some if len(text) >= _SHORTEST):
+        found.update(dict.fromkeys(passages(text)))
+        if len(found) >= _MOST_PASSAGES:
+            break
+    return list(found)[:_MOST_PASSAGES]
+
+
+def passages(text: str) -> Iterator[str]:
+    """Passages around the error texts of a prompt, as logs quote them."""
+    signatures = signature_file.load()
+    dead = any_server(lambda d: (*d.engine_dead, *d.log_dead))
+    for number, line in enumerate(text.split("\n")):
+        hits = [hit for _, hit in signatures.scan(line)] if signatures.may_match(line) else []
+        hits += [hit for pattern in dead if (hit := pattern.search(line)) is not None]
+        spans = [hit.span() for hit in hits]
+        if HEADER in line:
+            spans.append((line.index(HEADER), line.index(HEADER) + len(HEADER)))
+        for begin, end in spans:
+            openings = ("",) if begin > _BEFORE else ("\\n",) if number else ("'", '"', '\\"')
+            quoted = _escaped(line[max(0, begin - _BEFORE) : end + _AFTER])
+            yield from (opening + form for opening in openings for form in quoted)
+
+
+def _escaped(text: str) -> set[str]:
+    """Forms of a text in repr, in JSON, and in JSON within JSON."""
+    in_json = json.dumps(text)[1:-1]
+    return {repr(text)[1:-1], in_json, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(in_json)[1:-1]}
+
+
+def _texts_of(path: Path) -> Iterator[str]:
+    """All strings of a file with requests; its lines where it is no JSON."""
+    if path.suffix not in _SUFFIXES or not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return  # the payload that needs it gives the error
+    for text in content.splitlines() if path.suffix == ".jsonl" else [content]:
+        try:
+            yield from _strings(json.loads(text))
+        except (ValueError, RecursionError):
+            yield text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _strings(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strings(part)
