@@ -122,7 +122,8 @@ class Redactor:
     def fork(self) -> Redactor:
         """Create a Redactor for another stream; both share all secrets."""
         other = Redactor()
-        other._secrets, other._literal, other._quoted = self._secrets, self._literal, self._quoted
+        other._secrets, other._literal = self._secrets, self._literal
+        other._quoted = self._quoted
         return other
 
     def add(self, secret: str) -> None:
@@ -148,7 +149,7 @@ class Redactor:
 
         The passages are as logs quote them.
         """
-        ordered = sorted(set(passages), key=lambda s: (-len(s), s))
+        ordered = sorted(set(passages), key=len, reverse=True)
         forms = [re.escape(passage.encode("utf-8", "surrogateescape")) for passage in ordered]
         self._quoted[0] = re.compile(b"|".join(forms)) if forms else None
 
