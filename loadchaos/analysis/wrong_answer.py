@@ -19,6 +19,7 @@ MOST_EXAMPLES = 10
 """Wrong answers that a failure keeps whole; all are counted."""
 EXCERPT_CHARS = 400
 _BEFORE_CHARS = 40
+_DIFFERENCE_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,12 @@ class WrongAnswer:
         pairs = enumerate(zip(self.expected, self.got, strict=False))
         return next((i for i, (a, b) in pairs if a != b), min(len(self.expected), len(self.got)))
 
+    def _difference(self, at: int | None) -> dict[str, str] | None:
+        """The first characters from the first difference on."""
+        if at is None:
+            return None
+        return {"expected": self.expected[at : at + _DIFFERENCE_CHARS], "got": self.got[at : at + _DIFFERENCE_CHARS]}
+
     def to_json(self) -> dict[str, Any]:
         """The wrong answer as in verdict.json.
 
@@ -74,6 +81,7 @@ class WrongAnswer:
             "expected": excerpt(self.expected, at),
             "got": excerpt(self.got, at),
             "first_difference": at,
+            "difference": self._difference(at),
             "facts": dict(self.facts),
         }
 

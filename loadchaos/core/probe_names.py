@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-ProbeKind = Literal["copy", "lookup", "needle", "arithmetic"]
+ProbeKind = Literal["copy", "lookup", "needle", "arithmetic", "image_digits", "image_colour"]
+IMAGE_KINDS: tuple[ProbeKind, ...] = ("image_digits", "image_colour")
+"""Kinds whose questions have an image."""
 
 
 def is_exact(expected: str, text: str) -> bool:

@@ -14,7 +14,8 @@ from loadchaos.profile.base import ProfilePart
 class KeyedProbes(ProfilePart):
     """Questions with one right answer, one of each kind every `every`.
 
-    A kind is used if the idle server answers it right every time.
+    A kind is used if the idle server answers it right every time. By default all kinds are asked; those with an image
+    only where the traffic has images.
     """
 
     every: DurationS = Field(default=2.0, gt=0)
@@ -49,6 +50,12 @@ class Streamed(ProfilePart):
     every: DurationS = Field(default=20.0, gt=0)
 
 
+class ImageCanaries(ProfilePart):
+    """One question about five images that differ, all at once."""
+
+    every: DurationS = Field(default=20.0, gt=0)
+
+
 class CorrectnessOptions(ProfilePart):
     """Questions beside the load; a part that is left out is not asked."""
 
@@ -57,3 +64,4 @@ class CorrectnessOptions(ProfilePart):
     cold_warm: ColdWarm | None = None
     alone_vs_load: AloneVsLoad | None = None
     streamed: Streamed | None = None
+    images: ImageCanaries | None = None

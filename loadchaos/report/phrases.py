@@ -214,6 +214,9 @@ CHECKS = {
     "alone_vs_load": CheckText(
         "answers under load", "answers as when idle", "run longer: too few answers before the load are equal"
     ),
+    "image_answers": CheckText(
+        "answers about images", "answers as when idle", "use a server that gives logprobs: without them near ties count"
+    ),
     "streamed_and_whole": CheckText(
         "streamed and whole answers", "equal answers", "use a server that gives logprobs: without them near ties count"
     ),

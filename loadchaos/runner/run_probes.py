@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Facts, Row
+from loadchaos.core.probe_names import IMAGE_KINDS
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
@@ -15,41 +17,75 @@ from loadchaos.server.monitor.base import ServerAccess
 from loadchaos.server.probes.ask import Asker
 from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.parts.cold_warm import ColdWarmPart
+from loadchaos.server.probes.parts.images import ImagesPart
 from loadchaos.server.probes.parts.keyed import KeyedPart
 from loadchaos.server.probes.parts.reference import ReferencePart
 from loadchaos.server.probes.parts.replicas import ReplicasPart
 from loadchaos.server.probes.parts.streamed import StreamedPart
 from loadchaos.server.probes.prober import Prober
 
-MakePart = Callable[[CorrectnessOptions, Asker, random.Random, Callable[[], int]], ProbePart | None]
+
+@dataclass(frozen=True)
+class PartSetup:
+    """Inputs from which a part is made.
+
+    Args:
+        options: `correctness` of the profile.
+        asker: where it asks.
+        rng: random generator of its own.
+        requests: returns the number of requests that the load has sent.
+        images: True if the traffic has images.
+    """
+
+    options: CorrectnessOptions
+    asker: Asker
+    rng: random.Random
+    requests: Callable[[], int]
+    images: bool
 
 
-def _keyed(options: CorrectnessOptions, asker: Asker, rng: random.Random, _: Callable[[], int]) -> ProbePart | None:
-    of = options.probes
-    return None if of is None else KeyedPart(asker, rng, every_s=of.every, kinds=of.kinds)
+def _keyed(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.probes
+    if of is None:
+        return None
+    fits = setup.images or "kinds" in of.model_fields_set
+    kinds = [kind for kind in of.kinds if fits or kind not in IMAGE_KINDS]
+    return KeyedPart(setup.asker, setup.rng, every_s=of.every, kinds=kinds)
 
 
-def _replicas(options: CorrectnessOptions, asker: Asker, rng: random.Random, _: Callable[[], int]) -> ProbePart | None:
-    of = options.replicas
-    return None if of is None else ReplicasPart(asker, rng, every_s=of.every, n=of.n)
+def _replicas(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.replicas
+    return None if of is None else ReplicasPart(setup.asker, setup.rng, every_s=of.every, n=of.n)
 
 
-def _cold_warm(options: CorrectnessOptions, asker: Asker, rng: random.Random, _: Callable[[], int]) -> ProbePart | None:
-    return None if options.cold_warm is None else ColdWarmPart(asker, rng, every_s=options.cold_warm.every)
+def _cold_warm(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.cold_warm
+    return None if of is None else ColdWarmPart(setup.asker, setup.rng, every_s=of.every)
 
 
-def _streamed(options: CorrectnessOptions, asker: Asker, rng: random.Random, _: Callable[[], int]) -> ProbePart | None:
-    return None if options.streamed is None else StreamedPart(asker, rng, every_s=options.streamed.every)
+def _streamed(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.streamed
+    return None if of is None else StreamedPart(setup.asker, setup.rng, every_s=of.every)
 
 
-def _reference(
-    options: CorrectnessOptions, asker: Asker, rng: random.Random, requests: Callable[[], int]
-) -> ProbePart | None:
-    share = 0.0 if options.alone_vs_load is None else options.alone_vs_load.share
-    return ReferencePart(asker, rng, share=share, requests=requests)
+def _images(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.images
+    return None if of is None else ImagesPart(setup.asker, setup.rng, every_s=of.every)
 
 
-PARTS: tuple[MakePart, ...] = (_reference, _keyed, _replicas, _cold_warm, _streamed)
+def _reference(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.alone_vs_load
+    return ReferencePart(setup.asker, setup.rng, share=0.0 if of is None else of.share, requests=setup.requests)
+
+
+PARTS: tuple[Callable[[PartSetup], ProbePart | None], ...] = (
+    _reference,
+    _keyed,
+    _replicas,
+    _cold_warm,
+    _streamed,
+    _images,
+)
 """All parts in the order in which the idle server is asked."""
 
 
@@ -77,7 +113,11 @@ class RunProbes:
         access = ServerAccess(self._server.target.headers, self._server.target.tls.context())
         asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access)
         rng = random.Random(f"questions {seed}")
-        made = [make(options, asker, random.Random(rng.random()), lambda: self._requests) for make in PARTS]
+        images = any("images" in traffic.payload for traffic in self._profile.traffic)
+        made = [
+            make(PartSetup(options, asker, random.Random(rng.random()), lambda: self._requests, images))
+            for make in PARTS
+        ]
         self._prober = Prober(asker, [part for part in made if part is not None])
         return await self._prober.learn()
 

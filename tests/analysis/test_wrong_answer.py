@@ -23,6 +23,7 @@ def test_excerpt_of_a_long_answer_holds_the_difference() -> None:
     shown = WrongAnswer("x", "1", 0, "copy", "", expected=right, got=got).to_json()
     assert "X" in shown["got"]
     assert shown["first_difference"] == 2000
+    assert shown["difference"] == {"expected": "a" * 32, "got": f"X{'a' * 31}"}
     assert len(shown["got"]) <= EXCERPT_CHARS + 2
 
 

@@ -48,6 +48,31 @@ def test_questions_find_each_defect(defect: str, start: Any) -> None:
     assert FOUND[defect] in {f["id"] for f in run.verdict()["failures"]}
 
 
+IMAGES = {
+    "name": "images", "payload": {"images": {"count": 1, "size": "448x448"}, "text": {"tokens": "32..128"}},
+    "output": {"max": 32},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defects", [["stale_image_embedding"], []])
+def test_questions_find_answers_about_other_images(defects: list[str], start: Any) -> None:
+    target = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects}}
+    asked = {"probes": {"every": "500ms"}, "images": {"every": "1s"}, "replicas": {"n": 3, "every": "3s"}}
+    run = start(target=target, correctness=asked, traffic=[TEXT, IMAGES], load=[{"users": 8, "for": "10s"}])
+    run.ends(120)
+    found = {f["id"]: f for f in run.verdict()["failures"]}
+    if not defects:
+        assert found == {}
+        assert {c["name"]: c["verdict"] for c in run.verdict()["checks"]}["image_answers"] == "pass"
+        return
+    assert set(found) >= {"wrong_answer", "answer_of_another_image"}
+    (folder,) = (run.folder / "incidents").glob("*answer_of_another_image")
+    page = (folder / "incident.md").read_text()
+    assert "## Server log" not in page
+    assert "answer about the image" in page
+
+
 @pytest.mark.slow
 def test_questions_that_the_idle_server_cannot_answer_are_named(start: Any) -> None:
     kinds = {"every": "300ms", "kinds": ["copy", "needle"]}

@@ -34,7 +34,7 @@ def prompts(n: int, tokens: int, answer: int = 40, **more: Any) -> list[EngineRe
 
 
 def spoiled(found: Sequence[RequestOutput]) -> set[str]:
-    return {o.request_id for o in found if o.derailed or o.fault or o.swapped_with}
+    return {o.request_id for o in found if o.derailed or o.fault or o.swapped_with or o.seen_image}
 
 
 @pytest.mark.parametrize("name", ["lost_token", "repeated_token"])
@@ -67,6 +67,9 @@ def test_stale_image_embedding_needs_two_images_in_one_step() -> None:
         engine.add(request)
     assert spoiled([o for _ in range(50) if engine.has_work for o in engine.step().outputs]) == {"r1", "r2"}
     assert spoiled(outputs(with_defect("stale_image_embedding"), images(3), every=50)) == set()
+    together = images(3)
+    found = outputs(with_defect("stale_image_embedding"), together, every=1)
+    assert {o.seen_image for o in found} <= {None, "h0", "h1"}
     cured = with_defect("stale_image_embedding", **DEFECTS["stale_image_embedding"].remedies)
     assert spoiled(outputs(cured, images(3))) == set()
 

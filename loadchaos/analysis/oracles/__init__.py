@@ -9,6 +9,7 @@ from __future__ import annotations
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.analysis.oracles.base import Oracle
 from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
+from loadchaos.analysis.oracles.image_canaries import ImageCanariesOracle
 from loadchaos.analysis.oracles.keyed import KeyedOracle
 from loadchaos.analysis.oracles.replicas import ReplicasOracle
 from loadchaos.analysis.oracles.streamed import StreamedOracle
@@ -21,5 +22,6 @@ ORACLES: tuple[type[Oracle], ...] = (
     ColdWarmOracle,
     AloneVsLoadOracle,
     StreamedOracle,
+    ImageCanariesOracle,
 )
 """Every oracle. Their failures and checks are reported in this order."""

@@ -68,6 +68,7 @@ class Oracle(Detector):
         if idle is not None and row["when"] == "load":
             facts["idle answer"] = idle["text"][:_FACT_CHARS]
         facts["counters that moved"] = self._moves.between(row["sent_ns"], row["at_ns"]) or "none that is known here"
+        facts["requests beside it"] = self._moves.beside(row["sent_ns"], row["at_ns"]) or None
         facts["cached tokens"] = row.get("cached_tokens")
         shown = {name: value for name, value in facts.items() if value is not None}
         self._pending.append(

@@ -1,4 +1,4 @@
-"""Growth of the server's counters while one answer was made."""
+"""Growth of counters, and requests beside, while one answer was made."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _NAMES = {
     "spec_accepted_tokens_total": "accepted draft tokens", "spec_draft_tokens_total": "draft tokens",
     "mm_cache_hits_total": "image cache hits", "requests_aborted_total": "aborted requests",
 }  # fmt: skip
+_GAUGES = {"requests_running": "running", "requests_waiting": "waiting"}
 _KEPT = 400
 _SLACK_NS = 2_000_000_000
 
@@ -24,16 +25,25 @@ class CounterMoves:
     def feed(self, row: MetricsRow) -> None:
         """Fold one reading."""
         values = row.get("values") or {}
-        found = {name: float(values[name]) for name in _NAMES if name in values}
+        found = {name: float(values[name]) for name in (*_NAMES, *_GAUGES) if name in values}
         if found:
             self._kept.append((int(row["at_ns"]), found))
 
     def between(self, begin_ns: int, end_ns: int) -> str:
         """Counters that grew around this time, as text; empty: none."""
-        inside = [values for at_ns, values in self._kept if begin_ns - _SLACK_NS <= at_ns <= end_ns + _SLACK_NS]
+        inside = self._inside(begin_ns, end_ns)
         moved = []
         for name, label in _NAMES.items():
             seen = [values[name] for values in inside if name in values]
             if seen and seen[-1] > seen[0]:
                 moved.append(f"{label} +{seen[-1] - seen[0]:g}")
         return ", ".join(moved)
+
+    def beside(self, begin_ns: int, end_ns: int) -> str:
+        """Most requests that ran and waited then, as text; empty: unknown."""
+        inside = self._inside(begin_ns, end_ns)
+        most = {label: max((v[name] for v in inside if name in v), default=None) for name, label in _GAUGES.items()}
+        return ", ".join(f"at most {n:g} {label}" for label, n in most.items() if n is not None)
+
+    def _inside(self, begin_ns: int, end_ns: int) -> list[dict[str, float]]:
+        return [values for at_ns, values in self._kept if begin_ns - _SLACK_NS <= at_ns <= end_ns + _SLACK_NS]

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow, as_typed
+from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow, QuestionRow, as_typed
 from loadchaos.core.model import Row
 
 _KEPT = 50_000
@@ -40,6 +40,7 @@ class ImageCacheHits:
         self._known: OrderedDict[int, bool] = OrderedDict()  # True once a use of it was answered
         self._in_flight: dict[str, _Sent] = {}
         self._answered = _Sent([], 0, 0, 0)
+        self._asked = _Sent([], 0, 0, 0)  # images of our own questions since `_base`
         self._unsure = 0  # images of failed requests, looked up or not
         self._why_not = ""
         self._repeats = False
@@ -55,6 +56,8 @@ class ImageCacheHits:
             self._begin(typed)
         elif typed["row"] == "end":
             self._end(typed)
+        elif typed["row"] == "question":
+            self._question(typed)
         elif typed["row"] == "metrics":
             self._metrics(typed)
         elif typed["row"] == "attack" and typed.get("what") == "begin":
@@ -92,6 +95,13 @@ class ImageCacheHits:
         for name in sent.names:
             self._known[name] = True
 
+    def _question(self, row: QuestionRow) -> None:
+        """Count the images of a question beside the load, which ended."""
+        names = row.get("image_names") or ()
+        self._asked.images += len(names)
+        self._asked.perhaps += sum(name in self._known for name in names)
+        self._known.update(dict.fromkeys(names, True))
+
     def _metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         if _QUERIES not in values or _HITS not in values:
@@ -99,13 +109,14 @@ class ImageCacheHits:
         self._sides.add((str(row.get("replica")), str(row.get("engine"))))
         now = float(values[_QUERIES]), float(values[_HITS])
         if not self._answered.images and not self._in_flight:
-            self._base = now
+            self._base, self._asked = now, _Sent([], 0, 0, 0)
             return
         if self._newest is not None and now[0] < self._newest[0]:
             self._why_not = "the server's counters were reset"
         self._newest = now
         a, open_ = self._answered, self._unsure + sum(s.images for s in self._in_flight.values())
-        self._expected = (a.images, a.images + open_, a.sure, a.sure + a.perhaps + open_)
+        sent = a.images + self._asked.images
+        self._expected = (sent, sent + open_, a.sure, a.sure + a.perhaps + self._asked.perhaps + open_)
 
     def check(self, *, required: bool) -> Check | None:
         """The check; None without repeats or without counters.

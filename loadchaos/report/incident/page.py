@@ -53,7 +53,7 @@ class IncidentView:
     """Text that the run folder adds to an incident.
 
     Attributes:
-        log: The decisive lines of the log.
+        log: The decisive lines of the log, or the text of evidence that is not from a log.
         batch: The batch that a dying engine dumped.
         profile: The profile as resolved.
         earlier: Folders of earlier incidents with the same id.
@@ -76,7 +76,7 @@ def page(incident: Mapping[str, Any], view: IncidentView, requests: Sequence[Map
         f"# {_plain(incident.get('title') or name)}",
         _prose(incident, environment),
         "\n".join(_summary(incident, name)),
-        *_section("Server log", _fence(view.log)),
+        *_section(*_evidence(incident, view)),
         *_section("Batch that crashed the engine", _fence(view.batch)),
         *_section("Wrong answers", _wrong_answers(incident)),
         *_section("Environment", _environment(environment)),
@@ -95,6 +95,16 @@ def page(incident: Mapping[str, Any], view: IncidentView, requests: Sequence[Map
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"## {title}", "\n".join(lines)] if lines else []
+
+
+def _evidence(incident: Mapping[str, Any], view: IncidentView) -> tuple[str, Sequence[str]]:
+    """Heading and lines of the evidence, which is not always from a log.
+
+    Wrong answers have a section of their own.
+    """
+    if isinstance((incident.get("evidence") or {}).get("line"), int):
+        return "Server log", _fence(view.log)
+    return "Evidence", [] if incident.get("wrong_answers") else _fence(view.log)
 
 
 def _plain(text: object) -> str:
@@ -173,9 +183,16 @@ def _wrong_answers(incident: Mapping[str, Any]) -> list[str]:
         rows += [f"- {_span(wrong.get('subject'))}{traffic}: {_plain(wrong.get('summary'))}"]
         rows += [f"  - {label}: {_span(wrong[key])}" for key, label in _PARTS if wrong.get(key)]
         if wrong.get("first_difference") is not None:
-            rows.append(f"  - first difference: character {number(wrong['first_difference'])}")
+            rows.append(f"  - first difference: character {number(wrong['first_difference'])}{_differing(wrong)}")
         rows += [f"  - {_plain(k.replace('_', ' '))}: {_span(v)}" for k, v in (wrong.get("facts") or {}).items()]
     return rows
+
+
+def _differing(wrong: Mapping[str, Any]) -> str:
+    """Both texts from their first difference on."""
+    found = wrong.get("difference") or {}
+    texts = [_span(found[key]) if found.get(key) else "the end" for key in ("expected", "got")]
+    return f": expected {texts[0]}, got {texts[1]}" if found else ""
 
 
 def _environment(environment: Mapping[str, Any]) -> list[str]:

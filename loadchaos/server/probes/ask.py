@@ -153,6 +153,8 @@ class Asker:
             "expected": question.expected, "status": status, "text": answer.text[:_TEXT_CHARS],
             "error": self._redactor.text(error)[:_ERROR_CHARS],
         }  # fmt: skip
+        if question.images:
+            row["image_names"] = [_name(question.uuid or url) for url in question.images]
         if answer.finish is not None:
             row["finish"] = answer.finish
         if answer.tokens:
@@ -164,10 +166,16 @@ class Asker:
         return row
 
 
+def _name(image: str) -> int:
+    """Number of an image, as `image_names` has it."""
+    return int.from_bytes(hashlib.sha256(image.encode()).digest()[:6])
+
+
 def _content(question: Question) -> object:
     if not question.images:
         return question.prompt
-    images = [{"type": "image_url", "image_url": {"url": url}} for url in question.images]
+    named = {"uuid": question.uuid} if question.uuid else {}
+    images = [{"type": "image_url", "image_url": {"url": url}, **named} for url in question.images]
     return [*images, {"type": "text", "text": question.prompt}]
 
 

@@ -22,12 +22,14 @@ class Question:
         expected: The right answer.
         most_tokens: `max_tokens` of the request; enough for a byte-level tokenizer.
         images: Images that stand before the text, as data URLs.
+        uuid: Name that the client gives to the images; empty: none.
     """
 
     prompt: str
     expected: str
     most_tokens: int
     images: tuple[str, ...] = ()
+    uuid: str = ""
 
 
 def _word(rng: random.Random) -> str:

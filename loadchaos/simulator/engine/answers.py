@@ -16,12 +16,12 @@ _WORDS = tuple(word for word in tokenizer.WORDS if len(word) > 1)
 _COUNT = len(_WORDS)
 
 
-def ordered_opening(ids: Sequence[int]) -> tuple[int, ...]:
+def ordered_opening(ids: Sequence[int], pictures: Sequence[str] = ()) -> tuple[int, ...]:
     """Return the tokens of the answer that the prompt orders, if any.
 
-    Such an answer ends behind them.
+    Such an answer ends behind them. `pictures` are the numbers or colours in its images.
     """
-    return tuple(tokenizer.encode(ordered_answer(ids)))
+    return tuple(tokenizer.encode(ordered_answer(ids, pictures)))
 
 
 class AnswerText:

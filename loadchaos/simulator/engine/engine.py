@@ -45,7 +45,7 @@ class Engine:
         self._log: list[str] = []
         self._clear_receiver_later = False
         self._paused: PauseMode | None = None
-        self._stale_images: set[str] = set()
+        self._stale_images: dict[str, str] = {}  # hash of an image: of the one whose embedding it has
         self._burst = Batch()  # the last planned step's count of what came since the engine was idle
         self._iterations = self._prompt_tokens = self._generation_tokens = 0
         self._finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
@@ -248,7 +248,7 @@ class Engine:
         self._iterations += 1
         prefills = sum(start < request.target for request, _, start, _, _ in batch.planned)
         if self._rules.stale_joint_embeddings:
-            self._stale_images.update(item.hash for item in batch.encode[1:])
+            self._mix_up(batch)
         started: list[str] = []
         for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
             first, preempted = request.outputs == 0, request.epoch > 0
@@ -268,12 +268,20 @@ class Engine:
                 self._remove(request)
             cached = request.cached_tokens if first else 0
             derailed = spoil == "derailed" or (self._rules.stale_after_preemption and preempted)
-            derailed |= first and any(item.hash in self._stale_images for item in request.items)
+            seen = next((h for i in request.items if (h := self._stale_images.get(i.hash))), None) if first else None
             fault = spoil if spoil in ("lost", "repeated") else None
-            self._outputs.append(RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault))
+            output = RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault, seen)
+            self._outputs.append(output)
         if self._rules.swap_joint_starts and len(started) > 1:
             swap = RequestOutput(started[0], 0, swapped_with=started[1])
             self._outputs.insert(next(i for i, o in enumerate(self._outputs) if o.request_id == started[0]), swap)
+
+    def _mix_up(self, batch: Batch) -> None:
+        """Give all images that are encoded in one step the embedding of the first."""
+        for item in batch.encode:
+            self._stale_images.pop(item.hash, None)
+            if item.hash != batch.encode[0].hash:
+                self._stale_images[item.hash] = batch.encode[0].hash
 
     def _remove(self, request: ScheduledRequest) -> None:
         self._scheduler.finish(request)

@@ -13,14 +13,20 @@ _REPEAT = re.compile(r"Repeat this word (\d\d?) times[^:<]*: ([\w-]+)")
 _COPY = re.compile(r"Repeat these words[^:<]*: ([\w -]+)")
 _LOOKUP = re.compile(r"Which word stands beside ([\w-]+) in this table")
 _NEEDLE = re.compile(r"What is the password\?")
+_PICTURE = re.compile(r"What (?:number is|color is the square) in this picture\?")
 _SUM = re.compile(r"What is (\d{1,9}) \+ (\d{1,9})\?")
 
 
-def ordered_answer(ids: Sequence[int]) -> str:
-    """Return the answer that the prompt orders; empty: it orders none."""
+def ordered_answer(ids: Sequence[int], pictures: Sequence[str] = ()) -> str:
+    """Return the answer that the prompt orders; empty: it orders none.
+
+    `pictures` are the numbers or colours in its images.
+    """
     if len(ids) > _MOST_TOKENS:
         return ""
     tail = tokenizer.decode(ids[-_TAIL_TOKENS:])
+    if pictures and _PICTURE.search(tail) is not None:
+        return pictures[0]
     for order, answer in _ORDERS:
         found = order.search(tail)
         if found is not None:

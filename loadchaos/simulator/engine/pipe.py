@@ -114,7 +114,17 @@ def request_from_list(values: list[Any]) -> EngineRequest:
 def outputs_to_list(result: StepResult) -> list[list[Any]]:
     """Return one step's outputs as values for JSON."""
     return [
-        [o.request_id, o.new_tokens, o.finish_reason, o.error, o.cached_tokens, o.derailed, o.swapped_with, o.fault]
+        [
+            o.request_id,
+            o.new_tokens,
+            o.finish_reason,
+            o.error,
+            o.cached_tokens,
+            o.derailed,
+            o.swapped_with,
+            o.fault,
+            o.seen_image,
+        ]
         for o in result.outputs
     ]
 

@@ -86,7 +86,8 @@ class RequestOutput:
 
     `finish_reason` is stop, length, abort or error; `error` is the reason in the text of the server's log.
     `derailed`: computed from a context that is not the request's own. `swapped_with`: from here on the two requests get
-    each other's tokens. `fault`: the first of its tokens is lost or comes twice.
+    each other's tokens. `fault`: the first of its tokens is lost or comes twice. `seen_image`: hash of the image whose
+    embedding it was computed with in place of its own.
     """
 
     request_id: str
@@ -97,6 +98,7 @@ class RequestOutput:
     derailed: bool = False
     swapped_with: str | None = None
     fault: TokenFault | None = None
+    seen_image: str | None = None
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,11 @@ class LmdeployApi:
         options = data.get("stream_options")
         # It has no guided tool calls: with tools the model answers in plain text.
         guided = guided_answer({k: v for k, v in data.items() if k != "tools"}, zlib.crc32(exchange.body))
-        opening = ordered_opening(ids) if guided is None else tuple(tokenizer.encode(guided.text))
+        opening = (
+            ordered_opening(ids, [p.content for _, p in images])
+            if guided is None
+            else tuple(tokenizer.encode(guided.text))
+        )
         request = GenerationRequest(
             session,
             shown,

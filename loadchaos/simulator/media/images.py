@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from loadchaos.simulator.media import videos
+from loadchaos.simulator.media.picture_reader import read_picture
 from loadchaos.simulator.media.processor import VIDEO, DecodedImage, ImageError, Processor
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class ImageReader:
                 _failed(error, late), status, "BadRequestError" if late else "InternalServerError"
             ) from error
         tokens = self._processor.tokens(image.width, image.height)
-        return DecodedImage(self._hash(data, image), image.width, image.height, tokens)
+        return DecodedImage(self._hash(data, image), image.width, image.height, tokens, read_picture(image))
 
     def _hash(self, data: bytes, image: Image.Image) -> str:
         """Hash an image: its pixels up to vLLM 0.12, the file's bytes after that."""

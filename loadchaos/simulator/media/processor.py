@@ -36,12 +36,16 @@ class AspectRatioError(ImageError):
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """A decoded image: its cache key, and its size in pixels and tokens."""
+    """A decoded image: its cache key, and its size in pixels and tokens.
+
+    `content` is the number or colour that a model sees in it; empty: nothing with a name.
+    """
 
     hash: str
     width: int
     height: int
     tokens: int
+    content: str = ""
 
     def named(self, name: str) -> DecodedImage:
         """Return the image under a client's own name (`uuid` of a content part).

@@ -20,6 +20,9 @@ class SenderCache:
         self.queries = 0
         self.hits = 0
 
+    def __contains__(self, mm_hash: str) -> bool:
+        return mm_hash in self._held
+
     def must_send(self, mm_hash: str) -> bool:
         """Return True if the image itself has to be sent.
 

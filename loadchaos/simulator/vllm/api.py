@@ -8,6 +8,7 @@ import random
 import time
 import uuid
 import zlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,8 @@ from loadchaos.simulator.vllm.metrics import VllmMetrics
 from loadchaos.simulator.vllm.requests import CheckedRequest
 from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
 
+_MOST_SEEN = 4096
+
 
 class VllmApi:
     """HTTP API of vLLM's server, in the configured era.
@@ -49,6 +52,7 @@ class VllmApi:
         self.token_details = options.server.enable_prompt_tokens_details
         self.metrics = VllmMetrics(options)
         self.sender = SenderCache(options.engine.mm_processor_cache_items)
+        self._seen: OrderedDict[str, DecodedImage] = OrderedDict()
         server = options.server
         self._reader = ImageReader(
             Processor(
@@ -90,6 +94,10 @@ class VllmApi:
     def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path)
+
+    def seen_image(self, mm_hash: str) -> DecodedImage | None:
+        """Return the image that the engine has under a hash."""
+        return self._seen.get(mm_hash)
 
     def abort_in_engine(self, ids: list[str]) -> None:
         """Remove requests from the engine."""
@@ -290,6 +298,7 @@ class VllmApi:
         From here on its generation answers it.
         """
         ids, images = requests.assemble(checked.prompt, decoded)
+        images = tuple((offset, self._as_engine_has(image)) for offset, image in images)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)
         engine_id = checked.request_id
         while engine_id in self._generations or f"0_{engine_id}" in self._generations:
@@ -314,6 +323,19 @@ class VllmApi:
             seed = choice.answer.seed
             request = EngineRequest(choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, choice.stop_after)
             self.engine.add(request, choice)
+
+    def _as_engine_has(self, image: DecodedImage) -> DecodedImage:
+        """Return the image that the engine computes with.
+
+        A client's own name (`uuid`) is the cache key: while the engine has an image of this name, new bytes are not sent.
+        """
+        if image.hash in self.sender and image.hash in self._seen:
+            self._seen.move_to_end(image.hash)
+            return replace(image, content=self._seen[image.hash].content)
+        self._seen[image.hash] = image
+        if len(self._seen) > _MOST_SEEN:
+            self._seen.popitem(last=False)
+        return image
 
     def _full(self) -> bool:
         limit = self.options.server.max_num_queued_reqs

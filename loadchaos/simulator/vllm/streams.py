@@ -13,6 +13,7 @@ from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.media.processor import DecodedImage
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import DONE, Release, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
@@ -33,6 +34,9 @@ class VllmContext(Protocol):
 
     def generation_ended(self, generation: VllmGeneration) -> None:
         """Note that the generation is answered."""
+
+    def seen_image(self, mm_hash: str) -> DecodedImage | None:
+        """Return the image that the engine has under a hash."""
 
 
 class Choice:
@@ -101,7 +105,8 @@ class VllmGeneration:
         sampling = checked.sampling
         ids = [engine_id] if sampling.n == 1 else [f"{i}_{engine_id}" for i in range(sampling.n)]
         guided = checked.guided
-        opening = ordered_opening(checked.ids) if guided is None else tuple(tokenizer.encode(guided.text))
+        pictures = [image.content for _, image in checked.images]
+        opening = ordered_opening(checked.ids, pictures) if guided is None else tuple(tokenizer.encode(guided.text))
         self._tool = guided.tool if guided is not None else ""
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
@@ -134,6 +139,8 @@ class VllmGeneration:
         if output.derailed and not choice.derailed:
             choice.derailed = True
             choice.answer.derail(after=choice.pending)
+        if output.seen_image is not None:
+            self._answer_about(choice, output.seen_image)
         if output.fault is not None:
             choice.answer.spoil(output.fault, after=choice.pending)
         choice.tokens += output.new_tokens
@@ -147,6 +154,15 @@ class VllmGeneration:
             self._write(choice)
         if all(c.finish is not None for c in self.choices):
             self._finish()
+
+    def _answer_about(self, choice: Choice, mm_hash: str) -> None:
+        """Answer about another image than that of the request."""
+        other = self._server.seen_image(mm_hash)
+        opening = ordered_opening(self._checked.ids, [other.content] if other is not None else ())
+        if opening:
+            choice.answer = AnswerText(choice.answer.seed, opening)
+        else:
+            choice.answer.derail(after=0)
 
     def fail(self, refusal: VllmRefusal) -> None:
         """End with an error: inside the stream, or as the answer."""

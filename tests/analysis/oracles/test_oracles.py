@@ -8,6 +8,7 @@ from loadchaos.analysis.detectors.suite import DETECTORS
 from loadchaos.analysis.oracles import ORACLES
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
+from loadchaos.analysis.oracles.image_canaries import ImageCanariesOracle
 from loadchaos.analysis.oracles.keyed import KeyedOracle
 from loadchaos.analysis.oracles.replicas import ReplicasOracle
 from loadchaos.analysis.oracles.streamed import StreamedOracle
@@ -193,3 +194,48 @@ def test_alone_vs_load_without_logprobs_compares_texts(questions: Any) -> None:
         server.ask(text, part="reference", prompt="r1", gaps=None)
     (failure,) = server.found()
     assert failure.wrong[0].got == "one two four"
+
+
+# --- images --------------------------------------------------------------------------------------------------------------
+
+
+def pictures(server: Any, *, moved: float = 0.02, gaps: bool = True, last: float = 4.0) -> Any:
+    server.calibrate(gaps=gaps)
+    for number in ("473", "918", "205"):
+        for role, shift in (("same", 0.0), ("neighbour", moved)):
+            gap = [4.0 + shift, 4.0, last] if gaps else None
+            server.ask(f"it is {number}", part="images", kind=number, role=role, when="idle", gaps=gap)
+    return server
+
+
+def test_images_report_the_answer_about_another_image(questions: Any) -> None:
+    server = pictures(questions(ImageCanariesOracle))
+    server.ask("it is 918", part="images", kind="473", role="neighbour", expected="473")
+    (failure,) = server.found()
+    (wrong,) = failure.wrong
+    assert (failure.id, wrong.expected, wrong.first_difference) == ("answer_of_another_image", "it is 473", 6)
+    assert wrong.facts["image"] == "the number 473"
+    assert wrong.facts["answer about the image"] == "the number 918"
+    server.ask("it is nothing", part="images", kind="473", role="same")
+    assert [f.id for f in server.found()] == ["answer_changed_under_load"]
+    assert server.check().actual == "2 answers about 3 images, 2 differ, 0 near ties"
+
+
+@pytest.mark.parametrize("case", ["equal", "near tie", "moved by a pixel", "cut off", "unknown picture"])
+def test_images_of_a_healthy_server_are_not_reported(questions: Any, case: str) -> None:
+    moved, gap = 1.5 if case == "moved by a pixel" else 0.02, {"near tie": 0.05, "moved by a pixel": 5.0}.get(case, 4.0)
+    server = pictures(questions(ImageCanariesOracle), moved=moved, last=gap)
+    server.ask(
+        "it is 473" if case == "equal" else "it is 918", part="images", role="neighbour",
+        kind="111" if case == "unknown picture" else "473", gaps=[4.0, 4.0, gap],
+        finish="abort" if case == "cut off" else "stop",
+    )  # fmt: skip
+    assert server.found() == []
+
+
+def test_images_without_logprobs_need_three_answers_about_other_images(questions: Any) -> None:
+    server = pictures(questions(ImageCanariesOracle), gaps=False)
+    for n in (1, 2, 3):
+        server.ask("it is 918", part="images", kind="473", role="same", gaps=None)
+        assert [f.id for f in server.found()] == ["answer_of_another_image"] * (n == 3)
+    assert server.check().verdict == "unknown"

@@ -112,6 +112,9 @@ class Story:
         check = self.dial.check(required=required)
         return (check.verdict, check.actual) if check else ("", "")
 
+    def asked(self, *names: int) -> None:
+        self.dial.feed({"row": "question", "image_names": names})
+
 
 def repeated(times: int) -> Story:
     """100 images sent one by one and repeated, after calibration images."""
@@ -120,6 +123,16 @@ def repeated(times: int) -> Story:
         for name in range(100):
             story.sent(name)
     return story
+
+
+def test_image_cache_hits_count_the_images_of_our_questions() -> None:
+    story = repeated(1)
+    story.asked(*range(1000, 1020))
+    story.asked(1000)
+    story.counted(221, 101)
+    assert story.result() == ("pass", "101 hits in 221 queries, 100 to 101 repeats sent")
+    story.counted(251, 101)
+    assert story.result() == ("pass", "not compared: 251 cache lookups, 221 to 221 of them ours")
 
 
 def test_image_cache_hits_pass_when_they_equal_the_repeats() -> None:

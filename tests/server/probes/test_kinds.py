@@ -1,14 +1,19 @@
 """Questions: one right answer each, which the embedded server gives."""
 
+import asyncio
 import random
 
 import pytest
 
-from loadchaos.core.probe_names import ProbeKind, is_exact, is_right
+from loadchaos.core.probe_names import IMAGE_KINDS, ProbeKind, is_exact, is_right
+from loadchaos.core.probe_pictures import COLOURS
 from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import WORDS
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
+from loadchaos.simulator.media.images import ImageReader
+from loadchaos.simulator.media.processor import DecodedImage, Processor
 
 
 def test_words_are_500_or_more() -> None:
@@ -21,9 +26,24 @@ def test_embedded_server_gives_the_right_answer(kind: ProbeKind, opening: str) -
     for seed in range(20):
         question = KINDS[kind](random.Random(seed))
         ids = tokenizer.encode(f"<|im_start|>user\n{opening}{question.prompt}<|im_end|>\n<|im_start|>assistant\n")
-        answer = ordered_opening(ids)
+        answer = ordered_opening(ids, [read(url).content for url in question.images])
         assert AnswerText(1, answer).next_text(len(answer)) == question.expected
         assert len(answer) <= question.most_tokens
+
+
+def read(url: str) -> DecodedImage:
+    return asyncio.run(ImageReader(Processor()).read(url))
+
+
+def test_pictures_with_one_other_pixel_have_another_hash_and_the_same_content() -> None:
+    for content in ("073", "918", "452", *COLOURS):
+        images = [read(draw(content, mark=mark)) for mark in (0, 1, 0xFFFFFF)]
+        assert {image.content for image in images} == {content}
+        assert len({image.hash for image in images}) == 3
+
+
+def test_image_kinds_are_those_with_an_image() -> None:
+    assert tuple(kind for kind, make in KINDS.items() if make(random.Random(1)).images) == IMAGE_KINDS
 
 
 def test_question_of_the_same_seed_is_the_same() -> None:

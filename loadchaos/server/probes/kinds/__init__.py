@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from loadchaos.core.probe_names import ProbeKind
 from loadchaos.server.probes.kinds.arithmetic import arithmetic
 from loadchaos.server.probes.kinds.copy import copy
+from loadchaos.server.probes.kinds.image_colour import image_colour
+from loadchaos.server.probes.kinds.image_digits import image_digits
 from loadchaos.server.probes.kinds.lookup import lookup
 from loadchaos.server.probes.kinds.needle import needle
 from loadchaos.server.probes.question import Question
@@ -23,4 +25,6 @@ KINDS: Mapping[ProbeKind, Callable[[random.Random], Question]] = {
     "lookup": lookup,
     "needle": needle,
     "arithmetic": arithmetic,
+    "image_digits": image_digits,
+    "image_colour": image_colour,
 }

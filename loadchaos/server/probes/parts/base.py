@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Protocol
+
+_SHOWN = 160
 
 
 class ProbePart(Protocol):
@@ -22,3 +25,13 @@ class ProbePart(Protocol):
 
     async def check(self) -> None:
         """Ask again after the load."""
+
+
+def idle_error(error: str) -> str:
+    """Say that the idle server gave an error, by its message alone."""
+    try:
+        body = json.loads(error)
+        message = str((body.get("error") or body).get("message") or error)
+    except (ValueError, AttributeError):
+        message = error
+    return f"the idle server gave an error: {message[:_SHOWN]}"

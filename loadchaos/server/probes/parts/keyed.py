@@ -12,11 +12,14 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow
 from loadchaos.core.probe_names import ProbeKind, is_exact, is_right
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import Question
 
 IDLE_TIMES = 6
@@ -36,6 +39,7 @@ class KeyedPart:
 
     async def learn(self) -> None:
         """Find the kinds that the idle server answers right every time."""
+        off: dict[str, list[str]] = {}
         for kind in dict.fromkeys(self._asked):
             rows = []
             for _ in range(IDLE_TIMES):
@@ -50,12 +54,15 @@ class KeyedPart:
             if not why:
                 self._exact[kind] = exact
             else:
-                self.notes.append(f"questions of the kind {kind} are not asked: {why}")
+                off.setdefault(why, []).append(kind)
             learned: LearnedRow = {
                 "row": "learned", "at_ns": time.monotonic_ns(), "kind": kind, "used": not why, "exact": exact,
                 "asked": len(rows), "right": sum(right), "why": why,
             }  # fmt: skip
             self._asker.emit(learned)
+        for why, kinds in off.items():
+            s = "s" if len(kinds) > 1 else ""
+            self.notes.append(f"questions of the kind{s} {', '.join(kinds)} are not asked: {why}")
 
     async def act(self) -> None:
         """Ask one new question of each kind that is used."""
@@ -64,7 +71,7 @@ class KeyedPart:
     async def check(self) -> None:
         """Ask the questions with a wrong answer again on the idle server."""
         for kind, question, group in self._wrong[:_MOST_CHECKED]:
-            await self._asker.ask(question, Purpose("probes", kind, "after", group, "again"))
+            await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "after", group, "again"))
 
     async def _ask(self, kind: ProbeKind) -> None:
         question, group = KINDS[kind](self._rng), self._asker.new_group()
@@ -74,10 +81,19 @@ class KeyedPart:
             return
         self._wrong.append((kind, question, group))
         for _ in range(_AGAIN):
-            await self._asker.ask(question, Purpose("probes", kind, "load", group, "again"))
+            await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "load", group, "again"))
+
+    def _redrawn(self, question: Question) -> Question:
+        """The question with a new image.
+
+        The server may keep a wrong embedding of the old one.
+        """
+        if not question.images:
+            return question
+        return replace(question, images=(draw(question.expected, mark=self._rng.getrandbits(24)),))
 
 
 def _reason(error: str, expected: str, text: str) -> str:
     if error:
-        return f"the idle server gave an error: {error[:_SHOWN]}"
+        return idle_error(error)
     return f"the idle server answered {text[:_SHOWN]!r} where {expected[:_SHOWN]!r} is right"

@@ -1,0 +1,92 @@
+"""Compare answers about pictures under load with those of the idle server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.margin import answered
+from loadchaos.core.ledger.rows import QuestionRow
+
+_FACTOR = 4.0
+_FEWEST_DOUBTFUL = 3
+_ROLES = {
+    "same": "the image that was asked before the load", "neighbour": "this image with one other pixel",
+    "uuid": "this image with a uuid",
+}  # fmt: skip
+
+
+class ImageCanariesOracle(Oracle):
+    """Compares each answer with the idle ones about the same picture.
+
+    The answer of another picture is a failure of its own. One other pixel may move logprobs more than a load does, so the
+    moves of the idle answers count as well.
+    """
+
+    name: ClassVar[str] = "image_canaries"
+    detects: ClassVar[str] = "an image answered from another image: the same question, one other pixel, a used uuid"
+    false_alarms: ClassVar[str] = (
+        "only pictures that the idle server answers equally with one other pixel, and unlike all other pictures, are "
+        f"asked; {MARGIN_RULE}, and above 4 times the moves by one pixel"
+    )
+    asked_by: ClassVar[str] = "images"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._idle: dict[str, list[QuestionRow]] = {}
+        self._moved = 0.0
+        self._answers = self._ties = 0
+
+    def judge(self, row: QuestionRow) -> None:
+        """Learn an idle answer; compare one under load."""
+        if row.get("part") != self.asked_by or not answered(row):
+            return
+        if row["when"] == "idle":
+            if row["role"] != "uuid":
+                self._learn(row)
+            return
+        own = self._idle.get(row["kind"])
+        if own is None:
+            return
+        self._answers += 1
+        difference = self.margin.compare(own[0], row)
+        if difference is None:
+            return
+        other = next((kind for kind, rows in self._idle.items() if rows[0]["text"] == row["text"]), None)
+        about = f"{_ROLES.get(row['role'], row['role'])}; token {difference.at}, {difference.describe()}"
+        if difference.gap is None:
+            self.doubtful += 1
+            if other is not None and self.doubtful == _FEWEST_DOUBTFUL:
+                self._report(row, own[0], other, f"{self.doubtful} answers differ; {about}")
+        elif difference.proved and difference.gap > _FACTOR * self._moved:
+            self._report(row, own[0], other, about)
+        else:
+            self._ties += 1
+
+    def _learn(self, row: QuestionRow) -> None:
+        rows = self._idle.setdefault(row["kind"], [])
+        rows.append(row)
+        for one, two, before, now in zip(
+            rows[0].get("tokens", ()), row.get("tokens", ()), rows[0].get("gaps", ()), row.get("gaps", ()), strict=False
+        ):
+            if one != two:
+                return
+            self._moved = max(self._moved, abs(before - now))
+
+    def _report(self, row: QuestionRow, idle: QuestionRow, other: str | None, about: str) -> None:
+        """Report an answer; `other` is the picture whose idle answer it is."""
+        failure_id = "answer_changed_under_load" if other is None else "answer_of_another_image"
+        facts = {"image": f"the number {row['kind']}", "idle answer": idle["text"]}
+        if other is not None:
+            facts["answer about the image"] = f"the number {other}"
+        self.report(failure_id, row, idle["text"], about, **facts)
+
+    def finish(self) -> list[Finding]:
+        """A check with the number of answers and of differences."""
+        if not self._answers:
+            return []
+        actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self._ties} near ties"
+        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        return [Check("image_answers", "answers as when idle", actual, "unknown" if self.doubtful else "pass")]

@@ -1,0 +1,97 @@
+"""Ask one question about pictures that differ.
+
+Before the load each picture is asked several times, also with one other pixel. A picture is used if its answers are equal
+and no other picture has the same, so no right answer is needed: a model with random weights is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
+from loadchaos.core.probe_pictures import DIGITS
+from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.kinds.image_digits import TEXT
+from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.pictures import draw_number
+from loadchaos.server.probes.question import question
+
+PICTURES = 5
+_IDLE_TIMES = 2
+_FEWEST = 2
+
+
+class ImagesPart:
+    """Part `images`."""
+
+    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
+        self._asker, self._rng, self.every_s = asker, rng, every_s
+        self._numbers: Sequence[str] = [str(n) for n in rng.sample(range(10 ** (DIGITS - 1), 10**DIGITS), PICTURES)]
+        self._prefix, self._names = f"loadchaos-{rng.getrandbits(48):012x}", itertools.count()
+        self._new_bytes_count = False
+        self.notes: list[str] = []
+
+    async def learn(self) -> None:
+        """Find the pictures that the idle server tells from each other."""
+        answers: dict[str, set[str]] = {}
+        for number in self._numbers:
+            for role in ("same", "neighbour") * _IDLE_TIMES:
+                row = await self._ask(number, role, "idle")
+                if row["error"] or row["status"] != 200:
+                    self._numbers = ()
+                    self.notes.append(f"questions about images are not asked: {idle_error(row['error'])}")
+                    return
+                answers.setdefault(number, set()).add(row["text"])
+        texts = [text for found in answers.values() for text in found]
+        self._numbers = [n for n, found in answers.items() if len(found) == 1 and texts.count(next(iter(found))) == 1]
+        if len(self._numbers) < _FEWEST:
+            self._numbers = ()
+            self.notes.append(
+                "questions about images are not compared: the idle server answers different images alike, or one image in "
+                "different ways"
+            )
+            return
+        await self._learn_names(answers)
+
+    async def _learn_names(self, answers: dict[str, set[str]]) -> None:
+        """Find out if other bytes under a known `uuid` count as another image."""
+        name = self._name()
+        for number in self._numbers[:_FEWEST]:
+            row = await self._ask(number, "uuid", "idle", name)
+        self._new_bytes_count = row["text"] in answers[number]
+        if not self._new_bytes_count:
+            self.notes.append(
+                "an image with a known uuid and other bytes is not asked under load: the idle server answers from the "
+                "image that it has under this name"
+            )
+
+    async def act(self) -> None:
+        """Ask about each picture at once, new to the server by one pixel."""
+        if not self._numbers:
+            return
+        asked = [self._ask(number, "neighbour", "load") for number in self._numbers]
+        await asyncio.gather(*asked, self._ask(self._rng.choice(self._numbers), "same", "load"), self._named())
+
+    async def _named(self) -> None:
+        """Ask about two pictures with names of the client."""
+        first, second = self._rng.sample(list(self._numbers), 2)
+        name = self._name()
+        await self._ask(first, "uuid", "load", name)
+        await self._ask(second, "uuid", "load", name if self._new_bytes_count else self._name())
+        if not self._new_bytes_count:
+            await self._ask(first, "uuid", "load", name)
+
+    async def check(self) -> None:
+        """Nothing."""
+
+    async def _ask(self, number: str, role: str, when: QuestionTime, uuid: str = "") -> QuestionRow:
+        mark = self._rng.getrandbits(24) if role == "neighbour" else 0
+        asked = replace(question(TEXT, number), images=(draw_number(number, mark=mark),), uuid=uuid)
+        return await self._asker.ask(asked, Purpose("images", number, when, 0, role))
+
+    def _name(self) -> str:
+        return f"{self._prefix}-{next(self._names)}"

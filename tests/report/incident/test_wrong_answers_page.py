@@ -1,0 +1,38 @@
+"""incident.md of a failure whose evidence is not from a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.analysis.wrong_answer import WrongAnswer
+from loadchaos.report.incident.page import IncidentView, page
+
+WRONG = WrongAnswer(
+    "wrong_answer", "probes copy, question 7", 5, "keyed", "right when asked again; token 1, margin 4.48",
+    expected="bako dumi", got="bako remi", prompt="Repeat these words: bako dumi",
+    facts={"idle answer": "bako dumi", "counters that moved": "preemptions +2"},
+)  # fmt: skip
+
+
+def incident(**more: Any) -> dict[str, Any]:
+    evidence = {"source": "keyed", "line": None, "text": "question 7: right when asked again"}
+    return {"id": "wrong_answer", "kind": "request", "opened_at_s": 1.0, "evidence": evidence, **more}
+
+
+def test_page_of_a_wrong_answer_marks_the_first_difference() -> None:
+    text = page(incident(wrong_answers=[WRONG.to_json()]), IncidentView(["question 7: right when asked again"]))
+    assert "## Server log" not in text
+    assert "## Evidence" not in text, "Wrong answers has all of it"
+    for part in (
+        "prompt: `Repeat these words: bako dumi`", "expected: `bako dumi`", "got: `bako remi`",
+        "first difference: character 5: expected `dumi`, got `remi`", "margin 4.48", "idle answer: `bako dumi`",
+        "counters that moved: `preemptions +2`",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_page_names_a_log_only_where_the_evidence_is_from_one() -> None:
+    view = IncidentView(["ttft grew by 40 %"])
+    assert "## Evidence\n\n```text\nttft grew" in page(incident(), view)
+    logged = {"source": "server.log", "line": 7, "text": "x"}
+    assert "## Server log" in page(incident() | {"evidence": logged}, view)
