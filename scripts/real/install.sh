@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the real servers of tests/real; none needs a GPU.   usage: install.sh [vllm-0.32.0] [vllm-0.22.1] [lmdeploy-0.18.0]
-# Needs Python 3.11. Installs to $LOADCHAOS_REAL (~/.cache/loadchaos): 2 GB, 8 GB and 2 GB. Skips what exists.
+# Install the real servers of tests/real; none needs a GPU.   usage: install.sh [vllm-0.32.0] [vllm-0.22.1] [lmdeploy-0.18.0] [lmdeploy-0.6.5]
+# Needs Python 3.11. Installs to $LOADCHAOS_REAL (~/.cache/loadchaos): 2 GB, 8 GB, 2 GB and 2 GB. Skips what exists.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) root=${LOADCHAOS_REAL:-$HOME/.cache/loadchaos}
 [[ $# == 0 ]] && set -- vllm-0.32.0 lmdeploy-0.18.0
@@ -9,7 +9,7 @@ for what in "$@"; do
   if [[ -d $root/$what ]]; then echo "$what is already in $root"; continue; fi
   case $what in
     vllm-*) "$here/install_vllm.sh" "${what#vllm-}" "$root/$what" ;;
-    lmdeploy-0.18.0) "$here/install_lmdeploy.sh" "$root/$what" ;;
+    lmdeploy-*) "$here/install_lmdeploy.sh" "$root/$what" "${what#lmdeploy-}" ;;
     *) echo "install.sh: unknown server $what" >&2; exit 2 ;;
   esac
 done

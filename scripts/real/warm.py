@@ -58,9 +58,10 @@ def attend(connection, listener):
     except SystemExit:
         os.killpg(pid, signal.SIGKILL)
         raise
-    if ended not in ready:  # the client hung up
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+    if ended not in ready:  # the client hung up, perhaps before the fork leads its group
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(ended)
     with contextlib.suppress(OSError):

@@ -14,13 +14,14 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.minimise import repro
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import LEAST_P, STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
 from loadchaos.runner.minimise.validate import ScriptRuns, run_script
-from loadchaos.runner.replay.one_try import TryPlan, run_try
-from loadchaos.runner.replay.servers import ServerPool
+from loadchaos.runner.replay.one_try import TryPlan, TryResult, run_try
+from loadchaos.runner.replay.servers import ServerChoice, ServerPool
 
 _KEPT_TRIES = 20
 _USELESS_AGAIN = 2
@@ -98,36 +99,50 @@ class MinimiseSession:
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
         server = candidate.server(self._plan.server)
-        if self._ready_s is not None:
-            least_s = max(_LEAST_READY_S, _SLOWER * self._ready_s)
-            server = replace(server, ready_within_s=min(server.ready_within_s, least_s))
-        begin_s, started = time.monotonic(), self._pool.started
-        try:
-            held = await self._pool.healthy_server(server)
-        except TargetError as e:
-            if candidate.flags == self._whole.flags:
-                raise
-            self._print(f"a server without these flags does not start: {str(e)[:160]}")
-            return None
-        if self._ready_s is None and self._pool.started != started:
-            self._ready_s = time.monotonic() - begin_s
+        known = candidate.flags == self._whole.flags
+        server = replace(server, ready_within_s=patience(server.ready_within_s, self._ready_s, known_flags=known))
+        why = ""
         for _ in range(1 + _USELESS_AGAIN):
-            if held.runs and held.alive:
-                await held.reset_caches(self._dialect)
-            plan = replace(self._plan, server=server, rounds=candidate.rounds, name="minimise")
-            result = await run_try(candidate.trace, plan, self._try_folder(), held)
-            self._learn(Path(result.folder))
-            if result.died:
+            try:
+                held = await self._started(server)
+            except TargetError as e:
+                if known:
+                    raise
+                self._print(f"a server without these flags does not start: {str(e)[:160]}")
+                return None
+            try:
+                result = await self._try(candidate, server, held)
+            except TargetError as e:  # its first requests failed, before those of the candidate
+                why = str(e)
                 await self._pool.stop()
-            if result.why == "it was interrupted":
-                raise KeyboardInterrupt
+                continue
             if result.reproduced is not None:
                 if result.reproduced:
                     self._best = candidate
                 return result.reproduced
-            held = await self._pool.healthy_server(server)
-        self._print(f"a candidate cannot be tried: {result.why}")
+            why = result.why
+        self._print(f"a candidate cannot be tried: {why[:160]}")
         return None
+
+    async def _started(self, server: ServerChoice) -> HeldServer:
+        """Healthy server with empty caches."""
+        begin_s, started = time.monotonic(), self._pool.started
+        held = await self._pool.healthy_server(server)
+        if self._ready_s is None and self._pool.started != started:
+            self._ready_s = time.monotonic() - begin_s
+        if held.runs and held.alive:
+            await held.reset_caches(self._dialect)
+        return held
+
+    async def _try(self, candidate: Reduction, server: ServerChoice, held: HeldServer) -> TryResult:
+        plan = replace(self._plan, server=server, rounds=candidate.rounds, name="minimise")
+        result = await run_try(candidate.trace, plan, self._try_folder(), held)
+        self._learn(Path(result.folder))
+        if result.died:
+            await self._pool.stop()
+        if result.why == "it was interrupted":
+            raise KeyboardInterrupt
+        return result
 
     def _try_folder(self) -> Path:
         """Folder of the next try; old ones are removed."""
@@ -156,6 +171,16 @@ class MinimiseSession:
             f"({decision.successes} of {decision.tries}); smallest: {_plural(best.requests, 'request')}, "
             f"{_plural(len(best.flags), 'flag')}; {_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
         )
+
+
+def patience(limit_s: float, first_s: float | None, *, known_flags: bool) -> float:
+    """Limit for the start of a server whose first start took `first_s`.
+
+    Flags that may be impossible get a shorter one. Flags that have worked keep theirs: a slow start ends the minimisation.
+    """
+    if first_s is None or known_flags:
+        return limit_s
+    return min(limit_s, max(_LEAST_READY_S, _SLOWER * first_s))
 
 
 def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.load import registry
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
@@ -126,9 +126,7 @@ def _refuse_useless(result: Result) -> None:
     """
     if result.exit_code == exit_codes.TARGET_ERROR or result.exit_code == exit_codes.USER_ERROR:
         reason = result.error or "the server cannot be tested: look at its log"
-        error = LoadchaosError(reason)
-        error.exit_code = result.exit_code
-        raise error
+        raise TargetError(reason) if result.exit_code == exit_codes.TARGET_ERROR else LoadchaosError(reason)
 
 
 def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bool) -> TryResult:

@@ -17,7 +17,7 @@ from loadchaos.runner.minimise.ddmin import ddmin
 from loadchaos.runner.minimise.decider import STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import Minimised, minimise
 from loadchaos.runner.minimise.reductions import flags, single_requests, windows
-from loadchaos.runner.minimise.session import more_rounds
+from loadchaos.runner.minimise.session import more_rounds, patience
 from loadchaos.runner.minimise.validate import ScriptRuns
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
@@ -125,6 +125,13 @@ def test_minimiser_raises_a_rare_failure_by_repetition() -> None:
 )
 def test_script_that_reproduces_rarely_gets_more_rounds(rounds: int, reproduced: int, runs: int, expected: int) -> None:
     assert more_rounds(rounds, ScriptRuns(reproduced, runs)) == expected
+
+
+def test_slow_start_with_flags_that_have_worked_is_waited_for() -> None:
+    assert patience(1200.0, None, known_flags=False) == 1200.0
+    assert patience(1200.0, 25.0, known_flags=False) == 75.0
+    assert patience(1200.0, 2.0, known_flags=False) == 30.0
+    assert patience(1200.0, 25.0, known_flags=True) == 1200.0
 
 
 def test_minimiser_gives_up_on_a_failure_that_does_not_come() -> None:

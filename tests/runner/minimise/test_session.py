@@ -1,0 +1,94 @@
+"""Tries of a minimisation on servers that start late, die early or cannot be tested."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadchaos.core.errors import TargetError
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.runner.minimise import session
+from loadchaos.runner.minimise.candidate import Reduction
+from loadchaos.runner.minimise.session import MinimiseSession
+from loadchaos.runner.options import Options
+from loadchaos.runner.replay.expected import ExpectedFailure
+from loadchaos.runner.replay.one_try import TryPlan, TryResult
+from loadchaos.runner.replay.servers import ServerChoice
+from loadchaos.server.process.launcher import CommandLine
+
+REPRODUCED = TryResult(True, "x", False, 1, 0.1, "folder", True, died=True)
+
+
+class Pool:
+    """Counts starts; `refuse` says which commands do not start."""
+
+    def __init__(self, refuse: Callable[[ServerChoice], bool] = lambda _: False) -> None:
+        self.started, self._refuse, self._held = 0, refuse, False
+
+    async def healthy_server(self, choice: ServerChoice) -> Any:
+        if self._refuse(choice):
+            raise TargetError("it exited with code 1")
+        self.started += not self._held
+        self._held = True
+        return SimpleNamespace(runs=0, alive=True)
+
+    async def stop(self) -> None:
+        self._held = False
+
+
+def minimiser(tmp_path: Path, pool: Pool) -> tuple[MinimiseSession, Reduction, list[str]]:
+    trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
+    launch = CommandLine(("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
+    plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
+    lines: list[str] = []
+    found = MinimiseSession(trace, plan, tmp_path, 60.0, lines.append)
+    found._pool = pool  # type: ignore[assignment]
+    return found, found._whole, lines
+
+
+def results(monkeypatch: pytest.MonkeyPatch, *given: TryResult | Exception) -> None:
+    left = list(given)
+
+    async def run_try(*_: object) -> TryResult:
+        now = left.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+    monkeypatch.setattr(session, "run_try", run_try)
+
+
+def test_try_whose_server_cannot_be_tested_is_made_again_on_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool()
+    found, whole, _ = minimiser(tmp_path, pool)
+    results(monkeypatch, TargetError("its first request failed: ReadError"), REPRODUCED)
+    assert asyncio.run(found._attempt(whole)) is True
+    assert pool.started == 2
+
+
+def test_flags_with_which_every_first_request_fails_cannot_be_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, whole, lines = minimiser(tmp_path, Pool())
+    results(monkeypatch, *[TargetError("the server died before the load")] * 3)
+    fewer = Reduction(whole.trace, whole.command, whole.flags[:1])
+    assert asyncio.run(found._attempt(fewer)) is None
+    assert lines == ["a candidate cannot be tried: the server died before the load"]
+
+
+def test_flags_without_which_a_server_does_not_start_are_kept(tmp_path: Path) -> None:
+    pool = Pool(lambda choice: choice.launch is not None and "--b" not in choice.launch.argv)
+    found, whole, lines = minimiser(tmp_path, pool)
+    fewer = Reduction(whole.trace, whole.command, whole.flags[:1])
+    assert asyncio.run(found._attempt(fewer)) is None
+    assert "does not start" in lines[0]
+    pool._refuse = lambda _: True
+    with pytest.raises(TargetError):  # flags that have worked: something else is wrong
+        asyncio.run(found._attempt(whole))
