@@ -19,7 +19,7 @@ import orjson
 
 from loadchaos.runner.record.frames import FrameKind, frame
 from loadchaos.runner.record.shape import known_path
-from loadchaos.runner.record.tap import TappedExchange
+from loadchaos.runner.record.tap import TappedExchange, end_row, secret_words
 
 MAX_BODY_BYTES = 32 << 20
 """Maximum size of a recorded body; of a larger one only the length is recorded."""
@@ -115,7 +115,7 @@ class RecordingChannel(asyncio.Protocol):
             return
         row: dict[str, Any] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}
         if self._setup["bodies"]:
-            row["secrets"] = _words(exchange.secrets)
+            row["secrets"] = secret_words(exchange.secrets)
         self._open[exchange.id] = exchange
         self._send(FrameKind.BEGIN, exchange.id, orjson.dumps(row))
 
@@ -140,7 +140,7 @@ class RecordingChannel(asyncio.Protocol):
         if exchange.recorded:
             self._open.pop(exchange.id, None)
             self._known.pop(exchange.id, None)
-            self._send(FrameKind.END, exchange.id, orjson.dumps(_end_row(exchange)))
+            self._send(FrameKind.END, exchange.id, orjson.dumps(end_row(exchange)))
         self.on_end(exchange)
 
     def progress(self) -> None:
@@ -166,18 +166,3 @@ class RecordingChannel(asyncio.Protocol):
             transport.write(frame(FrameKind.GAP, 0, orjson.dumps(row)))
             self._lost = 0
         transport.write(frame(kind, number, data))
-
-
-def _words(values: list[bytes]) -> list[str]:
-    """Values to hide: headers with credentials, and their words."""
-    texts = [value.decode("latin-1") for value in values]
-    return [*texts, *(word for text in texts for word in text.split())]
-
-
-def _end_row(exchange: TappedExchange) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "at_ns": exchange.last_ns or time.monotonic_ns(), "outcome": exchange.outcome, "status": exchange.status,
-        "first_ns": exchange.first_ns, "tokens": exchange.tokens, "bytes": exchange.got_bytes,
-        "gap_ns": exchange.gap_ns, "finish": exchange.finish(), "usage": exchange.usage(),
-    }  # fmt: skip
-    return {k: v for k, v in row.items() if v}

@@ -9,7 +9,7 @@ import resource
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,19 +152,21 @@ class RecordingSession:
         self.channel.freeze(reason)
 
     def _on_notice(self, notice: dict[str, Any]) -> None:
-        what = notice["what"]
-        if what == "frozen":
-            self._tell(f"kept {notice['path']} ({notice['reason']}); loadchaos replay sends its requests again")
-        elif what == "not_frozen":
-            self._tell(f"not kept ({notice['reason']}): {notice['why']}")
-        elif what == "stopped":
-            self._tell(f"recording stopped: {notice['why']}; the proxy continues, and tries to record every 5 s")
-        elif what == "resumed":
-            self._tell(f"recording again; {notice['rows']:,} rows are lost")
-        else:
-            self._tell(
-                f"the recording process ended with code {notice['code']}; the proxy continues and starts it again"
-            )
+        self._tell(describe_notice(notice, "proxy"))
+
+
+def describe_notice(notice: Mapping[str, Any], what: str) -> str:
+    """Describe a message of the writer; `what` continues in any case."""
+    kind = notice["what"]
+    if kind == "frozen":
+        return f"kept {notice['path']} ({notice['reason']}); loadchaos replay sends its requests again"
+    if kind == "not_frozen":
+        return f"not kept ({notice['reason']}): {notice['why']}"
+    if kind == "stopped":
+        return f"recording stopped: {notice['why']}; the {what} continues, and tries to record every 5 s"
+    if kind == "resumed":
+        return f"recording again; {notice['rows']:,} rows are lost"
+    return f"the recording process ended with code {notice['code']}; the {what} continues and starts it again"
 
 
 async def is_dead(upstream: Upstream) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 import httptools
 
@@ -157,6 +157,22 @@ def outcome_of(exchange: TappedExchange) -> Outcome:
     if exchange.sse and re.search(rb'(^|\n)(event: error|data: ?\{"error")', text):
         return "stream_error"
     return "ok"
+
+
+def secret_words(values: list[bytes]) -> list[str]:
+    """Values to hide: headers with credentials, and their words."""
+    texts = [value.decode("latin-1") for value in values]
+    return [*texts, *(word for text in texts for word in text.split())]
+
+
+def end_row(exchange: TappedExchange) -> dict[str, Any]:
+    """Make the row of the end of an exchange."""
+    row: dict[str, Any] = {
+        "at_ns": exchange.last_ns or time.monotonic_ns(), "outcome": exchange.outcome, "status": exchange.status,
+        "first_ns": exchange.first_ns, "tokens": exchange.tokens, "bytes": exchange.got_bytes,
+        "gap_ns": exchange.gap_ns, "finish": exchange.finish(), "usage": exchange.usage(),
+    }  # fmt: skip
+    return {k: v for k, v in row.items() if v}
 
 
 class _RequestReader:

@@ -1,14 +1,23 @@
-"""Inject faults into a vLLM engine, armed by environment and trigger file.
+"""Inject faults into a vLLM engine, and record its requests.
 
-vLLM calls `register` in each of its processes. To add a fault, add a mode to `sabotage.MODES` and a method to
-`FaultInjector`.
+vLLM calls `register` in each of its processes; faults are armed by environment and trigger file. To add a fault, add a
+mode to `sabotage.MODES` and a method to `FaultInjector`. `--middleware loadchaos_vllm.Recorder` loads `recorder.Recorder`.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
-__all__ = ["register"]
+__all__ = ["Recorder", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Recorder":
+        from loadchaos_vllm.recorder import Recorder
+
+        return Recorder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register() -> None:
