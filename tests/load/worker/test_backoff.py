@@ -1,0 +1,35 @@
+"""Pauses of a user: doubled after each error in a row, and from the first one again after a good answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from loadchaos.load.worker.backoff import DEAD_SERVER_PAUSE_S, pause_s
+
+
+def pauses_s(*outcomes: str, took_s: float = 0.0) -> list[float]:
+    plan: Any = SimpleNamespace(
+        backoff_s=lambda before: min(2.0, 0.1 * 2.0**before), server_is_gone=lambda reply: reply.outcome == "refused"
+    )
+    wire: Any = SimpleNamespace(request=SimpleNamespace(expect=frozenset({"ok"})))
+    slot: Any = SimpleNamespace(errors_in_row=0)
+    replies: list[Any] = [SimpleNamespace(outcome=outcome) for outcome in outcomes]
+    return [pause_s(plan, wire, reply, took_s, slot) for reply in replies]
+
+
+def test_pause_doubles_after_each_error_in_a_row() -> None:
+    assert pauses_s(*["http_error"] * 6) == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+
+
+def test_pause_begins_again_after_an_expected_answer_or_our_own_abort() -> None:
+    for good in ("ok", "aborted"):
+        assert pauses_s("http_error", "http_error", good, "http_error") == [0.1, 0.2, 0.0, 0.1]
+
+
+def test_pause_counts_from_the_begin_of_the_request() -> None:
+    assert pauses_s("http_error", took_s=0.5)[0] < 0
+
+
+def test_pause_at_a_dead_server_has_a_minimum() -> None:
+    assert pauses_s("refused", "refused")[0] == DEAD_SERVER_PAUSE_S
