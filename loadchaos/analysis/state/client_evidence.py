@@ -144,6 +144,10 @@ class ClientEvidence:
         causes = ", ".join(f"{label}: {count}" for label, count in self._labels.most_common(3))
         return first, f"every request fails for {(newest - first) / S:.1f} s ({causes})"
 
+    def failed_since(self, ns: int) -> bool:
+        """True if requests failed after `ns` and none was answered since."""
+        return self._failed is not None and self._failed[1] > ns
+
     def stall_limit_ns(self, now_ns: int) -> int:
         """Longest silence that is no hang, from the server's own gaps."""
         prefill_ns = self._prefill_ns(now_ns)

@@ -355,7 +355,9 @@ class StateMachine:
             return "restarting", self._processes.engine_seen_ns, ["engine core is running again"]
         if self._engine_was_gone:
             return None  # LMDeploy says /health 200 without its engine: before 0.14 for ever, now until it looks
-        if reached - down >= _BACK_SURE_NS and network.health_ok_ns is not None and network.health_ok_ns > down:
+        if reached - down < _BACK_SURE_NS or network.health_ok_ns is None or network.health_ok_ns <= down:
+            return None
+        if self._answers() and not self._client.failed_since(down):
             return "restarting", reached, [f"{network.page} returned 200 for 10 s"]
         return None
 

@@ -115,6 +115,21 @@ def test_outage_needs_every_request_to_fail(gateway: Any) -> None:
     assert path(gateway) == ["healthy"]
 
 
+def test_dead_server_is_not_back_because_its_gateway_is_healthy(gateway: Any) -> None:
+    gateway.serve(5)
+    gateway.add("end", outcome="http_error", status=500, error="EngineCore encountered an issue.", expect=["ok"])
+    fail(gateway, 15).idle(30)
+    assert path(gateway)[-1] == "dead"
+    assert path(gateway.serve(5))[-1] == "healthy"
+
+
+def test_dead_server_is_not_back_while_every_request_fails(world: Any) -> None:
+    world.serve(5)
+    world.add("end", outcome="http_error", status=500, error="EngineCore encountered an issue.", expect=["ok"])
+    fail(world, 15, status=503)
+    assert path(world, known_server=True)[-1] == "dead"
+
+
 def test_outage_is_none_while_a_request_of_before_waits(gateway: Any) -> None:
     gateway.serve(5, in_flight=6).stall(1)
     assert not {"unreachable"} & set(path(fail(gateway, 5, pending=True, outcome="reset", status=None)))
