@@ -15,6 +15,8 @@ from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.expectation_names import NAMES
 from loadchaos.core.latency_names import all_names
+from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.payloads import PAYLOADS
 
 FOLDER = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -59,11 +61,21 @@ def _expectations() -> str:
     return _table(("name", "meaning"), rows)
 
 
+def _endpoints() -> str:
+    rows = []
+    for name, endpoint in ENDPOINTS.items():
+        lacking = ", ".join(f"`{option}`" for option in sorted(endpoint.lacks)) or "none"
+        payloads = " ".join(f"`{payload}`" for payload in PAYLOADS if payload in endpoint.payloads)
+        rows.append((f"`{name}`", f"`{endpoint.path}`", payloads, lacking, "yes" if endpoint.streams else "no"))
+    return _table(("endpoint", "path", "payloads", "options that it lacks", "streams"), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "attack kinds": _attack_kinds,
     "network faults": _network_faults,
     "failures without a line": _failures_without_a_line,
     "expectations": _expectations,
+    "endpoints": _endpoints,
 }
 
 

@@ -29,8 +29,8 @@ def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...]
 
     run = RunFolder(folder)
     given = _given(ctx)
-    if "overrides" in given or "users" in given:
-        raise OptionError("--resume continues the same plan: leave out --set and --users, which change it")
+    if {"overrides", "users", "endpoint"} & set(given):
+        raise OptionError("--resume continues the same plan: leave out --set, --users and --endpoint, which change it")
     params = {**_recorded_options(ctx.command, run), **given}
     for param in ctx.command.params:
         if hidden(params.get(str(param.name))):
@@ -39,7 +39,7 @@ def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...]
     if "profile" not in given and hidden(run.profile.read_text("utf-8")):
         raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
     options = {k: v for k, v in params.items() if k not in ("profile", "overrides")}
-    return profile, (), {**options, "users": None, "dry_run": bool(given.get("dry_run"))}
+    return profile, (), {**options, "users": None, "endpoint": None, "dry_run": bool(given.get("dry_run"))}
 
 
 def _given(ctx: click.Context) -> dict[str, Any]:

@@ -86,6 +86,11 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Number of users in every phase that has users.",
 )
+@click.option(
+    "--endpoint",
+    metavar="NAME",
+    help="Send all traffic to this endpoint: chat, completions, responses, messages and others (docs/traffic.md).",
+)
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
 @click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
 @click.option(
@@ -148,8 +153,12 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         profile, overrides, options = called_again(ctx, folder)
     elif profile is None:
         raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
-    users = options["users"]
-    loaded = profile_of(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
+    users, endpoint = options["users"], options["endpoint"]
+    changes = [*overrides, *([f"load.*.users={users}"] if users else [])]
+    loaded = profile_of(profile, changes)
+    if endpoint:
+        changes += [f"traffic.{number}.endpoint={endpoint}" for number in range(len(loaded.traffic))]
+        loaded = profile_of(profile, changes)
     if options["launch"]:
         loaded, options["target"] = _with_launch(loaded, options["launch"], options["target"]), None
     if folder is not None:

@@ -100,6 +100,7 @@ class Facts:
         video_tokens: prompt tokens of one video by its kind.
         capacity_tokens: tokens that the whole KV cache holds.
         max_model_len: longest sequence of one request, in tokens.
+        endpoints: tokens that an endpoint other than chat adds to each request and to each text; None: unknown.
         media_fault: what the server did wrong when it was sent an image or a video; empty: nothing.
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
         own_pages: pages beside the API were answered, so that its /health is the server's and not a gateway's.
@@ -121,6 +122,7 @@ class Facts:
     image_tokens: Mapping[str, int] = field(default_factory=dict)
     videos: bool | None = None
     video_tokens: Mapping[str, int] = field(default_factory=dict)
+    endpoints: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
     media_fault: str = ""
     text: TextFacts | None = None
     speculative_decoding: bool | None = None
@@ -166,6 +168,7 @@ class Step:
         behaviour: kind of client behaviour; `behaviour_options` are its options.
         ordinal: number of the step within its traffic and phase, from 0. With `run_seed` a step can name what an
             earlier one sent, such as an image that is sent again.
+        endpoint: name of the endpoint that it is sent to (load/endpoints).
     """
 
     index: int
@@ -182,6 +185,7 @@ class Step:
     expect: Sequence[Outcome] = ("ok",)
     ordinal: int = 0
     run_seed: int = 0
+    endpoint: str = "chat"
 
 
 @slotted_dataclass(frozen=True)
@@ -201,6 +205,7 @@ class Request:
         exact: tokens that the answer must have; None: any number up to `max_tokens`.
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
         most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
+        endpoint: name of its endpoint (load/endpoints), which decides how its answer is read.
     """
 
     step: Step
@@ -223,6 +228,7 @@ class Request:
     owner: int | None = None
     contract: Any = None
     answers: int | None = None
+    endpoint: str = "chat"
 
 
 @slotted_dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Names that a profile may use.
 
-Payloads, behaviours, attacks, defects, dialects.
+Payloads, endpoints, behaviours, attacks, defects, dialects.
 """
 
 from __future__ import annotations
 
 from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
-from loadchaos.profile.profile import Registry
+from loadchaos.profile.profile import EndpointSpec, Registry
 
 
 def traffic_registry() -> Registry:
@@ -18,6 +19,7 @@ def traffic_registry() -> Registry:
     return Registry(
         payloads={name: payload.Options for name, payload in PAYLOADS.items()},
         behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
+        endpoints={name: EndpointSpec(e.payloads, e.lacks, e.streams, e.generates) for name, e in ENDPOINTS.items()},
     )
 
 
@@ -36,4 +38,5 @@ def full_registry() -> Registry:
         attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
         defects={name: frozenset(names) for name, names in defects.items()},
         dialects=frozenset(DIALECTS),
+        endpoints=traffic.endpoints,
     )

@@ -80,7 +80,10 @@ def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterato
     yield f"  {traffic.name}: {part:.0%} of the requests{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
         yield f"    {'prompt:' if i == 0 else '       '} {_payload(name, options)}"
-    yield f"    output: {_output(traffic)}{_lengths(profile)}{'' if traffic.stream else ', not streamed'}"
+    if traffic.endpoint != "chat":
+        yield f"    endpoint: {traffic.endpoint}"
+    if traffic.generates:
+        yield f"    output: {_output(traffic)}{_lengths(profile)}{'' if traffic.streams else ', not streamed'}"
     if traffic.behaviours:
         yield f"    clients: {', '.join(f'{b.share * 100:g}% {b.name}' for b in traffic.behaviours)}"
     if tuple(traffic.expect) != ("ok",):

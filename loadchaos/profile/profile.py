@@ -46,6 +46,23 @@ Mechanism = Literal[
 
 
 @dataclass(frozen=True)
+class EndpointSpec:
+    """What an endpoint can carry.
+
+    Args:
+        payloads: names of payloads.
+        lacks: options of these payloads that it cannot carry, such as `sampling.n`.
+        streams: it can stream its answers.
+        generates: its answers have a length that a request asks for.
+    """
+
+    payloads: frozenset[str]
+    lacks: frozenset[str] = frozenset()
+    streams: bool = True
+    generates: bool = True
+
+
+@dataclass(frozen=True)
 class Registry:
     """Names that a profile may use.
 
@@ -55,6 +72,7 @@ class Registry:
         attacks: names of admin operations by dialect; None if they are not checked.
         defects: names of the simulator's defects by dialect; None if they are not checked.
         dialects: names of dialects; empty if they are not checked.
+        endpoints: what each endpoint can carry; empty if it is not checked.
     """
 
     payloads: Mapping[str, type[BaseModel]]
@@ -62,6 +80,7 @@ class Registry:
     attacks: Mapping[str, frozenset[str]] | None = None
     defects: Mapping[str, frozenset[str]] | None = None
     dialects: frozenset[str] = field(default_factory=frozenset)
+    endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -303,6 +322,9 @@ def _add_options(traffic: Traffic, registry: Registry) -> None:
     """Add the validated options of payloads and behaviours."""
     for name, raw in traffic.payload.items():
         traffic._options[name] = registry.payloads[name].model_validate(raw)
+    if traffic.endpoint in registry.endpoints:
+        spec = registry.endpoints[traffic.endpoint]
+        traffic._endpoint_streams, traffic._generates = spec.streams, spec.generates
     for name, raw in traffic.behaviour.items():
         options = {k: v for k, v in raw.items() if k != "share"}
         part = BehaviourShare(name, share(raw.get("share", 1.0)), registry.behaviours[name].model_validate(options))

@@ -112,7 +112,8 @@ class _StepFactory:
         # Read once: properties and attributes of a pydantic model are slow.
         self._plain = traffic.plain_options
         self._name = traffic.name
-        self._stream = traffic.stream
+        self._stream = traffic.streams
+        self._endpoint = traffic.endpoint
         self._expect = traffic.expect
 
     def step(self, index: int, round_: int, due_s: float | None, seed: int, ordinal: int) -> Step:
@@ -138,6 +139,7 @@ class _StepFactory:
             self._expect,
             ordinal,
             self._run_seed,
+            self._endpoint,
         )
 
 

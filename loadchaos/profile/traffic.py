@@ -67,12 +67,17 @@ class Traffic(ProfilePart):
     payload: dict[str, dict[str, Any]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(128, 128))
     behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(_behaviours)] = Field(default={})
+    endpoint: str = Field(
+        default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"
+    )
     stream: bool = True
     expect: Annotated[tuple[Outcome, ...], BeforeValidator(_one_or_more)] = ("ok",)
 
     _options: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
     _behaviour_shares: list[BehaviourShare] = PrivateAttr(default_factory=list)
     _plain: BaseModel | None = PrivateAttr(default=None)
+    _endpoint_streams: bool = PrivateAttr(default=True)
+    _generates: bool = PrivateAttr(default=True)
 
     @property
     def payload_options(self) -> Mapping[str, BaseModel]:
@@ -83,6 +88,16 @@ class Traffic(ProfilePart):
     def behaviours(self) -> list[BehaviourShare]:
         """Behaviours other than `plain` and their shares."""
         return self._behaviour_shares
+
+    @property
+    def streams(self) -> bool:
+        """True if answers are streamed; some endpoints cannot."""
+        return self.stream and self._endpoint_streams
+
+    @property
+    def generates(self) -> bool:
+        """True if the endpoint's answers have a length that is asked for."""
+        return self._generates
 
     @property
     def plain_options(self) -> BaseModel | None:

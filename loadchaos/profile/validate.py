@@ -12,7 +12,7 @@ from loadchaos.core.units import share
 from loadchaos.profile.source import Mistake, from_pydantic, near
 
 if TYPE_CHECKING:
-    from loadchaos.profile.profile import Registry
+    from loadchaos.profile.profile import EndpointSpec, Registry
 
 
 def mistakes(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
@@ -56,10 +56,54 @@ def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake
             except ValueError as e:
                 yield Mistake((*loc, "share"), str(e))
             yield from _options("behaviour", registry.behaviours, loc, name, options)
-            if entry.get("stream") is False and _needs_stream(registry.behaviours.get(name), options):
-                yield Mistake(loc, "aborts within a stream, but stream is false: abort after a time (after: 200ms)")
+            if not _streams(entry, registry) and _needs_stream(registry.behaviours.get(name), options):
+                why = "stream is false" if entry.get("stream") is False else "the endpoint does not stream"
+                yield Mistake(loc, f"aborts within a stream, but {why}: abort after a time (after: 200ms)")
         if shares > 1 + 1e-9:
             yield Mistake(("traffic", i, "behaviour"), f"the shares add up to more than 100% (got {shares * 100:g}%)")
+
+
+def _endpoints(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
+    """Check that each endpoint can carry its payload and options."""
+    for i, entry in _entries(data, "traffic"):
+        name = entry.get("endpoint", "chat")
+        if not registry.endpoints or not isinstance(name, str):
+            continue
+        spec = registry.endpoints.get(name)
+        if spec is None:
+            known = list(registry.endpoints)
+            hint = near(name, known) or f"; {', '.join(known)} were expected"
+            yield Mistake(("traffic", i, "endpoint"), f"unknown endpoint {name!r}{hint}")
+            continue
+        payload = entry.get("payload")
+        for other, raw in payload.items() if isinstance(payload, Mapping) else ():
+            loc = ("traffic", i, "payload", other)
+            if other in registry.payloads and other not in spec.payloads:
+                carrying = [n for n, e in registry.endpoints.items() if other in e.payloads]
+                text = (
+                    f"the endpoint {name} cannot carry {other}: it takes {', '.join(sorted(spec.payloads))}; "
+                    f"{other} goes with endpoint: {' or '.join(carrying)}"
+                )
+                yield Mistake(loc, text, of_key=True)
+            for option in raw if isinstance(raw, Mapping) else ():
+                if f"{other}.{option}" in spec.lacks:
+                    carrying = [n for n, e in registry.endpoints.items() if _carries(e, other, option)]
+                    text = f"the endpoint {name} has no such option; it goes with endpoint: {' or '.join(carrying)}"
+                    yield Mistake((*loc, option), text, of_key=True)
+        if entry.get("stream") is True and not spec.streams:
+            yield Mistake(("traffic", i, "stream"), f"the endpoint {name} does not stream: leave this out")
+        if "output" in entry and not spec.generates:
+            text = f"the endpoint {name} generates no text, so that output has no effect: leave it out"
+            yield Mistake(("traffic", i, "output"), text, of_key=True)
+
+
+def _carries(spec: EndpointSpec, payload: str, option: str) -> bool:
+    return payload in spec.payloads and f"{payload}.{option}" not in spec.lacks
+
+
+def _streams(entry: Mapping[str, Any], registry: Registry) -> bool:
+    spec = registry.endpoints.get(str(entry.get("endpoint", "chat")))
+    return entry.get("stream") is not False and (spec is None or spec.streams)
 
 
 def _needs_stream(model: type[BaseModel] | None, options: object) -> bool:
@@ -181,5 +225,5 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
-    _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces, _recordings,
+    _payloads, _endpoints, _behaviours, _weights, _dialects, _attacks, _expectations, _traces, _recordings,
 )  # fmt: skip

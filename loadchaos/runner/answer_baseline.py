@@ -15,6 +15,7 @@ import httpx
 from loadchaos.core.ledger.rows import BaselineRow, Emit
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load import payloads
+from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire import answer_checks
 from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.load.wire.outcome import OutcomeRules
@@ -44,6 +45,7 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
     number = next(n for n, phase in enumerate(profile.load) if phase.replay is None)
     for step in islice(of_phase(profile, seed ^ _OTHER_SEED, number), _MOST_STEPS):
         plain = "ok" in step.expect and step.behaviour == "plain" and set(step.payload) <= _PAYLOADS
+        plain = plain and ENDPOINTS[step.endpoint].generates
         if plain and sent.get(step.traffic, 0) < _EACH and sum(sent.values()) < _MOST:
             sent[step.traffic] = sent.get(step.traffic, 0) + 1
             yield payloads.build(step, facts)
@@ -61,16 +63,17 @@ async def learn(http: httpx.AsyncClient, url: str, profile: Profile, facts: Fact
 
 
 async def _ask(http: httpx.AsyncClient, url: str, request: Request, step: Step, rules: OutcomeRules) -> BaselineRow:
+    endpoint = ENDPOINTS[request.endpoint]
     answer: Completion | None = None
     outcome = "http_error"
-    headers = {"content-type": "application/json"}
+    headers = {**endpoint.headers, "content-type": endpoint.content_type}
     try:
         async with http.stream(
             "POST", url + request.path, content=request.body, headers=headers, timeout=_REQUEST_S
         ) as response:
             if response.status_code == 200:
                 declared = response.headers.get("content-type", "").startswith("text/event-stream")
-                answer = Completion(rules, asked_stream=request.stream, declared_stream=declared)
+                answer = endpoint.answer(rules, asked_stream=request.stream, declared_stream=declared)
                 async for piece in response.aiter_bytes():
                     answer.feed(time.monotonic_ns(), piece)
                 answer.close(time.monotonic_ns(), complete=True)

@@ -63,7 +63,9 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
     tried: set[str] = set()
     for number, traffic in _active_traffic(profile):
         options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
-        kind = f"{traffic.stream} {sorted((name, o.model_dump_json()) for name, o in options.items())}"
+        kind = (
+            f"{traffic.endpoint} {traffic.streams} {sorted((name, o.model_dump_json()) for name, o in options.items())}"
+        )
         if not options or kind in tried or "rejected" in traffic.expect:
             continue
         tried.add(kind)
@@ -97,8 +99,9 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
         payload=options,
         behaviour="plain",
         behaviour_options=None,
-        output=Output(max=min(longest, _SHORT) if traffic.stream else longest),
-        stream=traffic.stream,
+        output=Output(max=min(longest, _SHORT) if traffic.streams else longest),
+        stream=traffic.streams,
+        endpoint=traffic.endpoint,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loadchaos.core.model import Facts
 from loadchaos.profile.profile import Profile
-from loadchaos.runner import compatibility
+from loadchaos.runner import compatibility, endpoint_check
 from loadchaos.server.discovery import calibrate, chat_tokens, max_length, preflight
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
@@ -25,6 +25,7 @@ def calibration_request(
         model=model,
         api_key_env=api_key_env,
         tokenizer=tokenizer,
+        chat=endpoint_check.uses_chat_template(profile),
     )
 
 
@@ -46,6 +47,7 @@ async def discover(
     if all("recorded" in traffic.payload for traffic in profile.traffic):
         return facts, []  # nothing of it is fitted to the server, so no length has to be known
     facts = await calibrate.calibrate(client, facts, request)
+    facts = await endpoint_check.require_endpoints(client, profile, facts)
     if profile.searches_context_limit() and max_length.prompt_limit_unknown(facts):
         facts = await max_length.longest_prompt(client, facts)
     turns, scripts = profile.text_needs()

@@ -1,29 +1,36 @@
-"""Endpoints of the OpenAI API that requests are sent to; one file each.
+"""Endpoints that requests are sent to; one file each.
 
-A file has `path` (of a dialect) and `body` (of a draft); copy chat.py to add one, and enter it in `ENDPOINTS`.
-payloads/build.py looks endpoints up here. Answers are read in wire/completion.py.
+A file makes an `Endpoint` (base.py): path, body, the payloads that a body can hold, the reader of its answers, headers. To
+add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `Completion` (wire/completion.py) or of
+`TypedEvents` (wire/typed_events.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints import chat
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.endpoints import chat, completions, messages, responses
+from loadchaos.load.endpoints.base import Endpoint
+from loadchaos.server.dialects import DIALECTS
+
+__all__ = ["DEFAULT", "ENDPOINTS", "Endpoint", "endpoint_of_path", "path_at"]
 
 DEFAULT = "chat"
+ENDPOINTS: Mapping[str, Endpoint] = {
+    DEFAULT: chat.ENDPOINT,
+    "completions": completions.ENDPOINT,
+    "responses": responses.ENDPOINT,
+    "messages": messages.ENDPOINT,
+}
 
 
-class EndpointModule(Protocol):
-    """Contents of an endpoint's file."""
-
-    def path(self, dialect_name: str) -> str:
-        """Return the path of the endpoint at this dialect."""
-
-    def body(self, draft: Draft, step: Step, facts: Facts) -> bytes:
-        """Return the JSON body."""
+def path_at(name: str, dialect_name: str) -> str:
+    """Return the path of an endpoint at a dialect."""
+    dialect = DIALECTS.get(dialect_name)
+    own = dialect.endpoint_paths.get(name) if dialect is not None else None
+    return own or ENDPOINTS[name].path
 
 
-ENDPOINTS: Mapping[str, EndpointModule] = {DEFAULT: chat}
+def endpoint_of_path(path: str) -> str:
+    """Return the endpoint of a path, for a recorded request; chat if unknown."""
+    return next((name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path)), DEFAULT)

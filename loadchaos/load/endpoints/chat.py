@@ -7,17 +7,12 @@ import functools
 import orjson
 
 from loadchaos.core.model import Facts, Step
+from loadchaos.load.endpoints.base import Endpoint
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.server.dialects import DIALECTS
 
 
-def path(dialect_name: str) -> str:
-    """Return the path of the endpoint at this dialect."""
-    dialect = DIALECTS.get(dialect_name)
-    return dialect.chat_path if dialect else "/v1/chat/completions"
-
-
-def body(draft: Draft, step: Step, facts: Facts) -> bytes:
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
     """Join the body's bytes.
 
     Images are base64 already and skip the JSON library.
@@ -60,3 +55,21 @@ def _options(count: int, exact: bool, stream: bool, dialect: str, seed: int) -> 
         for name, value in DIALECTS[dialect].exact_output.items():
             options[name] = count if value == "tokens" else True
     return options
+
+
+def tail_options(draft: Draft, step: Step, facts: Facts) -> dict[str, object]:
+    """Return length, sampling and stream options, for endpoints like this one."""
+    exact = draft.output.exact is not None
+    return _options(output_tokens(draft.output), exact, step.stream, facts.dialect, step.seed & 0x7FFFFFFF)
+
+
+ENDPOINT = Endpoint(
+    path="/v1/chat/completions",
+    body=_body,
+    payloads=frozenset(
+        {
+            "text", "images", "video", "hostile_images", "conversation", "near_limit", "sampling", "structured", "tools",
+            "requests", "recorded",
+        }
+    ),
+)  # fmt: skip

@@ -35,6 +35,7 @@ def wrong_parts(answer: Completion) -> list[WrongPart]:
         found.append({"id": "second_done", "text": "a second [DONE] follows the first"})
     if answer.disorder:
         found.append({"id": "stream_out_of_order", "text": answer.disorder[0]})
+    found += answer.contradictions
     contradiction = _usage_contradiction(answer)
     if contradiction:
         found.append({"id": "usage_contradicts", "text": contradiction})

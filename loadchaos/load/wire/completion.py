@@ -1,7 +1,8 @@
 """Read a chat or text completion, streamed or whole: tokens, times, usage.
 
-Bytes are stamped by the receiver. Nearly every event of a stream repeats the one before it with another text: such
-events are recognised by their first and last bytes (event_template.py) and never parsed. Sans-I/O.
+Answers of other endpoints are subclasses (load/endpoints). Bytes are stamped by the receiver. Nearly every event of a
+stream repeats the one before it with another text: such events are recognised by their first and last bytes
+(event_template.py) and never parsed. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.histogram import bucket
+from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.event_template import EventTemplate, json_string
 from loadchaos.load.wire.outcome import (
@@ -36,7 +38,7 @@ _MIN_COUNTED_TOKENS = 8
 """Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
 
 
-class _WrongShapeError(Exception):
+class WrongShapeError(Exception):
     """A JSON value of the wrong type inside the answer; the text says which."""
 
 
@@ -45,8 +47,16 @@ class Completion:
 
     `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can decide the outcome, in byte order.
     `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the packet that completed the event.
-    `chunks` counts those with content. `fault`: why the rest is not read, as the body is too long.
+    `chunks` counts those with content. `contradictions`: wrong parts that a subclass found. `fault`: why the rest is not
+    read, as the body is too long.
     """
+
+    FINISH = "a finish_reason"
+    """Name of the mark that ends a choice, in error texts."""
+    DONE = "[DONE]"
+    """Name of the mark that ends a stream."""
+    ALWAYS_DONE = False
+    """Streams of this protocol end with DONE on every server."""
 
     __slots__ = (
         "_between_events",
@@ -65,6 +75,7 @@ class Completion:
         "answer_id",
         "asked_stream",
         "chunks",
+        "contradictions",
         "disorder",
         "done_seen",
         "fault",
@@ -116,6 +127,7 @@ class Completion:
         self._calls: dict[tuple[int, int], list[str]] = {}
         self._number: int | None = None
         self.disorder: list[str] = []
+        self.contradictions: list[WrongPart] = []
         self.id_changes = 0
         self.logprob_entries: int | None = None
         self.second_done = False
@@ -310,7 +322,7 @@ class Completion:
             return
         try:
             self._read_chunk(at_ns, data)
-        except _WrongShapeError as e:
+        except WrongShapeError as e:
             self.outcome_events.append(
                 OutcomeEvent("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}")
             )
@@ -337,23 +349,23 @@ class Completion:
     def _on_error(self, error: ErrorObject) -> None:
         after_token = self.has_text or self.done_seen
         outcome = error_event_outcome(error, after_token=after_token, rules=self.rules)
-        self._spoil(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
+        self.spoil(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
 
     def _after_done(self, data: object) -> None:
         """Read an event after [DONE]: usage may come late, text may not."""
         known_id, usage = self.answer_id, self.usage
         try:
             choices = self._read_choices(data)
-        except _WrongShapeError:
+        except WrongShapeError:
             return  # the answer is complete: this is no part of it
         if usage is not None:
             self.usage = usage
         if not any(_has_token(choice.get("delta") or choice) for choice in choices):
             return
         other = isinstance(data, dict) and data.get("id") not in {None, known_id}
-        self._spoil(OutcomeEvent("wrong_output", TEXT_OF_OTHER_AFTER_DONE if other else TEXT_AFTER_DONE))
+        self.spoil(OutcomeEvent("wrong_output", TEXT_OF_OTHER_AFTER_DONE if other else TEXT_AFTER_DONE))
 
-    def _spoil(self, event: OutcomeEvent) -> None:
+    def spoil(self, event: OutcomeEvent) -> None:
         """Add an outcome event; one that follows [DONE] takes the place of `ok`."""
         if self.done_seen:
             self.outcome_events = [e for e in self.outcome_events if e.outcome != "ok"]
@@ -369,7 +381,7 @@ class Completion:
             if delta is None:
                 text = choice.get("text")
                 if text is not None and not isinstance(text, str):
-                    raise _WrongShapeError("text is not a string")
+                    raise WrongShapeError("text is not a string")
                 if text:
                     self._text.append(text)
                     token = answer = True
@@ -377,7 +389,7 @@ class Completion:
                 got_token, got_answer = self._read_message(delta)
                 token, answer = token or got_token, answer or got_answer
             else:
-                raise _WrongShapeError("delta is not an object")
+                raise WrongShapeError("delta is not an object")
             if finished and _has_token(delta if isinstance(delta, dict) else choice):
                 self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
             self._read_extras(index, choice, delta)
@@ -387,17 +399,17 @@ class Completion:
 
     def _read_choices(self, data: object) -> list[dict[str, Any]]:
         if not isinstance(data, dict):
-            raise _WrongShapeError("the value is not an object")
+            raise WrongShapeError("the value is not an object")
         choices = data.get("choices")
         usage = data.get("usage")
         if usage is not None:
             if not isinstance(usage, dict):
-                raise _WrongShapeError("usage is not an object")
+                raise WrongShapeError("usage is not an object")
             self.usage = usage
         if choices is None and usage is not None:
             return []
         if not isinstance(choices, list) or not all(isinstance(c, dict) for c in choices):
-            raise _WrongShapeError("choices is not a list of objects")
+            raise WrongShapeError("choices is not a list of objects")
         known_id = data.get("id")
         if self.answer_id is None and isinstance(known_id, str):
             self.answer_id = known_id
@@ -477,13 +489,13 @@ class Completion:
             if text is None or text == "":
                 continue
             if not isinstance(text, str):
-                raise _WrongShapeError(f"{key} is not a string")
+                raise WrongShapeError(f"{key} is not a string")
             self._text.append(text)
             token = True
             answer = answer or key in {"content", "refusal"}
         calls = delta.get("tool_calls")
         if calls is not None and not isinstance(calls, list):
-            raise _WrongShapeError("tool_calls is not a list")
+            raise WrongShapeError("tool_calls is not a list")
         if calls or delta.get("function_call"):
             token = answer = self.has_calls = True
         return token, answer
@@ -494,7 +506,7 @@ class Completion:
             self.finish.setdefault(index, None)
             return
         if not isinstance(reason, str):
-            raise _WrongShapeError("finish_reason is not a string")
+            raise WrongShapeError("finish_reason is not a string")
         self.finish[index] = reason
         self._template = EventTemplate()  # a token that follows is read in full, as it is a fault
         if "error" in reason:
@@ -541,12 +553,13 @@ class Completion:
                 OutcomeEvent("protocol_error", "a stream was requested, but one JSON value arrived")
             )
         try:
-            self._read_json_choices(self._read_choices(data))
-        except _WrongShapeError as e:
+            self._read_whole(data)
+        except WrongShapeError as e:
             self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
-    def _read_json_choices(self, choices: list[dict[str, Any]]) -> None:
-        for choice in choices:
+    def _read_whole(self, data: object) -> None:
+        """Read the JSON value of an answer that is not streamed."""
+        for choice in self._read_choices(data):
             message = choice.get("message")
             if isinstance(message, dict):
                 token, answer = self._read_message(message)
@@ -554,7 +567,7 @@ class Completion:
                 token = answer = bool(choice["text"])
                 self._text.append(choice["text"])
             else:
-                raise _WrongShapeError("a choice without message or text")
+                raise WrongShapeError("a choice without message or text")
             self.has_text = self.has_text or token
             self.has_answer = self.has_answer or answer
             self._read_extras(_index(choice), choice, message)
@@ -569,9 +582,9 @@ def final_event(answer: Completion) -> OutcomeEvent:
     if not answer.finished:
         if answer.is_empty() and not answer.done_seen:
             return OutcomeEvent("truncated", "the answer ended without a byte of content")
-        return OutcomeEvent("truncated", "the answer ended without a finish_reason")
-    if answer.is_stream and rules.sends_done and not answer.done_seen:
-        return OutcomeEvent("truncated", "the stream ended without its [DONE]")
+        return OutcomeEvent("truncated", f"the answer ended without {answer.FINISH}")
+    if answer.is_stream and (rules.sends_done or answer.ALWAYS_DONE) and not answer.done_seen:
+        return OutcomeEvent("truncated", f"the stream ended without its {answer.DONE}")
     if not answer.has_text and not answer.completion_tokens and not rules.allow_empty:
         return OutcomeEvent("empty", "finished without a token")
     if rules.foreign_nonce is not None:
@@ -591,5 +604,5 @@ def _has_token(message: Any) -> bool:
 def _index(choice: dict[str, Any]) -> int:
     index = choice.get("index", 0)
     if not isinstance(index, int):
-        raise _WrongShapeError("a choice's index is not a number")
+        raise WrongShapeError("a choice's index is not a number")
     return index

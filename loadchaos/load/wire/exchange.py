@@ -374,7 +374,8 @@ class Exchange:
         body = parser.feed(data)
         if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
             declared = parser.headers.get("content-type", "").startswith("text/event-stream")
-            self.answer = Completion(self.wire.rules, asked_stream=self.wire.request.stream, declared_stream=declared)
+            wire = self.wire
+            self.answer = wire.reader(wire.rules, asked_stream=wire.request.stream, declared_stream=declared)
         if body:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns

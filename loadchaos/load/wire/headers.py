@@ -32,12 +32,12 @@ def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: 
     return found
 
 
-def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
+def request_head(path: str, host: str, headers: Mapping[str, str], content_type: str = "application/json") -> bytes:
     """Build the head of a POST up to its Content-Length.
 
     `content_length` makes what follows. Raises ValueError for a header that would break out of its line.
     """
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}"]
     for name, value in headers.items():
         if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
             raise ValueError(f"header {name!r} cannot be sent")

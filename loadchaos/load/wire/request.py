@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from loadchaos.core.model import Request
 from loadchaos.core.slotted import slotted_dataclass
+from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.profile.client_limits import ClientLimits
 
@@ -49,7 +50,7 @@ class WireRequest:
     """A request ready to be sent: its head, id, answer rules and timeouts.
 
     It exists from just before the due time until the answer is read. `fresh` asks for a connection that no other
-    request uses.
+    request uses. `reader` reads its answer.
     """
 
     request: Request
@@ -58,3 +59,4 @@ class WireRequest:
     limits: WireTimeouts = field(default_factory=WireTimeouts)
     fresh: bool = False
     request_id: str = ""
+    reader: type[Completion] = Completion

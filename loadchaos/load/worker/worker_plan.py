@@ -16,6 +16,7 @@ from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
+from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
 from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
@@ -158,13 +159,14 @@ class WorkerPlan:
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._id_prefix}-{step.index}"
         head = b"%sX-Request-Id: %s\r\n%s" % (
-            self._head(request.path),
+            self._head(request.path, request.endpoint),
             request_id.encode(),
             content_length(request.body),
         )
         check = self._secrets.checker(request.owner)
         rules = self._rules.for_request(check, request.contract, request.answers)
-        return WireRequest(request, head, rules, self.limits, BEHAVIOURS[step.behaviour].FRESH, request_id)
+        fresh, reader = BEHAVIOURS[step.behaviour].FRESH, ENDPOINTS[request.endpoint].answer
+        return WireRequest(request, head, rules, self.limits, fresh, request_id, reader)
 
     def pipelined(self, first: WireRequest) -> list[WireRequest]:
         """Copy a request, under ids of their own, for the rest of its pipeline."""
@@ -172,14 +174,16 @@ class WorkerPlan:
         step = request.step
         count = PIPELINING[step.behaviour].follower_count(step.behaviour_options, step.seed)
         ids = [f"{first.request_id}.{n}" for n in range(1, count + 1)]
-        begin, end = self._head(request.path), content_length(request.body)
+        begin, end = self._head(request.path, request.endpoint), content_length(request.body)
         return [replace(first, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (begin, i.encode(), end)) for i in ids]
 
-    def _head(self, path: str) -> bytes:
+    def _head(self, path: str, endpoint_name: str) -> bytes:
         """Return the head that all requests of a path share."""
         head = self._heads.get(path)
         if head is None:
-            head = request_head(self.target.path(path), self.target.host_header, self._headers)
+            endpoint = ENDPOINTS[endpoint_name]
+            headers = {**endpoint.headers, **self._headers}
+            head = request_head(self.target.path(path), self.target.host_header, headers, endpoint.content_type)
             self._heads[path] = head
         return head
 

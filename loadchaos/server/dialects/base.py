@@ -165,7 +165,8 @@ class Dialect:
     """Statuses of /health that mean healthy."""
     health_knows_death: bool = True
     """False where /health is a constant."""
-    chat_path: str = "/v1/chat/completions"
+    endpoint_paths: Mapping[str, str] = field(default_factory=dict)
+    """Paths of endpoints (load/endpoints) that differ from the usual ones."""
     metrics_path: str | None = "/metrics"
     metrics: Sequence[MetricName] = ()
     metrics_refresh_s: float = 0.0

@@ -21,6 +21,7 @@ _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
 _CUT = ("RemoteProtocolError", "ReadError", "WriteError")
+_JSON = {"content-type": "application/json"}
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
 
@@ -138,7 +139,9 @@ class DiscoveryClient:
             self.absent[path] = answer
         return answer
 
-    async def _send(self, method: str, url: str, body: Any, limit_s: float) -> DiscoveryResponse:
+    async def _send(
+        self, method: str, url: str, body: Any, limit_s: float, headers: Mapping[str, str] | None = None
+    ) -> DiscoveryResponse:
         left_s = self.began_s + _TOTAL_LIMIT_S - time.monotonic()
         if left_s <= 0:
             raise TargetError(
@@ -147,7 +150,8 @@ class DiscoveryClient:
             )
         limit_s = min(limit_s, left_s)
         try:
-            response = await bounded_http.request(self.http, method, url, json=body, limit_s=limit_s)
+            sent: dict[str, Any] = {"json": body} if headers is None else {"content": body, "headers": dict(headers)}
+            response = await bounded_http.request(self.http, method, url, limit_s=limit_s, **sent)
         except bounded_http.IncompleteError as e:
             self.incomplete += 1
             if self.incomplete >= _MOST_INCOMPLETE:
@@ -173,9 +177,12 @@ class DiscoveryClient:
 
     async def post(self, path: str, body: Any) -> DiscoveryResponse:
         """Send a request that runs the model; it counts as a generation."""
+        return await self.post_bytes(path, json.dumps(body).encode(), _JSON)
+
+    async def post_bytes(self, path: str, body: bytes, headers: Mapping[str, str]) -> DiscoveryResponse:
+        """Send a body that is made already, as `post` does."""
         self.generations += 1
-        self.reads -= 1  # `ask` counts it as a read
-        answer = await self.ask("POST", path, body, limit_s=_FIRST_GENERATION_LIMIT_S)
+        answer = await self._send("POST", self.base_url + path, body, _FIRST_GENERATION_LIMIT_S, headers)
         if answer.status == 0 or answer.status >= 500:
             self.failures += 1
             self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]
@@ -193,6 +200,7 @@ class CalibrationRequest:
         dialect: A dialect's name, or "auto".
         quick: No load follows: measure 3 words instead of 60, with at most 3 generations.
         tokenizer: The user's local tokenizer.
+        chat: The traffic uses the chat template; if not, a server without chat is measured, too.
     """
 
     image_sizes: Sequence[tuple[int, int]] = ()
@@ -203,3 +211,4 @@ class CalibrationRequest:
     api_key_env: str | None = None
     quick: bool = False
     tokenizer: LocalTokenizer | None = None
+    chat: bool = True

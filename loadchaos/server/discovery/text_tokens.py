@@ -43,7 +43,11 @@ async def measure_text(client: DiscoveryClient, facts: Facts, request: Calibrati
     The user's local tokenizer comes first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not
     used. `Facts.text` is None if nothing can be measured. `quick` measures a few words only.
     """
-    if request.tokenizer is not None:
+    if not request.chat:
+        facts = await _without_chat(client, facts, request)
+        if facts.text is not None:
+            return facts
+    elif request.tokenizer is not None:
         facts = await _by_folder(client, facts, request.tokenizer)
         if facts.text is not None:
             return facts
@@ -59,6 +63,23 @@ async def measure_text(client: DiscoveryClient, facts: Facts, request: Calibrati
 
 def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Facts:
     return replace(facts, text=text, sources={**facts.sources, "text": why if text is None else text.source})
+
+
+async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
+    """Measure words only: the traffic has no chat, and the server may have none.
+
+    What an endpoint adds to them is measured there (runner/endpoint_check.py).
+    """
+    folder = request.tokenizer
+    counters = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
+    for counter in counters:
+        words, unit = await _costs(counter, _WORDS)
+        if unit is None:
+            continue
+        text, expected = sample(words, unit, seed=1)
+        if await counter.plain(text) == expected:
+            return _with(facts, TextFacts(0, tuple(words), unit, counter.source))
+    return facts
 
 
 async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFacts | None:

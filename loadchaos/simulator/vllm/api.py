@@ -27,12 +27,16 @@ from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, release
-from loadchaos.simulator.vllm import errors, render, requests
+from loadchaos.simulator.vllm import errors, render, requests, translate
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 from loadchaos.simulator.vllm.requests import CheckedRequest
 from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
+from loadchaos.simulator.vllm.typed_streams import GENERATIONS
+
+_RESPONSES_SINCE, _MESSAGES_SINCE = (0, 10, 0), (0, 11, 1)
+_MOST_RESPONSES = 10_000
 
 _MOST_SEEN = 4096
 
@@ -66,6 +70,7 @@ class VllmApi:
         self._admin = Admin(self)
         self._random = random.Random()
         self._generations: dict[str, VllmGeneration] = {}
+        self._kept_responses: dict[str, list[dict[str, Any]]] = {}
         self._admitting = asyncio.Event()
         self._admitting.set()
         self._all_answered = asyncio.Event()
@@ -155,6 +160,10 @@ class VllmApi:
         }
         if self.release >= render.SINCE:
             table |= {("POST", path): partial(self._render, chat=chat) for path, chat in render.PATHS.items()}
+        if self.release >= _RESPONSES_SINCE:
+            table["POST", "/v1/responses"] = self._responses
+        if self.release >= _MESSAGES_SINCE:
+            table["POST", "/v1/messages"] = self._messages
         if self.options.server.dev_mode:
             table |= self._admin.routes()
         return table
@@ -243,8 +252,28 @@ class VllmApi:
     def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
         return self._generate(exchange, chat=False)
 
-    def _generate(self, exchange: HttpExchange, chat: bool) -> Awaitable[None] | None:
+    def _responses(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = requests.parse_body(exchange)
+        response_id = str(data.get("request_id") or f"resp_{uuid.uuid4().hex[:16]}")
+        chat = translate.responses_to_chat(data, self._kept_responses.get)
+        return self._generate_from(exchange, chat, chat=True, shown_id=response_id)
+
+    def _messages(self, exchange: HttpExchange) -> Awaitable[None] | None:
+        data = translate.messages_to_chat(requests.parse_body(exchange))
+        return self._generate_from(exchange, data, chat=True)
+
+    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
+        """Keep the messages of a response for a later one."""
+        if len(self._kept_responses) >= _MOST_RESPONSES:
+            self._kept_responses.pop(next(iter(self._kept_responses)))
+        self._kept_responses[response_id] = messages
+
+    def _generate(self, exchange: HttpExchange, chat: bool) -> Awaitable[None] | None:
+        return self._generate_from(exchange, requests.parse_body(exchange), chat=chat)
+
+    def _generate_from(
+        self, exchange: HttpExchange, data: dict[str, Any], *, chat: bool, shown_id: str = ""
+    ) -> Awaitable[None] | None:
         if chat and "messages" not in data:
             requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
         requests.check_model(data, self.model)
@@ -253,8 +282,9 @@ class VllmApi:
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
         guided = guided_answer(data, zlib.crc32(exchange.body))
-        shown_id = new_id(chat, exchange.headers.get("x-request-id"))
-        checked = CheckedRequest(prompt, sampling, chat, shown_id, guided=guided)
+        shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
+        messages = tuple(data["messages"]) if exchange.path == "/v1/responses" else ()
+        checked = CheckedRequest(prompt, sampling, chat, shown_id, guided=guided, messages=messages)
         if prompt.sources or not self._admitting.is_set():
             return self._submit_later(exchange, checked)
         self._submit(exchange, checked, ())
@@ -303,7 +333,7 @@ class VllmApi:
         engine_id = checked.request_id
         while engine_id in self._generations or f"0_{engine_id}" in self._generations:
             engine_id += "-1"  # two clients may send the same X-Request-Id; both are served
-        generation = VllmGeneration(
+        generation = GENERATIONS.get(exchange.path, VllmGeneration)(
             self, exchange, checked, engine_id, seeds_for(checked, lambda: self._random.getrandbits(31))
         )
         if self._full():

@@ -11,6 +11,7 @@ from loadchaos.simulator.http.server import HttpExchange
 
 Release = tuple[int, int, int]
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
@@ -68,7 +69,10 @@ def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None
 
     Up to 0.10 a dead engine was a 500 without a body.
     """
-    if refusal.message == ENGINE_DEAD and release < (0, 11, 0):
+    if exchange.path.startswith("/v1/messages"):
+        error = {"type": refusal.kind, "message": refusal.message}
+        exchange.send(refusal.status, orjson.dumps({"type": "error", "error": error}))
+    elif refusal.message == ENGINE_DEAD and release < (0, 11, 0):
         exchange.send(500, b"", None)
     else:
         exchange.send(refusal.status, body(refusal, release))

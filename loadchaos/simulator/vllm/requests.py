@@ -70,6 +70,7 @@ class CheckedRequest:
     ids: tuple[int, ...] = ()
     images: tuple[tuple[int, DecodedImage], ...] = field(default=())
     guided: Guided | None = None
+    messages: tuple[dict[str, Any], ...] = ()
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:
@@ -297,27 +298,24 @@ def _check_count(what: str, sources: Sequence[MediaSource], options: Options) ->
         raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 
-_PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
-
-
 def _bad_image(part: Mapping[str, Any], image: Any) -> str:
     head = "1 validation error for ChatCompletionContentPartImageParam\nimage_url\n"
     if "image_url" not in part:
-        return f"{head}  Field required [type=missing, input_value={part!r}, input_type=dict]\n{_PYDANTIC}missing"
+        return f"{head}  Field required [type=missing, input_value={part!r}, input_type=dict]\n{errors.PYDANTIC}missing"
     shown = repr(image)
     if len(shown) > 50:
         shown = f"{shown[:26]}...{shown[-21:]}"
     kind = type(image).__name__
     return (
         f"{head}  Input should be a valid dictionary [type=dict_type, input_value={shown}, input_type={kind}]\n"
-        f"{_PYDANTIC}dict_type"
+        f"{errors.PYDANTIC}dict_type"
     )
 
 
 def _bad_part(part: Any) -> str:
     return (
         "8 validation errors for ValidatorIterator\n0.ChatCompletionContentPartTextParam.text\n"
-        f"  Field required [type=missing, input_value={part!r}, input_type={type(part).__name__}]\n{_PYDANTIC}missing"
+        f"  Field required [type=missing, input_value={part!r}, input_type={type(part).__name__}]\n{errors.PYDANTIC}missing"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -37,6 +37,9 @@ class VllmContext(Protocol):
 
     def seen_image(self, mm_hash: str) -> DecodedImage | None:
         """Return the image that the engine has under a hash."""
+
+    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
+        """Keep the messages of a response for a later one."""
 
 
 class Choice:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
 from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.sockets import Origin, Slot
+from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept
@@ -38,9 +42,11 @@ def ask(
     behaviour: str = "plain",
     options: Any = None,
     keep: bool = False,
+    reader: type[Completion] = Completion,
 ) -> Reply:
     slot = slot or Slot(Origin(url))
-    what = wire_request(slot.target, stream=stream, rules=judged_by or rules(), limits=limits, options=options)
+    judged_by = judged_by or rules()
+    what = wire_request(slot.target, stream=stream, rules=judged_by, limits=limits, options=options, reader=reader)
     try:
         with swept(Exchange(what, slot, Progress())) as call:
             return BEHAVIOURS[behaviour].act(call)
@@ -244,6 +250,16 @@ text in the record. `make conformance` writes this page, and a test keeps it cur
 """
 
 
+ENDPOINTS_HEAD = """
+## By endpoint
+
+The same on the other [endpoints](traffic.md#endpoints), in the events and bodies of each
+(`tests/load/wire/endpoint_shapes.py`). Rows that begin with *whole* are not streamed. What HTTP and TCP do is in the first
+table. A dash: the endpoint has no such thing.
+
+"""
+
+
 def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") -> Reply:
     """Send one request to a mode.
 
@@ -282,7 +298,31 @@ def render() -> str:
             streamed, whole = (f"`{replies[k].outcome}`" if k in replies else "-" for k in (True, False))
             reply = next(iter(replies.values()))
             lines.append(f"| {words(mode)} | {streamed} | {whole} | {reply.status or '-'} | {_error_cell(reply)} |")
-    return HEAD + "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n" + endpoint_section()
+
+
+def endpoint_section() -> str:
+    """The second table: a row for each behaviour, a column for each endpoint."""
+    lines = [f"| what the server does | {' | '.join(SHAPES)} |", f"| --- |{' --- |' * len(SHAPES)}"]
+    with running() as server:
+        for behaviour in BEHAVIOURS_OF_ENDPOINTS:
+            cells = [f"`{r.outcome}`" if (r := ask_endpoint(server, name, behaviour)) else "-" for name in SHAPES]
+            lines.append(f"| {words(behaviour)} | {' | '.join(cells)} |")
+    return ENDPOINTS_HEAD + "\n".join(lines) + "\n"
+
+
+def ask_endpoint(server: Misbehaving, name: str, behaviour: str) -> Reply | None:
+    """Ask an endpoint that behaves so; None where it cannot."""
+    answer = SHAPES[name].behave(behaviour)
+    if answer is None:
+        return None
+    mode = f"{name}-{behaviour}"
+    server.modes[mode] = answer
+    limits = SHORT if behaviour.endswith("silence") else WireTimeouts()
+    streams = SHAPES[name].streams and not behaviour.startswith("whole")
+    contract = next((c for begin, c in CONTRACTS.items() if begin in behaviour), None)
+    judged_by = replace(rules_of(behaviour), contract=contract, answers=None)
+    return ask(server.url(mode), stream=streams, judged_by=judged_by, limits=limits, reader=ENDPOINTS[name].answer)
 
 
 def _error_cell(reply: Reply) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from loadchaos.core.model import Output, Request, Step
+from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.headers import content_length, request_head
 from loadchaos.load.wire.outcome import OutcomeRules
@@ -26,12 +27,13 @@ def wire_request(
     seed: int = 0,
     fresh: bool = False,
     request_id: str = "",
+    reader: type[Completion] = Completion,
 ) -> WireRequest:
     """A request with this body for a server at `origin`."""
     step = Step(0, 0, 0, None, "test", seed, {}, behaviour, options, Output(), stream)
     head = request_head(origin.path(path), origin.host_header, headers or {}) + content_length(body)
     request = Request(step, path, body, stream, None)
-    return WireRequest(request, head, rules or OutcomeRules(), limits or WireTimeouts(), fresh, request_id)
+    return WireRequest(request, head, rules or OutcomeRules(), limits or WireTimeouts(), fresh, request_id, reader)
 
 
 def exchange(slot: Slot, **options: Any) -> Exchange:

@@ -1,0 +1,57 @@
+"""Endpoint of an inference server: path, body, the reader of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.completion import Completion
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint of an inference server.
+
+    Attributes:
+        path: its path at a server without a dialect.
+        body: makes the body of a request.
+        payloads: names of the payloads that a body can hold.
+        answer: reads an answer.
+        streams: it can stream its answers.
+        generates: its answers are text of a length that a request asks for.
+        exact_fields: fields that ask for an exact length here, of those that the dialect has; None: all of them.
+        content_type: type of the body.
+        headers: more headers of a request.
+        lacks: options of these payloads that a body cannot hold, such as `sampling.n`.
+    """
+
+    path: str
+    body: Callable[[Draft, Step, Facts], bytes]
+    payloads: frozenset[str]
+    answer: type[Completion] = Completion
+    streams: bool = True
+    generates: bool = True
+    exact_fields: frozenset[str] | None = None
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    lacks: frozenset[str] = frozenset()
+
+    def can_ask_exact(self, fields: Mapping[str, str]) -> bool:
+        """Tell if a body can ask for an exact length, by fields of a dialect."""
+        return bool(fields) and (self.exact_fields is None or bool(self.exact_fields & fields.keys()))
+
+
+def content_parts(draft: Draft) -> list[dict[str, Any]]:
+    """Parse the content parts of chat, which another endpoint writes anew."""
+    joined = b"".join(draft.parts).removesuffix(b",")
+    return list(orjson.loads(b"[%s]" % joined)) if joined else []
+
+
+def earlier_messages(draft: Draft) -> list[dict[str, Any]]:
+    """Parse the earlier messages of a conversation."""
+    return [orjson.loads(message.removesuffix(b",")) for message in draft.history]

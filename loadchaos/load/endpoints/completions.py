@@ -1,0 +1,29 @@
+"""The text completion endpoint: /v1/completions.
+
+A prompt is sent as it is, without a chat template.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.endpoints.base import Endpoint
+from loadchaos.load.endpoints.chat import tail_options
+from loadchaos.load.payloads.base import Draft
+
+
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
+    options = tail_options(draft, step, facts)
+    extra = dict(draft.extra)
+    if extra.pop("logprobs", None):
+        extra["logprobs"] = extra.pop("top_logprobs")  # here it is the number of candidates
+    return orjson.dumps({"model": draft.model or facts.model, "prompt": draft.text, **options, **extra})
+
+
+ENDPOINT = Endpoint(
+    path="/v1/completions",
+    body=_body,
+    payloads=frozenset({"text", "near_limit", "structured", "sampling"}),
+    lacks=frozenset({"sampling.thinking", "sampling.reasoning_effort"}),
+)

@@ -1,0 +1,169 @@
+"""Anthropic's endpoint: /v1/messages.
+
+Its usage counts cached tokens apart from the others; here they are added up, as in chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.endpoints.base import Endpoint, content_parts, earlier_messages
+from loadchaos.load.payloads.base import Draft, output_tokens
+from loadchaos.load.wire.completion import WrongShapeError
+from loadchaos.load.wire.outcome import ErrorObject, OutcomeEvent
+from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
+
+_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+_KEPT = ("temperature", "top_p", "chat_template_kwargs")
+_OWN_FAULTS = ("internal_error", "api_error", "InternalServerError")
+"""Types of errors that are never a refusal of the request, whatever their text is."""
+
+
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
+    content: object = draft.text
+    if parts := content_parts(draft):
+        content = [*map(_image, parts), {"type": "text", "text": draft.text}]
+    body: dict[str, object] = {
+        "model": draft.model or facts.model,
+        "messages": [*earlier_messages(draft), {"role": "user", "content": content}],
+        "max_tokens": output_tokens(draft.output),
+        "temperature": 0,
+    }
+    if step.stream:
+        body["stream"] = True
+    return orjson.dumps({**body, **_translated(draft.extra)})
+
+
+def _image(part: Mapping[str, Any]) -> dict[str, object]:
+    head, _, data = part["image_url"]["url"].partition(";base64,")
+    return {"type": "image", "source": {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}}
+
+
+def _translated(extra: Mapping[str, Any]) -> dict[str, object]:
+    """Rename the fields of chat that have another name here."""
+    found: dict[str, object] = {name: extra[name] for name in _KEPT if name in extra}
+    form = extra.get("response_format")
+    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+        found["output_config"] = {"format": {"type": "json_schema", "schema": form["json_schema"]["schema"]}}
+    for tool in extra.get("tools") or ():
+        own = tool["function"]
+        entry = {"name": own["name"], "description": own["description"], "input_schema": own["parameters"]}
+        found.setdefault("tools", []).append(entry)  # type: ignore[attr-defined]  # a list that was put there here
+    choice = extra.get("tool_choice")
+    if isinstance(choice, Mapping):
+        found["tool_choice"] = {"type": "tool", "name": choice["function"]["name"]}
+    elif choice is not None:
+        found["tool_choice"] = {"type": _CHOICES[str(choice)]}
+    return found
+
+
+class MessagesAnswer(TypedEvents):
+    """An answer of /v1/messages."""
+
+    __slots__ = ()
+
+    FINISH = "a stop_reason"
+    DONE = "message_stop"
+
+    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+        """Read one event. Unknown ones are extensions, such as ping."""
+        if kind == "message_start":
+            message = object_of(data, "message")
+            self.keep_id(message)
+            self._read_usage(message.get("usage"))
+        elif kind == "content_block_start":
+            block = object_of(data, "content_block")
+            if block.get("type") == "tool_use":
+                self.add_call(at_ns, _number(data), str(block.get("name")), "")
+            elif text := block.get("text"):
+                self.add_text(at_ns, text, answer=True)
+        elif kind == "content_block_delta":
+            self._delta(at_ns, data, object_of(data, "delta"))
+        elif kind == "message_delta":
+            self._read_usage(data.get("usage"))
+            self._read_stop_reason(object_of(data, "delta"))
+        elif kind == "message_stop":
+            self.end_stream()
+
+    def _delta(self, at_ns: int, data: dict[str, Any], delta: dict[str, Any]) -> None:
+        kind = delta.get("type")
+        if kind == "text_delta":
+            self.add_text(at_ns, delta.get("text"), answer=True)
+        elif kind == "thinking_delta":
+            self.add_text(at_ns, delta.get("thinking"), answer=False)
+        elif kind == "input_json_delta":
+            if not isinstance(delta.get("partial_json"), str):
+                raise WrongShapeError("partial_json is not a string")
+            self.add_call(at_ns, _number(data), "", delta["partial_json"])
+
+    def _read_whole(self, data: object) -> None:
+        if not isinstance(data, dict):
+            raise WrongShapeError("the value is not an object")
+        self.keep_id(data)
+        self._read_usage(data.get("usage"))
+        for block in list_of(data, "content"):
+            kind = block.get("type")
+            if kind == "tool_use":
+                self.whole_call(block.get("name"), orjson.dumps(block.get("input")).decode())
+            elif kind in {"text", "thinking"}:
+                self.whole_text(block.get(kind), answer=kind == "text")
+        self._read_stop_reason(data)
+
+    def _read_stop_reason(self, holder: Mapping[str, Any]) -> None:
+        reason = holder.get("stop_reason")
+        if reason is None:
+            self.finish.setdefault(0, None)
+        elif isinstance(reason, str):
+            self.set_finish(_REASONS.get(reason, reason))
+        else:
+            raise WrongShapeError("stop_reason is not a string")
+
+    def _on_error(self, error: ErrorObject) -> None:
+        if error.kind in _OWN_FAULTS:
+            self.spoil(OutcomeEvent("stream_error", error.text, error.code))
+        else:
+            super()._on_error(error)
+
+    def _read_usage(self, usage: object) -> None:
+        if usage is None:
+            return
+        if not isinstance(usage, dict):
+            raise WrongShapeError("usage is not an object")
+        known = {**(self.usage or {}).get("as_sent", {}), **{k: v for k, v in usage.items() if v is not None}}
+        cached, created = known.get("cache_read_input_tokens"), known.get("cache_creation_input_tokens")
+        fresh = known.get("input_tokens")
+        parts = [n for n in (fresh, cached, created) if isinstance(n, int)]
+        self.usage = {
+            "as_sent": known,
+            "prompt_tokens": sum(parts) if isinstance(fresh, int) else None,
+            "completion_tokens": known.get("output_tokens"),
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+
+def _number(data: Mapping[str, Any]) -> int:
+    number = data.get("index", 0)
+    if not isinstance(number, int):
+        raise WrongShapeError("index is not a number")
+    return number
+
+
+ENDPOINT = Endpoint(
+    path="/v1/messages",
+    body=_body,
+    payloads=frozenset({"text", "conversation", "images", "near_limit", "structured", "tools", "sampling"}),
+    answer=MessagesAnswer,
+    exact_fields=frozenset(),
+    headers={"anthropic-version": "2023-06-01"},
+    lacks=frozenset(
+        {
+            "sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.reasoning_effort",
+            "structured.regex", "structured.choices", "images.uuid",
+        }
+    ),
+)  # fmt: skip

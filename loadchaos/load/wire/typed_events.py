@@ -1,0 +1,170 @@
+"""Read answers whose stream is typed events, as those of /v1/responses.
+
+Each event is a JSON object with a `type`. A terminal event ends the stream; there is no [DONE] of its own. Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
+from loadchaos.load.wire.outcome import (
+    MAX_ERROR_CHARS,
+    TEXT_AFTER_DONE,
+    TEXT_AFTER_FINISH,
+    ErrorObject,
+    OutcomeEvent,
+    error_object,
+)
+from loadchaos.load.wire.sse import Event
+
+_EXCERPT = 400
+
+
+class TypedEvents(Completion):
+    """Base of answers whose stream is typed events.
+
+    A subclass reads an event in `read_typed` and a whole answer in `_read_whole`. Usage is kept under the names of a chat
+    completion.
+    """
+
+    __slots__ = ("_done_texts", "_given")
+
+    ALWAYS_DONE = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._given: dict[object, list[str]] = {}
+        self._done_texts = 0
+
+    @abstractmethod
+    def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
+        """Read one event. Raises WrongShapeError."""
+
+    def _event(self, at_ns: int, event: Event) -> None:
+        self._events += 1
+        if event.data == b"[DONE]":
+            return  # some gateways add it
+        try:
+            data = orjson.loads(event.data)
+        except orjson.JSONDecodeError:
+            self._not_json(event)
+            return
+        kind = data.get("type") if isinstance(data, dict) else None
+        if not isinstance(kind, str) or kind == "error" or event.name == "error":
+            error = error_object(data)
+            if error is None and (kind == "error" or event.name == "error"):
+                error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
+            if error is not None:
+                self._on_error(error)
+            elif event.name in {"", "message"}:
+                text = event.data[:300].decode("utf-8", "replace")
+                self.outcome_events.append(OutcomeEvent("protocol_error", f"an event has no type: {text}"))
+            return
+        try:
+            self.read_typed(at_ns, kind, data)
+        except WrongShapeError as e:
+            text = event.data[:300].decode("utf-8", "replace")
+            self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {text}"))
+
+    def add_text(self, at_ns: int, text: object, *, answer: bool, part: object = None) -> None:
+        """Add a piece of text that an event brought; `part` is its place."""
+        if not isinstance(text, str):
+            raise WrongShapeError("the text of an event is not a string")
+        if not text:
+            return
+        if self.done_seen:
+            self.spoil(OutcomeEvent("wrong_output", TEXT_AFTER_DONE))
+            return
+        if self.finish.get(0) is not None:
+            self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
+        self._text.append(text)
+        if answer and part is not None:
+            self._given.setdefault(part, []).append(text)
+        if answer and self._content is not None:
+            self._content.setdefault(0, []).append(text)
+        self._record_token(at_ns, answer=answer)
+
+    def check_text(self, part: object, whole: object) -> None:
+        """Compare the text of a part with the pieces that were streamed."""
+        given = "".join(self._given.get(part, ()))
+        if not isinstance(whole, str):
+            raise WrongShapeError("the text of an event is not a string")
+        if whole != given and not self.contradictions:
+            self.contradictions.append(
+                {
+                    "id": "stream_contradicts",
+                    "text": "the complete text of the stream differs from its pieces",
+                    "expected": whole[-_EXCERPT:],
+                    "got": given[-_EXCERPT:],
+                }
+            )
+
+    def add_call(self, at_ns: int, number: int, name: str, arguments: str) -> None:
+        """Add a tool call, or a piece of its arguments."""
+        known, before = self._calls.setdefault((0, number), ["", ""])
+        self._calls[0, number] = [known or name, before + arguments]
+        self.has_calls = True
+        self._record_token(at_ns, answer=True)
+
+    def whole_text(self, text: object, *, answer: bool) -> None:
+        """Add a text of an answer that is not streamed."""
+        if not isinstance(text, str):
+            raise WrongShapeError("a text is not a string")
+        if text:
+            self._text.append(text)
+            self.has_text = True
+            self.has_answer = self.has_answer or answer
+            if answer and self._content is not None:
+                self._content.setdefault(0, []).append(text)
+
+    def whole_call(self, name: object, arguments: str) -> None:
+        """Add a tool call of an answer that is not streamed."""
+        self._calls[0, len(self._calls)] = [str(name), arguments]
+        self.has_text = self.has_answer = self.has_calls = True
+
+    def set_finish(self, reason: str) -> None:
+        """Set the reason why the answer ended, in the words of chat."""
+        self.finish[0] = reason
+        if reason == "error":
+            self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
+        elif reason == "abort":
+            self.outcome_events.append(OutcomeEvent("finish_abort", "unrequested end: the answer was cancelled"))
+
+    def end_stream(self) -> None:
+        """Note the event that ends the stream."""
+        if self.done_seen:
+            self.second_done = True
+            return
+        self.done_seen = True
+        self.outcome_events.append(final_event(self))
+
+    def keep_id(self, holder: Mapping[str, Any]) -> None:
+        """Keep the id of the answer, and count its changes."""
+        known = holder.get("id")
+        if not isinstance(known, str):
+            return
+        if self.answer_id is None:
+            self.answer_id = known
+        elif known != self.answer_id:
+            self.id_changes += 1
+
+
+def object_of(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a member that must be an object."""
+    value = holder.get(key)
+    if not isinstance(value, dict):
+        raise WrongShapeError(f"{key} is not an object")
+    return value
+
+
+def list_of(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return a member that must be a list of objects."""
+    value = holder.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise WrongShapeError(f"{key} is not a list of objects")
+    return value

@@ -1,0 +1,127 @@
+"""Check that the server has the endpoints of the profile, and count what they add.
+
+One small request shows whether an endpoint is there. Its usage, compared with the words that were sent, shows the tokens
+that the endpoint adds, such as a chat template or special tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from loadchaos.core.errors import TargetError
+from loadchaos.core.model import Facts, Output, Request, Step
+from loadchaos.load import payloads
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
+from loadchaos.load.registry import traffic_registry
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.profile.profile import Profile
+from loadchaos.profile.traffic import Traffic
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
+
+_TEMPLATED = (DEFAULT, "responses", "messages")
+"""Endpoints whose prompts go through the chat template of the model."""
+_LACKING = (404, 405, 501)
+_NO_MODEL = "does not exist"
+_UNSUPPORTED = ("does not support", "Unsupported by", "not supported for")
+_WORDS = (48, 96)
+_ANSWER_TOKENS = 2
+
+
+def uses_chat_template(profile: Profile) -> bool:
+    """Tell whether any traffic needs the chat template."""
+    return any(t.endpoint in _TEMPLATED for t in profile.traffic if t.weight)
+
+
+async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Facts) -> Facts:
+    """Send small requests to each endpoint other than chat.
+
+    Returns the facts with the tokens that each endpoint adds.
+
+    Raises:
+        TargetError: the server has no such endpoint.
+    """
+    found: dict[str, tuple[int, int] | None] = {}
+    for number, traffic in enumerate(profile.traffic):
+        name = traffic.endpoint
+        if not traffic.weight or name == DEFAULT or name in found:
+            continue
+        found[name] = await _added_tokens(client, facts, traffic, number)
+    return replace(facts, endpoints=found) if found else facts
+
+
+async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic, number: int) -> tuple[int, int] | None:
+    """Tokens that an endpoint adds to each request and to each text.
+
+    None if the server does not tell, or if they depend on the text.
+    """
+    bare = replace(facts, endpoints={traffic.endpoint: (0, 0)})
+    added = []
+    for words in _WORDS:
+        request = payloads.build(_step(traffic, words), bare)
+        answer = await client.post_bytes(request.path, request.body, headers_of(traffic.endpoint))
+        _refuse_lacking(client, answer, traffic, number, request.path)
+        counted = _prompt_tokens(answer, request)
+        if counted is None or request.tokens is None:
+            return None
+        added.append(counted - request.tokens)
+    return (0, added[0]) if added[0] >= 0 and added[0] == added[1] else None
+
+
+def headers_of(endpoint: str) -> Mapping[str, str]:
+    """Headers of a request to an endpoint."""
+    return {**ENDPOINTS[endpoint].headers, "content-type": ENDPOINTS[endpoint].content_type}
+
+
+def _step(traffic: Traffic, words: int) -> Step:
+    """Make the step of a small request that is not streamed."""
+    options: dict[str, Any] = {"text": traffic_registry().payloads["text"].model_validate({"tokens": words})}
+    return Step(
+        index=0,
+        phase=0,
+        round=0,
+        due_s=None,
+        traffic=traffic.name,
+        seed=words,
+        payload=options,
+        behaviour="plain",
+        behaviour_options=None,
+        output=Output(max=_ANSWER_TOKENS),
+        stream=False,
+        endpoint=traffic.endpoint,
+    )
+
+
+def _prompt_tokens(answer: DiscoveryResponse, request: Request) -> int | None:
+    """Read the prompt tokens of an answer, as the endpoint's reader does."""
+    if answer.status != 200:
+        return None
+    reader = ENDPOINTS[request.endpoint].answer(OutcomeRules(), asked_stream=False, declared_stream=False)
+    reader.feed(0, answer.text.encode())
+    reader.close(0, complete=True)
+    return reader.prompt_tokens
+
+
+def _refuse_lacking(
+    client: DiscoveryClient, answer: DiscoveryResponse, traffic: Traffic, number: int, path: str
+) -> None:
+    lacks = answer.status in _LACKING and _NO_MODEL not in answer.text
+    if not lacks and not (answer.status >= 400 and any(text in answer.text for text in _UNSUPPORTED)):
+        return
+    text = " ".join(_message(answer).split())[:160]
+    raise TargetError(
+        f"traffic.{number}.endpoint {traffic.endpoint} (traffic {traffic.name}): the server {client.base_url} has no such "
+        f"endpoint: POST {path} answered {answer.status} {text}. Serve a model that has it, choose another endpoint with "
+        f"--set traffic.{number}.endpoint=NAME ({', '.join(ENDPOINTS)}), or leave this traffic out with --set "
+        f"traffic.{number}.weight=0"
+    )
+
+
+def _message(answer: DiscoveryResponse) -> str:
+    data = answer.json()
+    error = data.get("error", data) if isinstance(data, dict) else None
+    text = error.get("message") or error.get("detail") if isinstance(error, dict) else None
+    return str(text) if text else orjson.dumps(answer.text[:160]).decode()

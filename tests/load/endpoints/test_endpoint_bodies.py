@@ -1,0 +1,142 @@
+"""Bodies of endpoints, and what each can carry."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadchaos.core.errors import ProfileError
+from loadchaos.core.model import Facts, Request, TextFacts
+from loadchaos.load.endpoints import ENDPOINTS, endpoint_of_path
+from loadchaos.load.payloads import build
+from loadchaos.load.registry import full_registry
+from loadchaos.profile.profile import Profile, from_mapping, load
+from loadchaos.profile.steps import steps
+from loadchaos.simulator.engine import tokenizer
+
+WORDS = tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "is", "water", "river", "stone", "light", "night"))
+FACTS = Facts(
+    "http://x", "http://x", "vllm", "m", "0.32.0", max_model_len=4096, text=TextFacts(9, WORDS, " the", "tokenize"),
+    endpoints={"completions": (0, 1), "responses": (0, 9), "messages": (0, 9)}, image_tokens={"64x64": 6},
+)  # fmt: skip
+
+
+def profile(**traffic: Any) -> Profile:
+    one = {"name": "t", "payload": {"text": {"tokens": 40}}, **traffic}
+    data = {"name": "p", "traffic": [one], "load": [{"users": 1, "requests": 9}]}
+    return from_mapping(data, full_registry())
+
+
+def request(facts: Facts = FACTS, number: int = 0, **traffic: Any) -> tuple[Request, dict[str, Any]]:
+    found = list(steps(profile(**traffic), 1))[number]
+    built = build(found, facts)
+    return built, json.loads(built.body)
+
+
+def test_completions_body_is_a_prompt_of_the_planned_length() -> None:
+    built, body = request(endpoint="completions", output={"exact": 7})
+    assert built.path == "/v1/completions"
+    assert len(tokenizer.encode(body["prompt"])) == 39  # and one special token
+    assert (built.tokens, built.exact) == (40, 7)
+    assert (body["max_tokens"], body["min_tokens"], body["ignore_eos"]) == (7, 7, True)
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_completions_body_counts_log_probabilities() -> None:
+    _, body = request(endpoint="completions", payload={"text": {"tokens": 40}, "sampling": {"n": 2, "logprobs": 5}})
+    assert (body["n"], body["logprobs"], "top_logprobs" in body) == (2, 5, False)
+
+
+def test_responses_body_has_its_own_names() -> None:
+    built, body = request(endpoint="responses", output={"exact": 7})
+    assert isinstance(body["input"], str)
+    assert (body["max_output_tokens"], body["ignore_eos"], body["stream"]) == (7, True, True)
+    assert not {"max_tokens", "min_tokens", "stream_options", "messages"} & body.keys()
+    assert (built.tokens, built.exact) == (40, 7)
+
+
+def test_messages_body_cannot_ask_for_an_exact_length() -> None:
+    built, body = request(endpoint="messages", output={"exact": 7})
+    assert body["max_tokens"] == 7
+    assert not {"ignore_eos", "min_tokens", "seed", "stream_options"} & body.keys()
+    assert (built.exact, built.most, built.tokens) == (None, 7, 40)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "kind", "url"),
+    [
+        ("responses", "input_image", lambda part: part["image_url"]),
+        ("messages", "image", lambda part: f"data:{part['source']['media_type']};base64,{part['source']['data']}"),
+    ],
+)
+def test_images_of_an_endpoint_are_those_of_chat(endpoint: str, kind: str, url: Any) -> None:
+    payload = {"text": {"tokens": 40}, "images": {"size": "64x64", "count": 2}}
+    _, chat = request(payload=payload)
+    built, body = request(endpoint=endpoint, payload=payload)
+    (message,) = body["input"] if endpoint == "responses" else body["messages"]
+    *images, _ = message["content"]
+    assert [i["type"] for i in images] == [kind, kind]
+    assert [url(i) for i in images] == [p["image_url"]["url"] for p in chat["messages"][0]["content"][:-1]]
+    assert (built.images, built.tokens) == (2, 52)
+
+
+@pytest.mark.parametrize("endpoint", ["responses", "messages"])
+def test_conversation_of_an_endpoint_carries_earlier_turns(endpoint: str) -> None:
+    payload = {"conversation": {"turns": 3, "tokens": 120, "parallel": 1}}
+    _, body = request(number=2, endpoint=endpoint, payload=payload)
+    messages = body["input"] if endpoint == "responses" else body["messages"]
+    assert [m["role"] for m in messages] == ["user", "assistant", "user", "assistant", "user"]
+
+
+def test_tools_and_schemas_are_written_in_the_words_of_each_endpoint() -> None:
+    payload = {"text": {"tokens": 40}, "tools": {"count": 1, "choice": "named"}}
+    _, responses = request(endpoint="responses", payload=payload)
+    assert responses["tools"][0]["name"] == responses["tool_choice"]["name"] == "get_weather_0"
+    _, messages = request(endpoint="messages", payload=payload)
+    assert messages["tools"][0]["input_schema"]["required"] == ["place"]
+    assert messages["tool_choice"] == {"type": "tool", "name": "get_weather_0"}
+    payload = {"text": {"tokens": 40}, "structured": {"json_schema": "small"}}
+    built, responses = request(endpoint="responses", payload=payload)
+    assert responses["text"]["format"]["schema"]["type"] == "object"
+    assert built.contract is not None
+    _, messages = request(endpoint="messages", payload=payload)
+    assert messages["output_config"]["format"]["type"] == "json_schema"
+
+
+def test_length_is_unknown_where_the_server_did_not_tell_what_an_endpoint_adds() -> None:
+    built, _ = request(replace(FACTS, endpoints={"completions": None}), endpoint="completions")
+    assert built.tokens is None
+
+
+@pytest.mark.parametrize(
+    ("traffic", "said"),
+    [
+        ("endpoint: completion", "unknown endpoint 'completion'; did you mean completions?"),
+        ("endpoint: completions, payload: {images: {size: 64x64}}", "cannot carry images: it takes near_limit, "),
+        (
+            "endpoint: completions, payload: {images: {size: 64x64}}",
+            "images goes with endpoint: chat or responses or messages",
+        ),
+        (
+            "endpoint: messages, payload: {sampling: {n: 2}}",
+            "has no such option; it goes with endpoint: chat or completions",
+        ),
+    ],
+)
+def test_profile_names_what_an_endpoint_cannot_carry(tmp_path: Any, traffic: str, said: str) -> None:
+    if "payload" not in traffic:
+        traffic += ", payload: {text: {tokens: 8}}"
+    file = tmp_path / "p.yaml"
+    file.write_text(f"name: p\ntraffic:\n  - {{name: t, {traffic}}}\nload:\n  - {{users: 1, requests: 1}}\n")
+    with pytest.raises(ProfileError) as error:
+        load(file, full_registry())
+    assert said in str(error.value)
+    assert "p.yaml:3:" in str(error.value)
+
+
+def test_endpoint_of_a_recorded_path_is_found() -> None:
+    assert {name: endpoint_of_path(f"/base{e.path}") for name, e in ENDPOINTS.items()} == {n: n for n in ENDPOINTS}
+    assert endpoint_of_path("/generate") == "chat"

@@ -1,0 +1,91 @@
+"""Outcome of each behaviour of each endpoint, and what its answer tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
+from tests.load.wire.conformance import ask_endpoint
+from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
+from tests.load.wire.misbehaving import Misbehaving, running
+
+EXPECTED = {
+    "good": "ok", "cut_by_length": "ok", "reasoning": "ok", "answer_failed": "finish_error",
+    "answer_aborted": "finish_abort", "no_end": "truncated", "no_finish": "truncated", "no_event": "truncated",
+    "no_token": "empty", "engine_dead_first": "stream_error", "engine_dead_after_tokens": "stream_error",
+    "busy_first": "shed", "too_long_first": "rejected", "error_that_was_not_read": "stream_error",
+    "text_after_the_end": "wrong_output", "foreign_nonce": "wrong_output", "two_ends": "wrong_output",
+    "total_is_not_the_sum": "wrong_output", "event_number_missing": "wrong_output",
+    "event_number_repeated": "wrong_output", "text_differs_from_its_pieces": "wrong_output",
+    "schema_violated": "wrong_output", "tools_violated": "wrong_output", "garbage_json": "protocol_error",
+    "text_is_number": "protocol_error", "html": "protocol_error", "json_for_stream": "protocol_error",
+    "reset_after_tokens": "reset", "closed_mid_frame": "reset", "silence": "stalled", "whole": "ok",
+    "whole_failed": "finish_error", "whole_no_finish": "truncated", "whole_empty": "empty",
+    "whole_foreign_nonce": "wrong_output", "whole_schema_violated": "wrong_output",
+    "whole_error_under_200": "http_error", "whole_engine_dead": "http_error", "whole_too_long": "rejected",
+    "whole_busy": "shed", "whole_wrong_types": "protocol_error", "whole_not_json": "protocol_error",
+    "whole_cut": "reset", "whole_but_a_stream": "protocol_error",
+}  # fmt: skip
+OTHERS = {
+    # An error object says why the response failed: it is judged as any error in a stream.
+    ("responses", "answer_failed"): "stream_error",
+    # The stop_reason of a failed or aborted answer is null (measured on vLLM 0.32.0).
+    ("messages", "answer_failed"): "truncated",
+    ("messages", "answer_aborted"): "truncated",
+    ("messages", "whole_failed"): "truncated",
+}
+WRONG = {
+    "event_number_missing": "stream_out_of_order", "event_number_repeated": "stream_out_of_order",
+    "text_differs_from_its_pieces": "stream_contradicts", "two_ends": "second_done",
+    "total_is_not_the_sum": "usage_contradicts", "schema_violated": "schema_violated",
+    "tools_violated": "schema_violated", "foreign_nonce": "answer_of_another_request",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Misbehaving]:
+    with running() as it:
+        yield it
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_endpoint_outcomes_are_those_of_the_table(server: Misbehaving, name: str) -> None:
+    for behaviour in BEHAVIOURS_OF_ENDPOINTS:
+        reply = ask_endpoint(server, name, behaviour)
+        if reply is None:
+            continue
+        assert reply.outcome == OTHERS.get((name, behaviour), EXPECTED[behaviour]), (behaviour, reply)
+        if behaviour in WRONG:
+            assert [part["id"] for part in reply.wrong] == [WRONG[behaviour]], (behaviour, reply)
+
+
+def test_every_endpoint_has_a_shape() -> None:
+    assert {*SHAPES, DEFAULT} == set(ENDPOINTS)
+    assert set(BEHAVIOURS_OF_ENDPOINTS) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", [n for n, shape in SHAPES.items() if shape.streams])
+def test_endpoint_stream_tells_text_usage_and_times(server: Misbehaving, name: str) -> None:
+    reply = ask_endpoint(server, name, "good")
+    assert reply is not None
+    assert (reply.text, reply.chunks, reply.finish_reason) == ("Hello!", 3, "stop")
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.detail.get("usage_missing")) == (17, 3, None)
+    assert None not in (reply.first_token_ns, reply.first_answer_ns)
+    assert reply.signs == []
+    if name != "completions":
+        assert reply.cached_tokens == 16
+        thinking = ask_endpoint(server, name, "reasoning")
+        assert thinking is not None
+        assert thinking.text == "hmHello!"
+    cut = ask_endpoint(server, name, "cut_by_length")
+    assert cut is not None
+    assert cut.finish_reason == "length"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_endpoint_error_of_a_dead_engine_keeps_its_text(server: Misbehaving, name: str) -> None:
+    for behaviour in ("engine_dead_after_tokens", "whole_engine_dead", "whole_error_under_200"):
+        reply = ask_endpoint(server, name, behaviour)
+        assert reply is None or "EngineCore encountered an issue" in (reply.error or "")

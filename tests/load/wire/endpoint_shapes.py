@@ -1,0 +1,353 @@
+"""Answers of endpoints other than chat, right and wrong.
+
+A `Shape` writes the events and bodies of one endpoint; `behave` makes an answer of a behaviour, or None where the endpoint
+has no such thing. Right answers are as vLLM 0.32.0 writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.load.wire.misbehaving import (
+    BUSY,
+    DONE,
+    ENGINE_DEAD,
+    TOO_LONG,
+    Peer,
+    chunk,
+    close,
+    error,
+    frame,
+    plain,
+    reset,
+    stream,
+    then,
+)
+
+Answer = bytes | Callable[[Peer], None]
+TEXT = ("Hel", "lo", "!")
+NONCE = "zebra-17"
+
+
+def event(kind: str, **data: Any) -> bytes:
+    return b"event: %s\n" % kind.encode() + frame({"type": kind, **data})
+
+
+class Shape:
+    """Events and bodies of an endpoint that streams text."""
+
+    streams = True
+    misread: bytes | None = None
+    """An error event in which a server did not read its own error."""
+
+    def opening(self) -> list[bytes]:
+        return []
+
+    def token(self, text: str) -> bytes:
+        raise NotImplementedError
+
+    def ending(self, text: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
+        """Frames behind the last token; `usage` changes figures of the right one."""
+        raise NotImplementedError
+
+    def error_frame(self, text: str, code: int) -> bytes:
+        return frame(error(text, code))
+
+    def call(self, name: str, arguments: str) -> list[bytes] | None:
+        return None
+
+    def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
+        raise NotImplementedError
+
+    def answer(self, *pieces: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
+        return [*self.opening(), *map(self.token, pieces), *self.ending("".join(pieces), finish, usage)]
+
+    def behave(self, behaviour: str) -> Answer | None:
+        return self._whole(behaviour) if behaviour.startswith("whole") else self._streamed(behaviour)
+
+    def _streamed(self, behaviour: str) -> Answer | None:
+        begin = [*self.opening(), *map(self.token, TEXT)]
+        good = self.answer(*TEXT)
+        frames: list[bytes] | None
+        match behaviour:
+            case "good":
+                frames = good
+            case "cut_by_length":
+                frames = self.answer(*TEXT, finish="length")
+            case "answer_failed":
+                frames = self.answer(*TEXT, finish="error")
+            case "answer_aborted":
+                frames = self.answer(*TEXT, finish="abort")
+            case "no_end":
+                frames = begin
+            case "no_finish":
+                frames = self.answer(*TEXT, finish=None)
+            case "no_event":
+                frames = []
+            case "no_token":
+                frames = self.answer(usage={"completion": 0})
+            case "engine_dead_first":
+                frames = [*self.opening(), self.error_frame(ENGINE_DEAD, 500)]
+            case "engine_dead_after_tokens":
+                frames = [*begin, self.error_frame(ENGINE_DEAD, 500)]
+            case "busy_first":
+                frames = [*self.opening(), self.error_frame(BUSY, 503)]
+            case "too_long_first":
+                frames = [*self.opening(), self.error_frame(TOO_LONG, 400)]
+            case "error_that_was_not_read":
+                frames = None if self.misread is None else [self.misread]
+            case "text_after_the_end":
+                frames = [*good, self.token("more")]
+            case "foreign_nonce":
+                frames = self.answer("of ", NONCE)
+            case "two_ends":
+                frames = [*good, good[-1]]
+            case "total_is_not_the_sum":
+                frames = self.answer(*TEXT, usage={"total": 99})
+            case "garbage_json":
+                frames = [*self.opening(), b"data: {nothing\n\n"]
+            case "text_is_number":
+                frames = [*self.opening(), self.token("7").replace(b'"7"', b"7")]
+            case "schema_violated":
+                frames = self.answer('{"a": ', '"1"}')
+            case "tools_violated":
+                called = self.call("look_up", "{}")
+                frames = None if called is None else [*self.opening(), *called, *self.ending("", "tool_calls")]
+            case "html":
+                return stream(b"<html>welcome</html>", kind="text/html")
+            case "json_for_stream":
+                return plain(self.whole())
+            case "reset_after_tokens":
+                return then(stream(*begin, end=b""), reset)
+            case "closed_mid_frame":
+                return then(stream(*begin, self.token("x")[:20], end=b""), close)
+            case "silence":
+                return lambda peer: self._silent(peer, begin)
+            case _:
+                frames = self.own(behaviour)
+        return None if frames is None else stream(*frames)
+
+    def own(self, behaviour: str) -> list[bytes] | None:
+        """A behaviour that only this endpoint can have."""
+        return None
+
+    @staticmethod
+    def _silent(peer: Peer, frames: list[bytes]) -> None:
+        peer.sendall(stream(end=b"") + b"".join(map(chunk, frames)))
+        peer.settimeout(20)
+        try:
+            peer.recv(1)  # the client gives up and closes
+        except OSError:
+            return
+
+    def _whole(self, behaviour: str) -> Answer | None:
+        good = plain(self.whole())
+        match behaviour:
+            case "whole":
+                return good
+            case "whole_failed":
+                return plain(self.whole(finish="error"))
+            case "whole_no_finish":
+                return plain(self.whole(finish=None))
+            case "whole_empty":
+                return plain(self.whole(text=""))
+            case "whole_foreign_nonce":
+                return plain(self.whole(text=NONCE))
+            case "whole_schema_violated":
+                return plain(self.whole(text='{"a": "1"}'))
+            case "whole_error_under_200":
+                return plain(error(ENGINE_DEAD))
+            case "whole_engine_dead":
+                return plain(error(ENGINE_DEAD), 500)
+            case "whole_too_long":
+                return plain(error(TOO_LONG, 400), 400)
+            case "whole_busy":
+                return plain(error(BUSY, 503), 503)
+            case "whole_wrong_types":
+                return plain(["no", "object"])
+            case "whole_not_json":
+                return plain(b"certainly!")
+            case "whole_cut":
+                return then(good[:-9], close)
+            case "whole_but_a_stream":
+                return stream(*self.answer(*TEXT)) if self.streams else None
+        return self.own_whole(behaviour)
+
+    def own_whole(self, behaviour: str) -> Answer | None:
+        """A whole answer that only this endpoint can have."""
+        return None
+
+
+def _counts(usage: Mapping[str, int] | None) -> tuple[int, int, int]:
+    known = {"prompt": 17, "completion": 3, **(usage or {})}
+    return known["prompt"], known["completion"], known.get("total", known["prompt"] + known["completion"])
+
+
+class CompletionsShape(Shape):
+    """/v1/completions."""
+
+    def token(self, text: str) -> bytes:
+        return frame({"id": "cmpl-7", "choices": [{"index": 0, "text": text, "finish_reason": None}]})
+
+    def ending(self, text: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
+        last = frame({"id": "cmpl-7", "choices": [{"index": 0, "text": "", "finish_reason": finish}]})
+        counted = frame({"id": "cmpl-7", "choices": [], "usage": self._usage(usage)})
+        return [last, counted, DONE]
+
+    @staticmethod
+    def _usage(usage: Mapping[str, int] | None) -> dict[str, int]:
+        return dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), _counts(usage), strict=True))
+
+    def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
+        usage = self._usage({"completion": 3 if text else 0})
+        return {"id": "cmpl-7", "choices": [{"index": 0, "text": text, "finish_reason": finish}], "usage": usage}
+
+
+class ResponsesShape(Shape):
+    """/v1/responses."""
+
+    def opening(self) -> list[bytes]:
+        return [event("response.created", sequence_number=0, response=self._response("in_progress", "", None))]
+
+    def token(self, text: str) -> bytes:
+        return event("response.output_text.delta", item_id="m", output_index=0, content_index=0, delta=text)
+
+    def ending(self, text: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
+        done = event("response.output_text.done", item_id="m", output_index=0, content_index=0, text=text)
+        if finish is None:
+            return [done]
+        kind = {"stop": "completed", "tool_calls": "completed", "length": "incomplete", "error": "failed"}.get(
+            finish, "cancelled"
+        )
+        response = self._response(kind, text, _counts(usage))
+        if finish == "error":
+            response["error"] = {"code": "server_error", "message": "internal error happened"}
+        return [*([done] if text else []), event(f"response.{kind}", response=response)]
+
+    def call(self, name: str, arguments: str) -> list[bytes]:
+        item = {"type": "function_call", "name": name, "arguments": "", "call_id": "c"}
+        return [
+            event("response.output_item.added", output_index=0, item=item),
+            event("response.function_call_arguments.delta", output_index=0, delta=arguments),
+        ]
+
+    def own(self, behaviour: str) -> list[bytes] | None:
+        numbered = [self._numbered(n, text) for n, text in enumerate(TEXT)]
+        match behaviour:
+            case "event_number_missing":
+                return [numbered[0], numbered[2], *self.ending(TEXT[0] + TEXT[2])]
+            case "event_number_repeated":
+                return [numbered[0], numbered[1], numbered[1], *self.ending("Hellolo")]
+            case "text_differs_from_its_pieces":
+                return [*self.opening(), *map(self.token, TEXT), *self.ending("Hello?")]
+            case "reasoning":
+                thought = event("response.reasoning_text.delta", output_index=0, content_index=0, delta="hm")
+                return [*self.opening(), thought, *map(self.token, TEXT), *self.ending("".join(TEXT))]
+        return None
+
+    @staticmethod
+    def _numbered(number: int, text: str) -> bytes:
+        return event("response.output_text.delta", output_index=0, content_index=0, delta=text, sequence_number=number)
+
+    @staticmethod
+    def _response(status: str, text: str, counts: tuple[int, int, int] | None) -> dict[str, Any]:
+        part = {"type": "output_text", "text": text}
+        output = [{"type": "message", "role": "assistant", "content": [part]}] if text else []
+        response: dict[str, Any] = {"id": "resp_7", "object": "response", "status": status, "output": output}
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        if counts is not None:
+            response["usage"] = dict(zip(("input_tokens", "output_tokens", "total_tokens"), counts, strict=True))
+            response["usage"]["input_tokens_details"] = {"cached_tokens": 16}
+        return response
+
+    def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
+        status = {"stop": "completed", "error": "failed", None: "in_progress"}[finish]
+        return self._response(status, text, _counts({"completion": 3 if text else 0}))
+
+
+class MessagesShape(Shape):
+    """/v1/messages."""
+
+    misread = event(
+        "error",
+        error={
+            "type": "internal_error",
+            "message": "4 validation errors for ChatCompletionStreamResponse\nid\n  Field required, maximum context length",
+        },
+    )
+
+    def opening(self) -> list[bytes]:
+        message = {
+            "id": "chatcmpl-7",
+            "type": "message",
+            "content": [],
+            "usage": {"input_tokens": 17, "output_tokens": 0},
+        }
+        return [
+            event("message_start", message=message),
+            event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+            event("ping"),
+        ]
+
+    def token(self, text: str) -> bytes:
+        return event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+    def ending(self, text: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
+        if usage and "total" in usage:
+            return []  # there is no total
+        reason = self._reason(finish)
+        counted = {"input_tokens": 1, "output_tokens": _counts(usage)[1], "cache_read_input_tokens": 16}
+        return [
+            event("content_block_stop", index=0),
+            event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage=counted),
+            event("message_stop"),
+        ]
+
+    @staticmethod
+    def _reason(finish: str | None) -> str | None:
+        return {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}.get(str(finish))
+
+    def error_frame(self, text: str, code: int) -> bytes:
+        return event("error", error={"type": "invalid_request_error", "message": text})
+
+    def call(self, name: str, arguments: str) -> list[bytes]:
+        block = {"type": "tool_use", "id": "c", "name": name, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": arguments}
+        return [
+            event("content_block_start", index=1, content_block=block),
+            event("content_block_delta", index=1, delta=delta),
+        ]
+
+    def own(self, behaviour: str) -> list[bytes] | None:
+        if behaviour != "reasoning":
+            return None
+        thought = event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "hm"})
+        return [*self.opening(), thought, *map(self.token, TEXT), *self.ending("Hello!")]
+
+    def _streamed(self, behaviour: str) -> Answer | None:
+        return None if behaviour == "total_is_not_the_sum" else super()._streamed(behaviour)
+
+    def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
+        usage = {"input_tokens": 1, "output_tokens": 3 if text else 0, "cache_read_input_tokens": 16}
+        content = [{"type": "text", "text": text}]
+        reason = self._reason(finish)
+        return {"id": "chatcmpl-7", "type": "message", "content": content, "stop_reason": reason, "usage": usage}
+
+
+SHAPES: Mapping[str, Shape] = {
+    "completions": CompletionsShape(),
+    "responses": ResponsesShape(),
+    "messages": MessagesShape(),
+}
+BEHAVIOURS_OF_ENDPOINTS = (
+    "good", "cut_by_length", "reasoning", "answer_failed", "answer_aborted", "no_end", "no_finish", "no_event", "no_token",
+    "engine_dead_first", "engine_dead_after_tokens", "busy_first", "too_long_first", "error_that_was_not_read",
+    "text_after_the_end", "foreign_nonce", "two_ends", "total_is_not_the_sum", "event_number_missing",
+    "event_number_repeated", "text_differs_from_its_pieces", "schema_violated", "tools_violated", "garbage_json",
+    "text_is_number", "html", "json_for_stream", "reset_after_tokens", "closed_mid_frame", "silence", "whole",
+    "whole_failed", "whole_no_finish", "whole_empty", "whole_foreign_nonce", "whole_schema_violated",
+    "whole_error_under_200", "whole_engine_dead", "whole_too_long", "whole_busy", "whole_wrong_types", "whole_not_json",
+    "whole_cut", "whole_but_a_stream",
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""/v1/responses and /v1/messages of the embedded server beside captures of vLLM 0.32.0."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CAPTURED = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_typed.json").read_text())
+PROMPT = "the of and to"
+ASKED = {
+    "/v1/completions": {"prompt": PROMPT, "max_tokens": 3, "ignore_eos": True},
+    "/v1/responses": {"input": PROMPT, "max_output_tokens": 3, "ignore_eos": True},
+    "/v1/messages": {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 3},
+}
+ADDED_SINCE = {
+    "phase", "metadata", "instructions", "top_logprobs", "max_tool_calls", "prompt", "reasoning", "text", "user",
+    "presence_penalty", "frequency_penalty", "kv_transfer_params", "ec_transfer_params", "input_messages",
+    "output_messages",
+}  # fmt: skip
+"""Fields of a response that are null there, and not needed by a client."""
+
+
+@pytest.fixture(scope="module")
+def server(start: Any) -> Any:
+    return start(model="tiny", num_speculative_tokens=0, async_scheduling=False)
+
+
+def typed(body: str) -> list[list[Any]]:
+    blocks = [block.split("\n") for block in body.strip().split("\n\n")]
+    return [[kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))] for kind, data in blocks]
+
+
+def keys(value: Any) -> Any:
+    """The names in a value, however deep, without null extensions and details of usage."""
+    if isinstance(value, list):
+        return [keys(item) for item in value]
+    if not isinstance(value, dict):
+        return None
+    return {k: keys(v) for k, v in value.items() if k not in ADDED_SINCE and not k.endswith("_details")}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_typed_stream_has_the_events_of_the_real_server(server: Any, path: str) -> None:
+    status, body = server.post(path, {**ASKED[path], "stream": True, "model": "tiny"})
+    captured = CAPTURED[f"{path.removeprefix('/v1/')}_stream"]
+    assert status == 200
+    assert [[kind, keys(data)] for kind, data in typed(body)] == [[kind, keys(data)] for kind, data in captured]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_typed_answer_has_the_fields_of_the_real_server(server: Any, path: str) -> None:
+    status, body = server.post(path, {**ASKED[path], "model": "tiny"})
+    captured = CAPTURED[path.removeprefix("/v1/")]
+    assert status == 200
+    assert keys(json.loads(body)).keys() - {"stop_sequence"} == keys(captured).keys()
+    status_of = (json.loads(body).get("status"), json.loads(body).get("stop_reason"))
+    assert status_of == (captured.get("status"), captured.get("stop_reason"))
+
+
+def test_typed_refusals_are_those_of_the_real_server(server: Any) -> None:
+    assert server.post("/v1/messages", {**ASKED["/v1/messages"], "model": "tiny2"}) == (
+        404,
+        json.dumps(CAPTURED["messages_unknown_model"], separators=(",", ":")),
+    )
+    body = {**ASKED["/v1/responses"], "previous_response_id": "resp_nope"}
+    status, text = server.post("/v1/responses", body)
+    assert (status, json.loads(text)) == (404, CAPTURED["responses_unknown_id"])
+
+
+def test_responses_go_on_from_an_earlier_one(server: Any) -> None:
+    _, first = server.post("/v1/responses", {**ASKED["/v1/responses"], "request_id": "resp_one"})
+    assert json.loads(first)["id"] == "resp_one"
+    _, second = server.post("/v1/responses", {**ASKED["/v1/responses"], "previous_response_id": "resp_one"})
+    tokens = [json.loads(text)["usage"]["input_tokens"] for text in (first, second)]
+    assert tokens[1] > 2 * tokens[0]  # both questions, and the first answer
+
+
+def test_typed_endpoints_are_missing_in_old_eras(start: Any) -> None:
+    old = start(era="0.9")
+    assert [old.post(path, body)[0] for path, body in ASKED.items()] == [200, 404, 404]
+
+
+def test_typed_streams_end_as_in_the_real_server_when_the_engine_dies(start: Any) -> None:
+    server = start(model="tiny", speed=0.2)
+    ended: dict[str, str] = {}
+    begun = threading.Barrier(len(ASKED) + 1)
+
+    def ask(path: str, body: dict[str, Any]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        limit = {k: 3000 for k in body if k.startswith("max_")}
+        asked = json.dumps({**body, **limit, "stream": True})
+        connection.request("POST", path, asked, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        read = answer.readline()
+        begun.wait(20)
+        try:
+            ended[path] = (read + answer.read()).decode()
+        except http.client.IncompleteRead:
+            ended[path] = "cut"
+        connection.close()
+
+    threads = [threading.Thread(target=ask, args=item) for item in ASKED.items()]
+    for thread in threads:
+        thread.start()
+    begun.wait(20)
+    time.sleep(0.1)  # so that tokens are on their way
+    server.core.kill()
+    for thread in threads:
+        thread.join(20)
+    assert "EngineCore encountered an issue" in ended["/v1/completions"]
+    assert ended["/v1/responses"] == "cut"
+    kind, error = typed(ended["/v1/messages"])[-1]
+    real = typed(CAPTURED["messages_death"])[0][1]
+    assert (kind, error["error"]["type"]) == ("error", real["error"]["type"])
+    assert error["error"]["message"].splitlines()[-3:] == real["error"]["message"].splitlines()[-3:]
