@@ -64,8 +64,9 @@ def _expectations() -> str:
 def _endpoints() -> str:
     rows = []
     for name, endpoint in ENDPOINTS.items():
-        lacking = ", ".join(f"`{option}`" for option in sorted(endpoint.lacks)) or "none"
-        payloads = " ".join(f"`{payload}`" for payload in PAYLOADS if payload in endpoint.payloads)
+        options = sorted(option for option in endpoint.lacks if "." in option)
+        lacking = ", ".join(f"`{option}`" for option in options) or "none"
+        payloads = " ".join(f"`{payload}`" for payload in PAYLOADS if endpoint.carries(payload))
         rows.append((f"`{name}`", f"`{endpoint.path}`", payloads, lacking, "yes" if endpoint.streams else "no"))
     return _table(("endpoint", "path", "payloads", "options that it lacks", "streams"), rows)
 

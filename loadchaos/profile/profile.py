@@ -47,19 +47,24 @@ Mechanism = Literal[
 
 @dataclass(frozen=True)
 class EndpointSpec:
-    """What an endpoint can carry.
+    """Limits of an endpoint: payloads, options, streaming.
 
     Args:
-        payloads: names of payloads.
-        lacks: options of these payloads that it cannot carry, such as `sampling.n`.
+        payloads: names of payloads; None: all.
+        lacks: payloads and options of payloads that it cannot carry, such as `sampling.n`.
         streams: it can stream its answers.
         generates: its answers have a length that a request asks for.
     """
 
-    payloads: frozenset[str]
+    payloads: frozenset[str] | None
     lacks: frozenset[str] = frozenset()
     streams: bool = True
     generates: bool = True
+
+    def carries(self, payload: str, option: str = "") -> bool:
+        """Tell if it can carry a payload, with an option of it."""
+        known = self.payloads is None or payload in self.payloads
+        return known and not {payload, f"{payload}.{option}"} & self.lacks
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Registry:
         attacks: names of admin operations by dialect; None if they are not checked.
         defects: names of the simulator's defects by dialect; None if they are not checked.
         dialects: names of dialects; empty if they are not checked.
-        endpoints: what each endpoint can carry; empty if it is not checked.
+        endpoints: limits of each endpoint; empty if it is not checked.
     """
 
     payloads: Mapping[str, type[BaseModel]]

@@ -12,7 +12,7 @@ from loadchaos.core.units import share
 from loadchaos.profile.source import Mistake, from_pydantic, near
 
 if TYPE_CHECKING:
-    from loadchaos.profile.profile import EndpointSpec, Registry
+    from loadchaos.profile.profile import Registry
 
 
 def mistakes(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
@@ -78,16 +78,17 @@ def _endpoints(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]
         payload = entry.get("payload")
         for other, raw in payload.items() if isinstance(payload, Mapping) else ():
             loc = ("traffic", i, "payload", other)
-            if other in registry.payloads and other not in spec.payloads:
-                carrying = [n for n, e in registry.endpoints.items() if other in e.payloads]
+            if other in registry.payloads and not spec.carries(other):
+                carrying = [n for n, e in registry.endpoints.items() if e.carries(other)]
+                takes = sorted(payload for payload in registry.payloads if spec.carries(payload))
                 text = (
-                    f"the endpoint {name} cannot carry {other}: it takes {', '.join(sorted(spec.payloads))}; "
+                    f"the endpoint {name} cannot carry {other}: it takes {', '.join(takes)}; "
                     f"{other} goes with endpoint: {' or '.join(carrying)}"
                 )
                 yield Mistake(loc, text, of_key=True)
             for option in raw if isinstance(raw, Mapping) else ():
                 if f"{other}.{option}" in spec.lacks:
-                    carrying = [n for n, e in registry.endpoints.items() if _carries(e, other, option)]
+                    carrying = [n for n, e in registry.endpoints.items() if e.carries(other, option)]
                     text = f"the endpoint {name} has no such option; it goes with endpoint: {' or '.join(carrying)}"
                     yield Mistake((*loc, option), text, of_key=True)
         if entry.get("stream") is True and not spec.streams:
@@ -95,10 +96,6 @@ def _endpoints(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]
         if "output" in entry and not spec.generates:
             text = f"the endpoint {name} generates no text, so that output has no effect: leave it out"
             yield Mistake(("traffic", i, "output"), text, of_key=True)
-
-
-def _carries(spec: EndpointSpec, payload: str, option: str) -> bool:
-    return payload in spec.payloads and f"{payload}.{option}" not in spec.lacks
 
 
 def _streams(entry: Mapping[str, Any], registry: Registry) -> bool:

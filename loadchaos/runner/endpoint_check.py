@@ -1,4 +1,4 @@
-"""Check that the server has the endpoints of the profile, and count what they add.
+"""Check that the server has the endpoints of the profile.
 
 One small request shows whether an endpoint is there. Its usage, compared with the words that were sent, shows the tokens
 that the endpoint adds, such as a chat template or special tokens.
@@ -96,7 +96,7 @@ def _step(traffic: Traffic, words: int) -> Step:
 
 
 def _prompt_tokens(answer: DiscoveryResponse, request: Request) -> int | None:
-    """Read the prompt tokens of an answer, as the endpoint's reader does."""
+    """Read the prompt tokens of an answer with the endpoint's reader."""
     if answer.status != 200:
         return None
     reader = ENDPOINTS[request.endpoint].answer(OutcomeRules(), asked_stream=False, declared_stream=False)

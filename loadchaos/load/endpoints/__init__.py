@@ -1,7 +1,7 @@
 """Endpoints that requests are sent to; one file each.
 
-A file makes an `Endpoint` (base.py): path, body, the payloads that a body can hold, the reader of its answers, headers. To
-add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `Completion` (wire/completion.py) or of
+A file makes a `ModelEndpoint` (base.py): path, body, the payloads that a body can hold, the reader of its answers, headers.
+To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `Completion` (wire/completion.py) or of
 `TypedEvents` (wire/typed_events.py).
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.load.endpoints import chat, completions, messages, responses
-from loadchaos.load.endpoints.base import Endpoint
+from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.server.dialects import DIALECTS
 
-__all__ = ["DEFAULT", "ENDPOINTS", "Endpoint", "endpoint_of_path", "path_at"]
+__all__ = ["DEFAULT", "ENDPOINTS", "ModelEndpoint", "endpoint_of_path", "path_at"]
 
 DEFAULT = "chat"
-ENDPOINTS: Mapping[str, Endpoint] = {
+ENDPOINTS: Mapping[str, ModelEndpoint] = {
     DEFAULT: chat.ENDPOINT,
     "completions": completions.ENDPOINT,
     "responses": responses.ENDPOINT,

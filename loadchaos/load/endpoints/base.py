@@ -14,25 +14,25 @@ from loadchaos.load.wire.completion import Completion
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ModelEndpoint:
     """An endpoint of an inference server.
 
     Attributes:
         path: its path at a server without a dialect.
         body: makes the body of a request.
-        payloads: names of the payloads that a body can hold.
+        payloads: names of the payloads that a body can hold; None: all.
         answer: reads an answer.
         streams: it can stream its answers.
         generates: its answers are text of a length that a request asks for.
         exact_fields: fields that ask for an exact length here, of those that the dialect has; None: all of them.
         content_type: type of the body.
         headers: more headers of a request.
-        lacks: options of these payloads that a body cannot hold, such as `sampling.n`.
+        lacks: payloads and options of payloads that a body cannot hold, such as `batch` and `sampling.n`.
     """
 
     path: str
     body: Callable[[Draft, Step, Facts], bytes]
-    payloads: frozenset[str]
+    payloads: frozenset[str] | None
     answer: type[Completion] = Completion
     streams: bool = True
     generates: bool = True
@@ -40,6 +40,10 @@ class Endpoint:
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
+
+    def carries(self, payload: str) -> bool:
+        """Tell if a body can hold a payload."""
+        return payload not in self.lacks and (self.payloads is None or payload in self.payloads)
 
     def can_ask_exact(self, fields: Mapping[str, str]) -> bool:
         """Tell if a body can ask for an exact length, by fields of a dialect."""

@@ -7,7 +7,7 @@ import functools
 import orjson
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints.base import Endpoint
+from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.server.dialects import DIALECTS
 
@@ -63,13 +63,8 @@ def tail_options(draft: Draft, step: Step, facts: Facts) -> dict[str, object]:
     return _options(output_tokens(draft.output), exact, step.stream, facts.dialect, step.seed & 0x7FFFFFFF)
 
 
-ENDPOINT = Endpoint(
+ENDPOINT = ModelEndpoint(
     path="/v1/chat/completions",
     body=_body,
-    payloads=frozenset(
-        {
-            "text", "images", "video", "hostile_images", "conversation", "near_limit", "sampling", "structured", "tools",
-            "requests", "recorded",
-        }
-    ),
-)  # fmt: skip
+    payloads=None,
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import orjson
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints.base import Endpoint
+from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.payloads.base import Draft
 
@@ -21,7 +21,7 @@ def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
     return orjson.dumps({"model": draft.model or facts.model, "prompt": draft.text, **options, **extra})
 
 
-ENDPOINT = Endpoint(
+ENDPOINT = ModelEndpoint(
     path="/v1/completions",
     body=_body,
     payloads=frozenset({"text", "near_limit", "structured", "sampling"}),

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints.base import Endpoint, content_parts, earlier_messages
+from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.wire.completion import WrongShapeError
 from loadchaos.load.wire.outcome import ErrorObject, OutcomeEvent
@@ -153,7 +153,7 @@ def _number(data: Mapping[str, Any]) -> int:
     return number
 
 
-ENDPOINT = Endpoint(
+ENDPOINT = ModelEndpoint(
     path="/v1/messages",
     body=_body,
     payloads=frozenset({"text", "conversation", "images", "near_limit", "structured", "tools", "sampling"}),

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints.base import Endpoint, content_parts, earlier_messages
+from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.completion import WrongShapeError
@@ -172,7 +172,7 @@ def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str |
     raise WrongShapeError(f"status {status!r} is not known")
 
 
-ENDPOINT = Endpoint(
+ENDPOINT = ModelEndpoint(
     path="/v1/responses",
     body=_body,
     payloads=frozenset({"text", "conversation", "images", "near_limit", "structured", "tools", "sampling"}),

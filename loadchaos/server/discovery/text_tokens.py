@@ -66,9 +66,9 @@ def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Fac
 
 
 async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure words only: the traffic has no chat, and the server may have none.
+    """Measure words only, for traffic without chat.
 
-    What an endpoint adds to them is measured there (runner/endpoint_check.py).
+    The server may have no chat. What an endpoint adds to them is measured there (runner/endpoint_check.py).
     """
     folder = request.tokenizer
     counters = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]

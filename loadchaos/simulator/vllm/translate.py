@@ -1,4 +1,4 @@
-"""Translate bodies of /v1/responses and /v1/messages to chat, as vLLM does."""
+"""Translate bodies of /v1/responses and /v1/messages to chat bodies."""
 
 from __future__ import annotations
 
