@@ -29,7 +29,7 @@ PASSED_ON = {
     ("cli/sim.py", "str(e)"), ("runner/soak/state.py", "home"), ("load/worker/locust_user.py", "why"),
     ("runner/children.py", "output"), ("load/worker/locust_user.py", "finished.stderr"),
     ("runner/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
-    ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"),
+    ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"), ("runner/hunt/workers.py", "reason"),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from loadchaos.cli.classify import classify, signatures
+from loadchaos.cli.hunt import hunt
 from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
 from loadchaos.cli.minimise import minimise
@@ -97,6 +98,7 @@ for _command in (
     record,
     replay,
     minimise,
+    hunt,
     soak,
     trend,
     classify,

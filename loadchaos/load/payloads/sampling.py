@@ -12,6 +12,10 @@ from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 30
+_AS_GIVEN = (
+    "prompt_logprobs", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty",
+)  # fmt: skip
 
 
 class Options(BaseModel):
@@ -20,8 +24,8 @@ class Options(BaseModel):
     `n` answers are requested, at temperature 1 where none is given. `logprobs` is the number of candidates per token,
     `prompt_logprobs` likewise (vLLM). `models` are names that the server serves (LoRA adapters), with weights: each request
     draws one. `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason; the length of
-    such prompts is not known beforehand. Seeds are the steps' own, so a temperature above 0 is repeatable where the server
-    respects seeds.
+    such prompts is not known beforehand. `seeded` sends the seed of the step as `seed`, which makes a server sample that
+    request with a generator of its own. Penalties, `top_k` and `min_p` are sent as they are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -31,6 +35,12 @@ class Options(BaseModel):
     prompt_logprobs: int | None = Field(default=None, ge=0)
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    seeded: bool = False
     models: dict[str, float] = {}
     thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
@@ -74,8 +84,9 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
             draft.extra["temperature"] = 1.0  # equal answers to one question are refused
     if options.logprobs is not None:
         draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
-    given = {"prompt_logprobs": options.prompt_logprobs, "temperature": options.temperature, "top_p": options.top_p}
-    draft.extra |= {name: value for name, value in given.items() if value is not None}
+    draft.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
+    if options.seeded:
+        draft.extra["seed"] = step.seed & 0x7FFFFFFF
     if options.thinking is not None:
         draft.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
     if options.reasoning_effort is not None:

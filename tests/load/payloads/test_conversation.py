@@ -133,6 +133,15 @@ def test_sampling_several_answers_get_a_temperature(facts: Facts, step: Steps) -
     assert body(step({"sampling": sampling.Options.model_validate({"n": 1})}), facts)["temperature"] == 0
 
 
+def test_sampling_sends_how_tokens_are_drawn_with_a_seed_of_each_request(facts: Facts, step: Steps) -> None:
+    given = {"temperature": 0.8, "top_k": 20, "min_p": 0.1, "presence_penalty": 0.5, "frequency_penalty": -0.5}
+    options = sampling.Options.model_validate({**given, "repetition_penalty": 1.2, "seeded": True})
+    bodies = [body(step({"sampling": options}, n), facts) for n in range(5)]
+    assert all(b[k] == v for b in bodies for k, v in given.items())
+    assert len({b["seed"] for b in bodies}) == 5
+    assert all(0 <= b["seed"] < 1 << 31 for b in bodies)
+
+
 def test_sampling_reasoning_options_make_the_length_unknown(facts: Facts, step: Steps) -> None:
     given = sampling.Options.model_validate({"thinking": False, "reasoning_effort": "low"})
     sent = body(step({"sampling": given}), facts)

@@ -1,0 +1,186 @@
+"""`loadchaos hunt`: find failures that no profile describes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, parse_header_options, server_options
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.runner.hunt.slot import SlotSettings
+    from loadchaos.server.process.launcher import CommandLine
+
+_BUDGET_S = 7200.0
+_EXIT_CODES = """\b
+Exit codes:
+  0 nothing was found; the last lines say what that is worth
+  1 something was found
+  2 a mistake in an option or the gene file
+  3 unknown: too few workloads proved anything
+  4 the server cannot be tested (it never became healthy)
+  130 Ctrl-C, 143 SIGTERM; continue with --resume"""
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
+@click.option("--budget", callback=duration, metavar="TIME", help="Time for the whole hunt (default: 2h).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of workloads.")
+@click.option(
+    "--genes", metavar="FILE", type=click.Path(path_type=Path), help="YAML file of genes to use or leave out."
+)
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Servers at once, on successive ports."
+)
+@click.option("--findings", type=click.IntRange(min=1), metavar="N", help="End after N findings.")
+@click.option(
+    "--requests",
+    type=click.IntRange(8, 100_000),
+    default=128,
+    show_default=True,
+    help="Requests of the largest workload.",
+)
+@click.option(
+    "--workload-time", callback=duration, metavar="TIME", help="End a workload after this time (default: 60s)."
+)
+@click.option("--no-feedback", is_flag=True, help="Draw every workload at random. For comparison.")
+@click.option("--resume", is_flag=True, help="Continue the newest hunt in --out.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@server_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the hunt."
+)
+def hunt(out: Path, **options: Any) -> None:
+    """Find failures that no profile describes.
+
+    Sends small workloads made of genes to a server that loadchaos starts, keeps those that show something new in its log,
+    counters or states, and changes them. What is found is replayed and minimised.
+    """
+    import asyncio
+
+    from loadchaos.runner.hunt import gene_file
+    from loadchaos.runner.hunt.findings import Reproduction
+    from loadchaos.runner.hunt.journal import SETTINGS, read_settings, write_json
+    from loadchaos.runner.hunt.session import HuntSession, HuntSettings
+    from loadchaos.runner.hunt.workers import SlotProcess
+
+    create_privately()
+    folder = _newest(out) if options["resume"] else None
+    stored = read_settings(folder) if folder is not None else {}
+    line, shown = _launch(options["launch"], stored)
+    chosen = stored.get("genes")
+    if options["genes"] is not None:
+        chosen = gene_file.read(options["genes"])
+    seed, requests = stored.get("seed", options["seed"]), stored.get("requests", options["requests"])
+    budget_s = float(options["budget"] or stored.get("budget_s") or _BUDGET_S)
+    settings = HuntSettings(
+        seed, budget_s, requests, options["findings"], not stored.get("no_feedback", options["no_feedback"]), chosen
+    )
+    slots = _slots(line, options, folder or Path())
+    if folder is None:
+        from loadchaos.core.ledger.recorder import create_folder
+
+        folder = create_folder(out, "hunt").path
+        slots = _slots(line, options, folder)
+    write_json(
+        folder / SETTINGS,
+        {
+            "schema": 1, "launch": shown, "seed": seed, "budget_s": budget_s, "requests": requests, "genes": chosen,
+            "no_feedback": not settings.feedback,
+        },
+    )  # fmt: skip
+    command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
+    say = lambda text: echo(text, err=True)  # noqa: E731 - one line
+    echo(f"hunting on {shown}; files are in {folder}", err=True)
+    runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
+    session = HuntSession(settings, folder, runners, Reproduction(folder, command, _passed_on(options), say), say)
+    code = asyncio.run(session.run())
+    if code in (130, 143):
+        echo(f"continue with: loadchaos hunt --resume --out {out}", err=True)
+    echo(f"report: {folder / 'report.html'}")
+    sys.exit(code)
+
+
+def _newest(out: Path) -> Path:
+    """Folder of the newest hunt."""
+    found = sorted(out.glob("hunt-*/hunt.json"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise OptionError(f"--resume: {out} has no hunt; start one without --resume")
+    return found[-1].parent
+
+
+def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine, str]:
+    """Launch command, and its text without secrets."""
+    from loadchaos.core.redact import REDACTED, Redactor
+    from loadchaos.server.process.launcher import parse_command_line
+
+    text = command or stored.get("launch")
+    if not text:
+        raise OptionError("a hunt needs a server that it can start: give its command with --launch")
+    if command is None and REDACTED in text:
+        raise OptionError("the launch command had a secret, which is not stored: give it again with --launch")
+    line = parse_command_line(text)
+    redactor = Redactor.from_environment(os.environ)
+    env = redactor.mapping(dict(line.env))
+    shown = shlex.join([*(f"{k}={v}" for k, v in env.items()), *redactor.argv(list(line.argv))])
+    if command is not None and stored.get("launch") not in (None, shown):
+        raise OptionError(f"--launch differs from that of the hunt ({stored['launch']}); start a new hunt")
+    return line, shown
+
+
+def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[SlotSettings]:
+    """Settings of each server: successive ports, checked to be free."""
+    from loadchaos.runner.hunt.slot import SlotSettings
+    from loadchaos.runner.options import Options, headers_of_options
+    from loadchaos.server.process.launcher import refuse_taken_port
+
+    headers = parse_header_options(options["headers"])
+    headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
+    first = SlotSettings(
+        line.argv, line.url, str(folder / "servers" / "1"), dict(line.env),
+        **({"ready_within_s": options["wait_ready"]} if options["wait_ready"] else {}),
+        most_load_s=options["workload_time"] or 60.0, model=options["model"], api_key_env=options["api_key_env"],
+        headers=headers, ca=options["ca"], insecure=options["insecure"],
+    )  # fmt: skip
+    slots = [first]
+    for i in range(1, options["parallel"]):
+        argv, url = _on_port(line, int(line.url.rpartition(":")[2]) + i)
+        slots.append(replace(first, argv=argv, url=url, folder=str(folder / "servers" / str(i + 1))))
+    for slot in slots:
+        refuse_taken_port(slot.url)
+    return slots
+
+
+def _on_port(line: CommandLine, port: int) -> tuple[tuple[str, ...], str]:
+    """Arguments and URL of the same server on another port."""
+    names, argv, found = ("--port", "--server-port"), list(line.argv), False
+    for i, word in enumerate(argv):
+        name, sign, _ = word.partition("=")
+        if name in names:
+            found = True
+            if sign:
+                argv[i] = f"{name}={port}"
+            elif i + 1 < len(argv):
+                argv[i + 1] = str(port)
+    if not found:
+        raise OptionError("--parallel: the launch command needs its --port, which is different for each server")
+    return tuple(argv), f"{line.url.rpartition(':')[0]}:{port}"
+
+
+def _passed_on(options: Mapping[str, Any]) -> list[str]:
+    """Options that replay and minimise get, too."""
+    found = []
+    for name, option in (("model", "--model"), ("api_key_env", "--api-key-env"), ("ca", "--ca")):
+        found += [option, str(options[name])] if options[name] else []
+    found += [word for text in options["headers"] for word in ("--header", text)]
+    found += ["--insecure"] if options["insecure"] else []
+    return found

@@ -1,0 +1,295 @@
+"""One hunt: workloads, then replay and reduction of what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ruamel.yaml import YAML
+
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.model import Facts
+from loadchaos.core.stats import upper_bound_at_zero
+from loadchaos.core.units import describe_duration
+from loadchaos.report.html import hunt_page
+from loadchaos.runner.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
+from loadchaos.runner.hunt.findings import HuntFinding, collect, keep_run
+from loadchaos.runner.hunt.genes import GenePool, ServerLimits, pool_of
+from loadchaos.runner.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
+from loadchaos.runner.hunt.workers import SlotLostError, WorkloadRunner
+
+_HUNT_SHARE = 0.7
+"""Share of the budget that is hunted where something was found; the rest is for replay and reduction."""
+_MOST_LOST = 3
+_MOST_USELESS = 5
+
+
+class FindingReproducer(Protocol):
+    """Replays and minimises findings."""
+
+    async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
+        """Replay and minimise within a time."""
+
+    def stop(self) -> None:
+        """End at once."""
+
+
+@dataclass(frozen=True)
+class HuntSettings:
+    """Settings of a hunt, as hunt.json has them.
+
+    Attributes:
+        requests: requests of the largest workload.
+        most_findings: the hunt ends after this many findings; None: when its budget is spent.
+        feedback: False: every workload is drawn at random.
+    """
+
+    seed: int
+    budget_s: float
+    requests: int = 128
+    most_findings: int | None = None
+    feedback: bool = True
+    genes: Mapping[str, Mapping[str, Any]] | None = None
+
+
+class HuntSession:
+    """Runs a hunt and keeps its files."""
+
+    def __init__(
+        self,
+        settings: HuntSettings,
+        folder: Path,
+        runners: Sequence[WorkloadRunner],
+        reproduction: FindingReproducer,
+        print_line: Callable[[str], None],
+    ) -> None:
+        self._settings, self._folder, self._runners = settings, folder, runners
+        self._reproduction, self._print = reproduction, print_line
+        self._journal = Journal(folder)
+        self._before_s = float(self._journal.rows[-1]["at_s"]) if self._journal.rows else 0.0
+        self._begin_s = time.monotonic()
+        self._corpus: Corpus | None = None
+        self._signals: list[int] = []
+        self._lost = self._useless = 0
+        self._failed: LoadchaosError | None = None
+
+    @property
+    def at_s(self) -> float:
+        """Time that was hunted, with that before a resumption."""
+        return self._before_s + time.monotonic() - self._begin_s
+
+    async def run(self) -> int:
+        """Hunt, replay and minimise. Returns the exit code.
+
+        Raises LoadchaosError where the server cannot be tested at all.
+        """
+        self._handle_signals()
+        try:
+            probed = await self._runners[0].probe()
+            pool = self._prepare(probed)
+            self._begin_s = time.monotonic()  # the start of the server is no part of the budget
+            await asyncio.gather(*(self._work(runner, pool) for runner in self._runners))
+        finally:
+            await asyncio.gather(*(runner.stop() for runner in self._runners))
+        found = self.findings()
+        if found and not self._signals:
+            await self._reproduction.run(found, max(0.0, self._settings.budget_s - self.at_s))
+        self._report()
+        self._journal.close()
+        return self._conclude(found)
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupted, number)
+
+    def _interrupted(self, number: int) -> None:
+        self._signals.append(number)
+        if len(self._signals) == 1:
+            self._print("interrupted: the workloads in flight are ended")
+        self._reproduction.stop()
+        for runner in self._runners:
+            runner.interrupt()
+
+    def _prepare(self, probed: Mapping[str, Any]) -> GenePool:
+        """Make the pool of genes and fold what was done before."""
+        facts = Facts.from_json(probed["facts"])
+        if probed.get("trouble"):
+            self._print(f"note: the server does not answer as expected: {probed['trouble']}")
+        limits = ServerLimits(facts, probed["settings"], tuple(probed["models"]), self._settings.requests)
+        pool = pool_of(limits, self._settings.genes)
+        corpus = Corpus(self._settings.seed, pool, self._settings.feedback)
+        for row in self._journal.rows:
+            corpus.fold(row)
+        self._corpus = corpus
+        genes = [name for group in pool.choices.values() for name, values in group.items() if values]
+        self._print(f"server: {facts.dialect} {facts.version or '(version unknown)'}; {len(genes)} genes fit it")
+        if corpus.workloads:
+            self._print(f"continuing after {corpus.workloads:,} workloads")
+        file = self._folder / SETTINGS
+        data = {**_read(file), "server": {"dialect": facts.dialect, "version": facts.version, "model": facts.model}}
+        write_json(file, data)
+        return pool
+
+    async def _work(self, runner: WorkloadRunner, pool: GenePool) -> None:
+        """Run workloads on one server until the hunt is over."""
+        corpus = self._corpus
+        assert corpus is not None
+        while not self._finished():
+            choice = corpus.choose()
+            order = {
+                "profile": choice.workload.profile(pool), "seed": choice.seed,
+                "folder": str(self._folder / RUNS / f"{choice.number:05}"),
+            }  # fmt: skip
+            try:
+                result = await runner.run(order)
+                self._lost = 0
+            except SlotLostError as e:
+                self._note_lost(e, choice)
+                continue
+            except LoadchaosError as e:
+                self._note_lost(e, choice)
+                if self._lost >= _MOST_LOST:
+                    self._failed = e
+                continue
+            if result.get("stopped"):
+                return
+            self._fold(choice, dict(result), pool)
+
+    def _note_lost(self, error: Exception, choice: WorkloadChoice) -> None:
+        if not self._signals:
+            self._lost += 1
+            self._print(f"workload {choice.number}: lost: {error}")
+
+    def _finished(self) -> bool:
+        settings, corpus = self._settings, self._corpus
+        assert corpus is not None
+        if self._signals or self._lost >= _MOST_LOST or self._useless >= _MOST_USELESS:
+            return True
+        if settings.most_findings is not None and len(corpus.findings) >= settings.most_findings:
+            return True
+        return self.at_s >= settings.budget_s * (_HUNT_SHARE if corpus.findings else 1.0)
+
+    def _fold(self, choice: WorkloadChoice, result: dict[str, Any], pool: GenePool) -> None:
+        """Record the result of a workload, keep what is new, remove its run."""
+        corpus = self._corpus
+        assert corpus is not None
+        run, known = Path(result.pop("run")), set(corpus.findings)
+        row = {**choice.to_json(), "at_s": round(self.at_s, 3), **result}
+        self._useless = 0 if row["proved"] or findings_of(row) else self._useless + 1
+        kept = corpus.fold(row)
+        new = [f for f in findings_of(row) if finding_key(f) not in known]
+        self._journal.append({**row, "news": sorted(corpus.news_of_last)})
+        if new:
+            for finding in self.findings():
+                if finding.workload == choice.number:
+                    keep_run(finding, self._folder, run)
+        if kept:
+            self._keep_profile(choice, pool)
+        shutil.rmtree(run.parent if run.parent.name == f"{choice.number:05}" else run, ignore_errors=True)
+        self._print(self._progress(choice, row, new))
+        self._report()
+
+    def _keep_profile(self, choice: WorkloadChoice, pool: GenePool) -> None:
+        """Write an entry of the corpus as a profile, which `loadchaos run` sends."""
+        folder = self._folder / CORPUS
+        folder.mkdir(exist_ok=True)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = None
+        yaml.width = 120
+        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+        with (folder / f"{choice.number:05}.yaml").open("w", encoding="utf-8") as f:
+            yaml.dump(choice.workload.profile(pool), f)
+
+    def findings(self) -> list[HuntFinding]:
+        """Findings so far."""
+        return collect(self._journal.rows, self._folder)
+
+    def _progress(self, choice: WorkloadChoice, row: Mapping[str, Any], new: Sequence[Mapping[str, Any]]) -> str:
+        corpus = self._corpus
+        assert corpus is not None
+        origin = "drawn" if choice.parent is None else f"{choice.change} of {choice.parent}"
+        shown = f"workload {choice.number} ({origin}): {row['requests']} requests, {row['seconds']:.0f} s, "
+        shown += f"{len(corpus.news_of_last)} new of {len(corpus.hits)} features"
+        if not row["proved"]:
+            shown += f", proved nothing ({row['why']})"
+        found = findings_of(row)
+        if found:
+            ids = ", ".join(str(f["id"]) for f in found)
+            shown += f"; {'NEW FINDING' if new else 'known'}: {ids}"
+        left_s = max(0.0, self._settings.budget_s - self.at_s)
+        return f"{shown}; {len(corpus.findings)} findings, {describe_duration(max(1, round(left_s)))} left"
+
+    def _report(self) -> None:
+        """Write report.html."""
+        corpus = self._corpus
+        if corpus is None:
+            return
+        entries = [
+            {
+                "n": e.number, "news": len(e.news), "chosen": e.chosen, "energy": corpus.energy(e),
+                "workload": e.workload.to_json(), "known_failure": e.known_failure,
+            }
+            for e in sorted(corpus.entries, key=corpus.energy, reverse=True)
+        ]  # fmt: skip
+        findings = [{**f.to_json(), "text": f.describe()} for f in self.findings()]
+        data = {
+            "settings": _read(self._folder / SETTINGS), "rows": self._journal.rows, "entries": entries,
+            "findings": findings, "worth": self.worth(), "features": len(corpus.hits),
+        }  # fmt: skip
+        part = self._folder / "report.html.part"
+        part.write_text(hunt_page.render(data), encoding="utf-8")
+        part.replace(self._folder / "report.html")
+
+    def worth(self) -> str:
+        """Describe what the hunt is worth: workloads, requests, time, coverage."""
+        return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0)
+
+    def _conclude(self, found: Sequence[HuntFinding]) -> int:
+        """Print the findings and the worth. Returns the exit code."""
+        for finding in found:
+            self._print(f"FOUND {finding.number}: {finding.describe()}")
+        self._print(self.worth())
+        if self._signals:
+            return 128 + self._signals[0]
+        if found:
+            return exit_codes.FAIL
+        if self._failed is not None:
+            self._print(f"the hunt ended early: {self._failed}")
+        proved = sum(bool(r["proved"]) for r in self._journal.rows)
+        if self._lost >= _MOST_LOST or self._useless >= _MOST_USELESS or 2 * proved <= len(self._journal.rows):
+            self._print("UNKNOWN: too few workloads proved anything")
+            return exit_codes.UNKNOWN
+        self._print("NOTHING FOUND")
+        return exit_codes.PASS
+
+
+def worth(rows: Sequence[Mapping[str, Any]], features: int) -> str:
+    """Describe what rows of workloads are worth."""
+    requests, proved = sum(int(r.get("requests") or 0) for r in rows), sum(bool(r["proved"]) for r in rows)
+    failed = sum(bool(findings_of(r)) for r in rows)
+    starts = 1 + sum(bool(r.get("restarted")) for r in rows)
+    took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
+    text = (
+        f"{len(rows):,} workloads ({proved:,} proved something), {requests:,} requests, {took}, {features:,} features"
+    )
+    bound = upper_bound_at_zero(proved) if proved and not failed else None
+    if bound is not None:
+        text += f"; a workload like these fails with p < {bound:.3f} (95 %)"
+    return f"{text}; {starts:,} server starts"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import json
+
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,144 @@
+"""Whole hunts on the embedded server, and mistakes that are told before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli.main import main
+from loadchaos.runner.server_under_test import free_port
+from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
+from tests.warm_command import run_command
+
+
+def launch(*defects: str, **flags: object) -> str:
+    return shlex.join(command(SimulatorSpec("vllm", "0.18", defects, flags), free_port()))
+
+
+def hunting(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run_command("hunt", *args, cwd=cwd, env=dict(os.environ))
+
+
+def folder_of(home: Path) -> Path:
+    return next((home / "runs").glob("hunt-*"))
+
+
+def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("loadchaos.cli.hunt.create_privately", lambda: None)  # it would change the test's own mask
+    (tmp_path / "genes.yaml").write_text("traffic: {image: false}\n")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        taken = s.getsockname()[1]
+        mistakes = [
+            ([], "a hunt needs a server that it can start"),
+            (
+                ["--launch", "serve --port 9", "--genes", "genes.yaml"],
+                "genes.yaml:1:11: traffic.image: images was expected",
+            ),
+            (["--launch", f"serve --port {taken}"], "another server already listens"),
+            (["--launch", "serve", "--parallel", "2"], "--parallel: the launch command needs its --port"),
+            (["--launch", "serve 'x"], "is a quote not closed?"),
+            (["--launch", "serve", "--budget", "2 hours"], "--budget: "),
+            (["--resume"], "--resume: runs has no hunt"),
+        ]
+        for args, message in mistakes:
+            done = CliRunner().invoke(main, ["hunt", *args])
+            assert done.exit_code == 2, args
+            assert message in done.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_short_hunt_finds_a_death_and_keeps_its_run(tmp_path: Path) -> None:
+    (tmp_path / "genes.yaml").write_text(
+        "traffic: {tokens: [1500], output: [2], images: false, turns: false, near_limit: false, abort: false,\n"
+        "  client: false, script: false, schema: false, tools: false, n: false}\n"
+        "load: {users: [2], requests: [4], form: [steady], questions: false}\nattacks: {admin: false}\n"
+    )
+    line = launch("near_max_oob", max_model_len=2048)
+    done = hunting("--launch", line, "--budget", "8s", "--findings", "1", "--genes", "genes.yaml", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    folder = folder_of(tmp_path)
+    found = json.loads((folder / "findings" / "01-index_oob_indexkernel" / "finding.json").read_text())
+    assert found["failure"]["severity"] == "engine_death"
+    assert (folder / found["folder"] / "incident.md").exists()
+    assert "index_oob_indexkernel" in (folder / "report.html").read_text()
+    assert re.search(r"\d genes fit it", done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_hunt_without_hints_finds_replays_and_minimises(tmp_path: Path) -> None:
+    line = launch("near_max_oob", max_model_len=4096)
+    done = hunting_for(tmp_path, "--launch", line, "--budget", "6m", "--findings", "1", "--seed", "3")
+    assert done.returncode == 1, done.stdout + done.stderr
+    folder = folder_of(tmp_path)
+    found = json.loads(next((folder / "findings").glob("*/finding.json")).read_text())
+    assert found["failure"]["id"] == "index_oob_indexkernel"
+    assert found["replay"]["reproduced"] >= 2
+    assert found["minimised"].startswith("MINIMISED")
+    assert (folder / found["repro"] / "repro.py").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_hunt_on_a_healthy_server_finds_nothing(tmp_path: Path) -> None:
+    done = hunting_for(tmp_path, "--launch", launch(num_gpu_blocks=1024), "--budget", "120s", "--parallel", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "NOTHING FOUND" in done.stderr
+    assert not (folder_of(tmp_path) / "findings").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_hunt_leaves_no_server_and_continues(tmp_path: Path) -> None:
+    line = launch()
+    argv = [sys.executable, "-m", "loadchaos", "hunt", "--launch", line, "--budget", "90s"]
+    with (tmp_path / "out").open("wb") as out:
+        hunt = subprocess.Popen(argv, cwd=tmp_path, stdout=out, stderr=out)
+        deadline = time.monotonic() + 120
+        while b"workload 2 " not in (tmp_path / "out").read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        hunt.send_signal(signal.SIGKILL)
+        hunt.wait()
+    journal = folder_of(tmp_path) / "workloads.jsonl"
+    rows = len(journal.read_bytes().splitlines()) - 1
+    assert rows >= 2
+    port = line.partition("--port ")[2].split()[0]
+    deadline = time.monotonic() + 60
+    while any(port in p.cmdline() for p in psutil.process_iter() if _readable(p)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    done = hunting_for(tmp_path, "--resume", "--budget", "60s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"continuing after {rows} workloads" in done.stderr
+    numbers = [json.loads(r)["n"] for r in journal.read_bytes().splitlines()[1:] if b'"row":"header"' not in r]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > rows
+
+
+def _readable(process: psutil.Process) -> bool:
+    try:
+        process.cmdline()
+    except psutil.Error:
+        return False
+    return True
+
+
+def hunting_for(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """A hunt in a process of its own, as it takes minutes."""
+    argv = [sys.executable, "-m", "loadchaos", "hunt", *args]
+    return subprocess.run(argv, cwd=home, capture_output=True, text=True, timeout=900, check=False)
