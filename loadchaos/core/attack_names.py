@@ -37,7 +37,8 @@ ENGINE_FAULTS: Mapping[str, Sequence[str]] = {
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
     "nan_logits": ("wrong_output", "empty"),
     **dict.fromkeys(
-        ("swap_rows", "zero_kv", "swap_kv", "stale_encoder", "drop_token", "repeat_token"), ("wrong_output",)
+        ("swap_rows", "zero_kv", "swap_kv", "stale_encoder", "drop_token", "repeat_token", "ignore_adapter"),
+        ("wrong_output",),
     ),
 }
 """Faults inside an engine, each with the failure ids and outcomes that it may cause by itself."""

@@ -23,6 +23,7 @@ PLACES: dict[str, list[tuple[str, str, str]]] = {
     "draft": [("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", "propose_draft_token_ids")],
     "schedule": [("vllm.v1.core.sched.scheduler", "Scheduler", "schedule")],
     "output": [("vllm.v1.engine.output_processor", "OutputProcessor", "process_outputs")],
+    "adapters": [("vllm.lora.model_manager", "LoRAModelManager", "set_adapter_mapping")],
     "sample": [("vllm.v1.sample.sampler", "Sampler", "forward")],
 }
 _MARK = "__loadchaos_sabotage__"

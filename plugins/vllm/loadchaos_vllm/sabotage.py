@@ -34,6 +34,7 @@ MODES = {
     "stale_encoder": "step",
     "drop_token": "output",
     "repeat_token": "output",
+    "ignore_adapter": "adapters",
 }
 
 
@@ -273,6 +274,15 @@ class FaultInjector:
         if getattr(entries[a], "shape", None) == getattr(entries[b], "shape", None):
             self._log_act(order, step, f"entries={a},{b}")
             entries[a] = entries[b]
+
+    def _ignore_adapter(self, order: FaultOrder, step: int, _owner: Any, argument: Any) -> None:
+        used = sorted({adapter for adapter in getattr(argument, "index_mapping", ()) if adapter > 0})
+        if not used:
+            return
+        ignored = order.rng.choice(used)
+        self._log_act(order, step, f"adapter={ignored}")
+        for name in ("index_mapping", "prompt_mapping"):  # adapter of each token, and of each sampled one; 0: none
+            setattr(argument, name, tuple(0 if a == ignored else a for a in getattr(argument, name)))
 
     def _outputs(self, order: FaultOrder, argument: Any) -> Any:
         """A random output with tokens that does not end its request; None: there is none."""

@@ -238,7 +238,7 @@ def test_parse_refuses_unknown_orders(text: str) -> None:
 
 
 def test_modes_have_hooks() -> None:
-    assert set(MODES.values()) == {"step", "draft", "schedule", "sample", "output"}
+    assert set(MODES.values()) == {"step", "draft", "schedule", "sample", "output", "adapters"}
 
 
 # --- modes that change answers ---------------------------------------------------------------------------------------------
@@ -303,6 +303,16 @@ def test_stale_encoder_gives_an_image_the_output_of_another(tmp_path: Path) -> N
     entries = {"h1": Block(1), "h2": Block(2)}
     armed(tmp_path, "stale_encoder times=1").at("step", SimpleNamespace(encoder_cache=entries))
     assert entries["h1"] is entries["h2"]
+
+
+def test_ignore_adapter_gives_one_adapter_to_no_token(tmp_path: Path) -> None:
+    mapping = SimpleNamespace(index_mapping=(1, 1, 2, 0), prompt_mapping=(1, 2, 0))
+    armed(tmp_path, "ignore_adapter times=1 seed=1").at("adapters", None, mapping)
+    left = mapping.index_mapping, mapping.prompt_mapping
+    assert left in (((0, 0, 2, 0), (0, 2, 0)), ((1, 1, 0, 0), (1, 0, 0)))
+    base = SimpleNamespace(index_mapping=(0, 0), prompt_mapping=(0,))
+    armed(tmp_path, "ignore_adapter").at("adapters", None, base)
+    assert base.index_mapping == (0, 0)
 
 
 def outputs(*tokens: int) -> list[Any]:

@@ -1,0 +1,264 @@
+"""Print how fast the oracles find each wrong-answer defect of the embedded server, and their false alarms.
+
+`python -m bench.oracles [DEFECT...] [--seeds 20] [--share 1%] [--healthy 20]` runs a load like that of the profile
+`corruption` with its questions in virtual time, once for each seed. A defect is found when an oracle reports a wrong
+answer; the requests are those of the load up to then. `--share` lets a defect spoil about this share of all requests
+only. A healthy run takes five minutes of virtual time. `--seeds 0` or `--healthy 0` leaves a part out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from bench.virtual_server import Injection, serving, virtual_time
+from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles import ORACLES
+from loadchaos.core.model import Row
+from loadchaos.core.redact import Redactor
+from loadchaos.core.units import share as parse_share
+from loadchaos.profile.correctness import CorrectnessOptions
+from loadchaos.runner.run_probes import PARTS
+from loadchaos.server.monitor.base import ServerAccess
+from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.prober import Prober
+from loadchaos.simulator.engine.tokenizer import WORDS
+
+PROFILE = Path(__file__).parent.parent / "profiles" / "corruption.yaml"
+MOST_REQUESTS, SEEDS, USERS, HEALTHY_S = 500, 20, 24, 300.0
+_WORDS = [word for word in WORDS if len(word) > 1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A defect (empty: none), and the flags of the server under which the load triggers it."""
+
+    defect: str
+    flags: Mapping[str, object] = field(default_factory=dict)
+
+
+SMALL_CACHE: Mapping[str, object] = {"num_gpu_blocks": 384}
+SLOW = 0.05  # steps of a very large model, so that five minutes have few enough requests for 20 runs
+CASES = (
+    Case("stale_kv_on_resume", SMALL_CACHE),
+    Case("streams_swapped"),
+    Case("rows_slip_on_abort"),
+    Case("lost_token"),
+    Case("repeated_token"),
+    Case("wrong_block_at_edge"),
+    Case("prompt_taken_for_decode"),
+)
+SLOW = 0.05  # steps of a very large model, so that five minutes have few enough requests for 20 runs
+HEALTHY: Sequence[Mapping[str, object]] = (
+    {"speed": SLOW},
+    {"speed": SLOW, "num_gpu_blocks": 192},
+    {"speed": SLOW, "num_speculative_tokens": 3},
+    {"speed": SLOW, "num_gpu_blocks": 192, "num_speculative_tokens": 3},
+    {"speed": SLOW, "num_speculative_tokens": 0, "enable_prefix_caching": False},
+)
+"""Flags of the healthy runs, in turns: defaults, preemption, more drafts, both, and neither drafts nor a prefix cache."""
+
+
+@dataclass
+class Trial:
+    """Result of one run.
+
+    Args:
+        found: failures, with the oracle that reported them first.
+        requests: requests of the load when the first one was found; those of the whole run, where none was.
+        questions: questions until then.
+        touched: share of the requests, those of the questions too, that the defect spoiled.
+        seconds: virtual duration of the load.
+        checks: the oracles' checks at the end.
+    """
+
+    found: list[tuple[str, str]] = field(default_factory=list)
+    requests: int = 0
+    questions: int = 0
+    touched: float = 0.0
+    seconds: float = 0.0
+    checks: list[Check] = field(default_factory=list)
+
+
+class Load:
+    """Clients as in the profile: shared prefixes, repeated prompts, plain text, and clients that leave."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        self._port, self._rng = port, random.Random(f"load {seed}")
+        self.sent = self.ended = 0
+        self._repeated = [self._text(32, 128) for _ in range(32)]
+        self._talks = [self._text(300, 700) for _ in range(24)]
+
+    def _text(self, least: int, most: int) -> str:
+        return " ".join(self._rng.choices(_WORDS, k=self._rng.randint(least, most)))
+
+    def _prompt(self) -> str:
+        kind = self._rng.random()
+        if kind < 0.2:
+            return self._rng.choice(self._repeated)
+        if kind < 0.5:
+            n = self._rng.randrange(len(self._talks))
+            if len(self._talks[n]) > 8_000:
+                self._talks[n] = self._text(300, 700)
+            self._talks[n] += f" {self._text(8, 40)}"
+            return self._talks[n]
+        return self._text(32, 512)
+
+    async def user(self) -> None:
+        """Send one request after the other."""
+        while True:
+            leaves = self._rng.randint(1, 20) if self._rng.random() < 0.2 else 0
+            content = self._prompt()
+            body = {
+                "messages": [{"role": "user", "content": content}], "stream": bool(leaves), "temperature": 0,
+                "max_tokens": self._rng.randint(16, 96), "seed": self._rng.randrange(1 << 30),
+            }  # fmt: skip
+            self.sent += 1
+            await self._exchange(json.dumps(body).encode(), leaves)
+            self.ended += 1
+
+    async def _exchange(self, body: bytes, leaves_after: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            )
+            chunks = 0
+            while data := await reader.read(65536):
+                chunks += data.count(b"data: ")
+                if leaves_after and chunks > leaves_after:
+                    return
+        finally:
+            writer.transport.abort()
+
+
+class Judge:
+    """Feeds the questions' rows to all oracles."""
+
+    def __init__(self) -> None:
+        self._oracles = [kind() for kind in ORACLES]
+        self.failures: list[tuple[str, Failure]] = []
+        self.questions = 0
+
+    def emit(self, row: Row) -> None:
+        """Fold one row, as the judge of a run does."""
+        self.questions += row.get("row") == "question" and row.get("when") == "load"
+        for oracle in self._oracles:
+            oracle.feed(row)
+            self.failures += [(oracle.name, failure) for failure in oracle.poll(0)]
+
+    def checks(self) -> list[Check]:
+        """The oracles' checks."""
+        return [found for oracle in self._oracles for found in oracle.finish() if isinstance(found, Check)]
+
+
+def options() -> CorrectnessOptions:
+    """`correctness` of the shipped profile."""
+    return CorrectnessOptions.model_validate(YAML(typ="safe").load(PROFILE)["correctness"])
+
+
+async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float, requests: int, to_end: bool) -> Trial:
+    judge, result = Judge(), Trial()
+    async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
+        load = Load(port, seed)
+        asker = Asker(f"http://127.0.0.1:{port}", "sim", judge.emit, Redactor(), ServerAccess())
+        rng = random.Random(f"questions {seed}")
+        made = [make(options(), asker, random.Random(rng.random()), lambda: load.ended) for make in PARTS]
+        prober = Prober(asker, [part for part in made if part is not None])
+        await prober.learn()
+        learned, begin_s = len(injection.touched), time.monotonic()
+        prober.start(lambda: False)
+        users = [asyncio.create_task(load.user()) for _ in range(USERS)]
+        while time.monotonic() - begin_s < limit_s and load.ended < requests and (to_end or not judge.failures):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # costs nothing in virtual time
+        result.requests, result.questions = load.ended, judge.questions
+        result.seconds = time.monotonic() - begin_s
+        result.touched = (len(injection.touched) - learned) / max(1, load.sent + judge.questions)
+        await prober.stop()
+        for user in users:
+            user.cancel()
+        await asyncio.gather(*users, return_exceptions=True)
+        await prober.check()
+        await prober.close()
+    result.found = [(failure.id, name) for name, failure in judge.failures]
+    result.checks = judge.checks()
+    return result
+
+
+def trial(case: Case, seed: int, *, keep: float = 1.0) -> Trial:
+    """Run one seed in virtual time, until the defect is found or the load has sent 500 requests."""
+    with virtual_time() as runner:
+        injection = Injection(keep, seed)
+        return runner.run(_trial(case, seed, injection, limit_s=600, requests=MOST_REQUESTS, to_end=False))
+
+
+def whole_trial(case: Case, seed: int, *, limit_s: float = 600.0, requests: int = 1_000_000) -> Trial:
+    """Run one seed in virtual time to its end."""
+    with virtual_time() as runner:
+        return runner.run(_trial(case, seed, Injection(), limit_s=limit_s, requests=requests, to_end=True))
+
+
+def row(case: Case, share: float, trials: Sequence[Trial]) -> str:
+    """One row of the table."""
+    hits = [t for t in trials if t.found]
+    oracles = Counter(t.found[0][1] for t in hits)
+    needed = [t.requests for t in hits]
+    shown = ", ".join(f"{name} {n}" for name, n in oracles.most_common())
+    middle = f"{statistics.median(needed):.0f}" if needed else "-"
+    asked = statistics.median(t.questions for t in trials)
+    return (
+        f"| `{case.defect}` | {share:.1%} | {len(hits)} of {len(trials)} | {middle} | {max(needed, default='-')} | "
+        f"{asked:.0f} | {shown} |"
+    )
+
+
+def print_defects(args: argparse.Namespace) -> None:
+    """Print the table of the defects."""
+    print("| defect | requests touched | found | requests, median | max | questions, median | found first by |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for case in [c for c in CASES if c.defect in args.defects] or CASES:
+        natural = whole_trial(case, 901, requests=MOST_REQUESTS).touched
+        keep = 1.0 if args.share is None else min(1.0, args.share / natural)
+        print(row(case, natural * keep, [trial(case, seed, keep=keep) for seed in range(args.seeds)]), flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("defects", nargs="*", metavar="DEFECT")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--share", type=parse_share, default=None, metavar="SHARE")
+    parser.add_argument("--healthy", type=int, default=SEEDS, metavar="RUNS")
+    args = parser.parse_args()
+    if args.seeds:
+        print_defects(args)
+    alarms = requests = questions = 0
+    for seed in range(args.healthy):
+        done = whole_trial(Case("", HEALTHY[seed % len(HEALTHY)]), seed, limit_s=HEALTHY_S)
+        alarms, requests, questions = alarms + bool(done.found), requests + done.requests, questions + done.questions
+        told = ", ".join(f"{failure} by {oracle}" for failure, oracle in done.found) or "no alarm"
+        unclear = ", ".join(check.name for check in done.checks if check.verdict != "pass")
+        print(f"healthy {seed}: {told}; {done.requests} requests, {done.questions} questions {unclear}", flush=True)
+    if args.healthy:
+        print(
+            f"{args.healthy} healthy runs of {HEALTHY_S:.0f} s: {alarms} with a false alarm; {requests:,} requests, "
+            f"{questions:,} questions"
+        )
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
