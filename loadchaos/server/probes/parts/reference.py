@@ -21,8 +21,8 @@ _EACH = 3
 _BUSY_TIMES = 4
 _IDLE_S, _BUSY_S = 30.0, 30.0
 _TICK_S = 0.5
-_STORY_TOKENS = 48
-_MOST_AT_ONCE = 4
+_STORY_TOKENS = 96
+_MOST_AT_ONCE = 16
 
 
 class ReferencePart:
