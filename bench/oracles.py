@@ -30,9 +30,10 @@ from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.units import share as parse_share
 from loadchaos.profile.correctness import CorrectnessOptions
-from loadchaos.runner.run_probes import PARTS
+from loadchaos.runner.run_probes import PARTS, PartSetup
 from loadchaos.server.monitor.base import ServerAccess
 from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.pictures import draw_number
 from loadchaos.server.probes.prober import Prober
 from loadchaos.simulator.engine.tokenizer import WORDS
 
@@ -43,10 +44,11 @@ _WORDS = [word for word in WORDS if len(word) > 1]
 
 @dataclass(frozen=True)
 class Case:
-    """A defect (empty: none), and the flags of the server under which the load triggers it."""
+    """A defect (empty: none), the flags of the server under which the load triggers it, and the share of images."""
 
     defect: str
     flags: Mapping[str, object] = field(default_factory=dict)
+    images: float = 0.0
 
 
 SMALL_CACHE: Mapping[str, object] = {"num_gpu_blocks": 384}
@@ -59,6 +61,7 @@ CASES = (
     Case("repeated_token"),
     Case("wrong_block_at_edge"),
     Case("prompt_taken_for_decode"),
+    Case("stale_image_embedding", images=0.5),
 )
 SLOW = 0.05  # steps of a very large model, so that five minutes have few enough requests for 20 runs
 HEALTHY: Sequence[Mapping[str, object]] = (
@@ -95,8 +98,8 @@ class Trial:
 class Load:
     """Clients as in the profile: shared prefixes, repeated prompts, plain text, and clients that leave."""
 
-    def __init__(self, port: int, seed: int) -> None:
-        self._port, self._rng = port, random.Random(f"load {seed}")
+    def __init__(self, port: int, seed: int, images: float) -> None:
+        self._port, self._rng, self._images = port, random.Random(f"load {seed}"), images
         self.sent = self.ended = 0
         self._repeated = [self._text(32, 128) for _ in range(32)]
         self._talks = [self._text(300, 700) for _ in range(24)]
@@ -120,7 +123,10 @@ class Load:
         """Send one request after the other."""
         while True:
             leaves = self._rng.randint(1, 20) if self._rng.random() < 0.2 else 0
-            content = self._prompt()
+            content: object = self._prompt()
+            if self._rng.random() < self._images:
+                url = draw_number(str(self._rng.randrange(1000, 10_000)), mark=self._rng.getrandbits(24))
+                content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": content}]
             body = {
                 "messages": [{"role": "user", "content": content}], "stream": bool(leaves), "temperature": 0,
                 "max_tokens": self._rng.randint(16, 96), "seed": self._rng.randrange(1 << 30),
@@ -165,18 +171,23 @@ class Judge:
         return [found for oracle in self._oracles for found in oracle.finish() if isinstance(found, Check)]
 
 
-def options() -> CorrectnessOptions:
-    """`correctness` of the shipped profile."""
-    return CorrectnessOptions.model_validate(YAML(typ="safe").load(PROFILE)["correctness"])
+def options(*, images: bool) -> CorrectnessOptions:
+    """`correctness` of the shipped profile, with questions about images where the load has some."""
+    asked = YAML(typ="safe").load(PROFILE)["correctness"]
+    return CorrectnessOptions.model_validate(asked | ({"images": {"every": "1s"}} if images else {}))
 
 
 async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float, requests: int, to_end: bool) -> Trial:
     judge, result = Judge(), Trial()
     async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
-        load = Load(port, seed)
+        load = Load(port, seed, case.images)
         asker = Asker(f"http://127.0.0.1:{port}", "sim", judge.emit, Redactor(), ServerAccess())
         rng = random.Random(f"questions {seed}")
-        made = [make(options(), asker, random.Random(rng.random()), lambda: load.ended) for make in PARTS]
+        asked = options(images=case.images > 0)
+        setups = [
+            PartSetup(asked, asker, random.Random(rng.random()), lambda: load.ended, case.images > 0) for _ in PARTS
+        ]
+        made = [make(setup) for make, setup in zip(PARTS, setups, strict=True)]
         prober = Prober(asker, [part for part in made if part is not None])
         await prober.learn()
         learned, begin_s = len(injection.touched), time.monotonic()
