@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from loadchaos.cli.bisect import bisect
 from loadchaos.cli.classify import classify, signatures
 from loadchaos.cli.hunt import hunt
 from loadchaos.cli.images import images
@@ -98,6 +99,7 @@ for _command in (
     record,
     replay,
     minimise,
+    bisect,
     hunt,
     soak,
     trend,

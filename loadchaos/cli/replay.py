@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,10 +160,13 @@ def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
     from loadchaos.runner.replay import servers
 
     if options["launch"]:
-        return servers.from_launch(options["launch"])
-    if options.get("target"):
-        return servers.from_target(options["target"])
-    return servers.of_source(trace)
+        found = servers.from_launch(options["launch"])
+    elif options.get("target"):
+        found = servers.from_target(options["target"])
+    else:
+        found = servers.of_source(trace)
+    waits_s = options.get("wait_ready")
+    return found if waits_s is None else replace(found, ready_within_s=waits_s)
 
 
 def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
@@ -180,8 +184,6 @@ def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
 
 def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
     """Write the trace with its bodies, and the failure that it led to."""
-    from dataclasses import replace
-
     from loadchaos.profile import request_trace
     from loadchaos.runner.replay import bodies
     from loadchaos.runner.replay.sources import read_source

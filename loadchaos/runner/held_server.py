@@ -14,6 +14,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.runner.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.client import DiscoveryClient
@@ -58,7 +59,7 @@ class HeldServer:
             try:
                 await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
             except TargetError as e:
-                raise TargetError(f"{e}; look at the log of the server: {self.log}") from e
+                raise TargetError(f"{explained(str(e), self.log)}; look at the log of the server: {self.log}") from e
         self.launched.ready()
 
     def _exit_reason(self) -> str | None:

@@ -30,7 +30,10 @@ class BudgetSpentError(Exception):
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision about one candidate. `successes` of `tries` failed as expected."""
+    """Decision about one candidate. `successes` of `tries` failed as expected.
+
+    `why`: reason why it could not be tried.
+    """
 
     fails: bool
     successes: int
@@ -39,10 +42,19 @@ class Decision:
     requests: int = 0
     flags: int = 0
     seconds: float = 0.0
+    why: str = ""
+
+    @property
+    def untriable(self) -> bool:
+        """True if no try of the candidate proved anything."""
+        return self.tries == 0
 
 
 class Decider:
-    """Sequential tests of candidates against the probability of the whole."""
+    """Sequential tests of candidates against the probability of the whole.
+
+    `step` is the name of the current step; `why` is set by an attempt that returns None.
+    """
 
     def __init__(
         self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float
@@ -53,47 +65,53 @@ class Decider:
         self.tries = 0
         self.steps: list[Decision] = []
         self._known: dict[str, Decision] = dict(_load(file)) if file is not None else {}
-        self.step = ""
+        self.step = self.why = ""
 
     async def fails(self, candidate: Reduction) -> bool:
         """Tell if the candidate fails about as often as the whole did.
 
         Raises BudgetSpentError when no time is left.
         """
-        key = candidate.key()
-        decision = self._known.get(key)
-        if decision is None:
-            decision = await self._decide(candidate)
-            self._known[key] = decision
-            self._save()
-        self.tries += decision.tries
-        self.steps.append(decision)
-        self._report(decision)
-        return decision.fails
+        return (await self.decide(candidate)).fails
+
+    async def decide(self, candidate: Reduction) -> Decision:
+        """Decide if the candidate fails about as often as the whole did."""
+        return await self._remembered(candidate.key(), lambda: self._decide(candidate))
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
         """Count how often a candidate fails.
 
         (successes, tries that proved something).
         """
-        key = f"{candidate.key()}-{tries}"
+        # Two failures in two tries: it fails every time, as far as a minimiser needs to know.
+        found = await self._remembered(
+            f"{candidate.key()}-{tries}", lambda: self._count(candidate, tries, lambda failed, n: failed == n == 2)
+        )
+        return found.successes, found.tries
+
+    async def survives(self, candidate: Reduction, tries: int) -> Decision:
+        """Try a candidate until it fails or has survived `tries` tries."""
+        key = f"{candidate.key()}-survives-{tries}"
+        return await self._remembered(key, lambda: self._count(candidate, tries, lambda failed, _: failed > 0))
+
+    async def _remembered(self, key: str, decide: Callable[[], Awaitable[Decision]]) -> Decision:
         decision = self._known.get(key)
         if decision is None:
-            begin_s, successes, counted = time.monotonic(), 0, 0
-            for _ in range(tries):
-                found = await self._one(candidate)
-                if found is None:
-                    break
-                successes, counted = successes + found, counted + 1
-                if successes == 2 and counted == 2:
-                    break  # it fails every time, as far as a minimiser needs to know
-            decision = self._decision(candidate, successes > 0, (successes, counted), begin_s)
-            self._known[key] = decision
+            decision = self._known[key] = await decide()
             self._save()
         self.tries += decision.tries
         self.steps.append(decision)
         self._report(decision)
-        return decision.successes, decision.tries
+        return decision
+
+    async def _count(self, candidate: Reduction, tries: int, enough: Callable[[int, int], bool]) -> Decision:
+        begin_s, successes, counted = time.monotonic(), 0, 0
+        while counted < tries and not enough(successes, counted):
+            found = await self._one(candidate)
+            if found is None:
+                break
+            successes, counted = successes + found, counted + 1
+        return self._decision(candidate, successes > 0, (successes, counted), begin_s)
 
     async def _decide(self, candidate: Reduction) -> Decision:
         high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
@@ -109,11 +127,12 @@ class Decider:
     async def _one(self, candidate: Reduction) -> bool | None:
         if time.monotonic() > self._deadline_s:
             raise BudgetSpentError
+        self.why = ""
         return await self._attempt(candidate)
 
     def _decision(self, candidate: Reduction, fails: bool, counts: tuple[int, int], begin_s: float) -> Decision:
         seconds = round(time.monotonic() - begin_s, 3)
-        return Decision(fails, *counts, self.step, candidate.requests, len(candidate.flags), seconds)
+        return Decision(fails, *counts, self.step, candidate.requests, len(candidate.flags), seconds, self.why)
 
     def _save(self) -> None:
         if self._file is None:

@@ -38,7 +38,7 @@ async def minimise(
     """Reduce a candidate. Returns None where the whole does not fail again."""
     decider.step = "the whole"
     try:
-        found = await _raised(whole, decider, most_rounds)
+        found = await raised(whole, decider, most_rounds)
     except BudgetSpentError:
         return None
     if found is None:
@@ -75,7 +75,7 @@ class _Best:
         return found
 
 
-async def _raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple[Reduction, float] | None:
+async def raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple[Reduction, float] | None:
     """Estimate how often the whole fails; repeat it where that is rare.
 
     Returns the candidate with its rounds and its probability. None: it does not fail often enough, however often it is

@@ -9,7 +9,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,8 @@ def _write_profile(found: Reproducer, folder: Path) -> None:
     (folder / BODIES).mkdir(exist_ok=True)
     for send in trace.sends:
         shutil.copyfile(trace.body_file(send), folder / BODIES / f"{send.body}.json")
-    file = request_trace.write(trace, folder)
+    header = trace.header.model_copy(update={"failure": found.plan.expected.to_json()})
+    file = request_trace.write(replace(trace, header=header), folder)
     data = try_profile(trace, file, found.plan).to_json()
     for traffic in data["traffic"]:
         traffic["payload"] = {"recorded": {"trace": FILE}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -10,23 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import TargetError
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
-from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.minimise import repro
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import LEAST_P, STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
+from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.minimise.validate import ScriptRuns, run_script
-from loadchaos.runner.replay.one_try import TryPlan, TryResult, run_try
-from loadchaos.runner.replay.servers import ServerChoice, ServerPool
-
-_KEPT_TRIES = 20
-_USELESS_AGAIN = 2
-_SLOWER = 3.0
-_LEAST_READY_S = 30.0
+from loadchaos.runner.replay.one_try import TryPlan
 
 
 @dataclass(frozen=True)
@@ -53,11 +45,10 @@ class MinimiseSession:
         self._plan, self._folder, self._print = plan, folder, print_line
         self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
         self._begin_s = time.monotonic()
-        self._pool = ServerPool(plan.server, folder / "servers")
-        self._ready_s: float | None = None
-        self._number = 0
+        dialect = str(trace.header.server.get("dialect") or "vllm")
+        self._trials = Trials(replace(plan, name="minimise"), folder, dialect, print_line)
+        self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._best = self._whole
-        self._dialect, self._version = str(trace.header.server.get("dialect") or "vllm"), ""
         self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s)
 
     async def run(self) -> MinimiseResult:
@@ -65,7 +56,7 @@ class MinimiseSession:
         try:
             result = await minimise(self._whole, self._decider)
         finally:
-            await self._pool.stop()
+            await self._trials.stop()
         if result is None:
             return MinimiseResult(exit_codes.FAIL, None, self._whole)
         if result.out_of_time:
@@ -86,7 +77,7 @@ class MinimiseSession:
     async def _validated(self, candidate: Reduction, result: Minimised) -> MinimiseResult | None:
         server = candidate.server(self._plan.server)
         plan = replace(self._plan, server=server, rounds=candidate.rounds, name="repro")
-        reproducer = repro.Reproducer(candidate, server, plan, self._version, self._dialect)
+        reproducer = repro.Reproducer(candidate, server, plan, self._trials.version, self._trials.dialect)
         folder = self._folder / "repro"
         script = repro.write_script(reproducer, folder)
         runs_folder = self._folder / "validation"
@@ -98,70 +89,10 @@ class MinimiseSession:
         return MinimiseResult(exit_codes.PASS, result, self._whole, script, runs)
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
-        server = candidate.server(self._plan.server)
-        known = candidate.flags == self._whole.flags
-        server = replace(server, ready_within_s=patience(server.ready_within_s, self._ready_s, known_flags=known))
-        why = ""
-        for _ in range(1 + _USELESS_AGAIN):
-            try:
-                held = await self._started(server)
-            except TargetError as e:
-                if known:
-                    raise
-                self._print(f"a server without these flags does not start: {str(e)[:160]}")
-                return None
-            try:
-                result = await self._try(candidate, server, held)
-            except TargetError as e:  # its first requests failed, before those of the candidate
-                why = str(e)
-                await self._pool.stop()
-                continue
-            if result.reproduced is not None:
-                if result.reproduced:
-                    self._best = candidate
-                return result.reproduced
-            why = result.why
-        self._print(f"a candidate cannot be tried: {why[:160]}")
-        return None
-
-    async def _started(self, server: ServerChoice) -> HeldServer:
-        """Healthy server with empty caches."""
-        begin_s, started = time.monotonic(), self._pool.started
-        held = await self._pool.healthy_server(server)
-        if self._ready_s is None and self._pool.started != started:
-            self._ready_s = time.monotonic() - begin_s
-        if held.runs and held.alive:
-            await held.reset_caches(self._dialect)
-        return held
-
-    async def _try(self, candidate: Reduction, server: ServerChoice, held: HeldServer) -> TryResult:
-        plan = replace(self._plan, server=server, rounds=candidate.rounds, name="minimise")
-        result = await run_try(candidate.trace, plan, self._try_folder(), held)
-        self._learn(Path(result.folder))
-        if result.died:
-            await self._pool.stop()
-        if result.why == "it was interrupted":
-            raise KeyboardInterrupt
-        return result
-
-    def _try_folder(self) -> Path:
-        """Folder of the next try; old ones are removed."""
-        self._number += 1
-        old = self._folder / "tries" / f"{self._number - _KEPT_TRIES:04}"
-        shutil.rmtree(old, ignore_errors=True)
-        folder = self._folder / "tries" / f"{self._number:04}"
-        shutil.rmtree(folder, ignore_errors=True)
-        return folder
-
-    def _learn(self, run: Path) -> None:
-        """Read dialect and version of the server, once."""
-        if self._version:
-            return
-        try:
-            facts = json.loads((run / "facts.json").read_bytes())
-        except (OSError, ValueError):
-            return
-        self._version, self._dialect = str(facts.get("version") or ""), str(facts.get("dialect") or self._dialect)
+        found = await self._trials.attempt(candidate)
+        if found:
+            self._best = candidate
+        return found
 
     def _report(self, decision: Decision) -> None:
         verdict = "fails" if decision.fails else "does not fail"
@@ -171,16 +102,6 @@ class MinimiseSession:
             f"({decision.successes} of {decision.tries}); smallest: {_plural(best.requests, 'request')}, "
             f"{_plural(len(best.flags), 'flag')}; {_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
         )
-
-
-def patience(limit_s: float, first_s: float | None, *, known_flags: bool) -> float:
-    """Limit for the start of a server whose first start took `first_s`.
-
-    Flags that may be impossible get a shorter one. Flags that have worked keep theirs: a slow start ends the minimisation.
-    """
-    if first_s is None or known_flags:
-        return limit_s
-    return min(limit_s, max(_LEAST_READY_S, _SLOWER * first_s))
 
 
 def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:

@@ -69,6 +69,12 @@ def fixed_confidence(tries: int, before: Sequence[bool]) -> float:
     return 1 - chance_of_no_success(tries, sum(before), len(before))
 
 
+def tries_for_confidence(before: Sequence[bool], wanted: float = FIXED_CONFIDENCE) -> tuple[int, float]:
+    """Tries without the failure that a remedy needs, and their confidence."""
+    tries = next(n for n in range(1, 10_000) if fixed_confidence(n, before) >= wanted)
+    return tries, fixed_confidence(tries, before)
+
+
 def against_line(reproduced: int, tries: int, before: Sequence[bool]) -> str:
     """Describe the result of tries against another server in one line."""
     then = f"{sum(before)} of {len(before)} before"

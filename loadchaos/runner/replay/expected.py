@@ -26,6 +26,7 @@ class ExpectedFailure:
     title: str = ""
     line: str = ""
     any_death: bool = False
+    remedy: str = ""
 
     def matches(self, failure: Mapping[str, Any]) -> bool:
         """Tell if a failure of a verdict is this one."""
@@ -38,7 +39,7 @@ class ExpectedFailure:
         """Convert to the failure of a verdict; `choose` reads it back."""
         return {
             "id": self.id, "frame": self.frame, "severity": self.severity, "title": self.title,
-            "evidence": {"text": self.line}, "attribution": "server",
+            "evidence": {"text": self.line}, "attribution": "server", "remedy": self.remedy,
         }  # fmt: skip
 
     def describe(self) -> str:
@@ -93,6 +94,7 @@ def _expected(failure: Mapping[str, Any], any_death: bool) -> ExpectedFailure:
         str(failure.get("title") or ""),
         str(evidence.get("text") or ""),
         any_death,
+        str(failure.get("remedy") or ""),
     )
 
 

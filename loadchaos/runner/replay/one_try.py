@@ -40,6 +40,7 @@ class TryResult:
         other: The server died of another failure.
         sent: Requests sent until the death or the end.
         died: The server died or hung: it is of no use for another try.
+        answered: Requests whose outcome was ok; `outcomes` has the numbers of all outcomes in words.
     """
 
     reproduced: bool | None
@@ -51,6 +52,8 @@ class TryResult:
     fresh: bool
     why: str = ""
     died: bool = False
+    answered: int = 0
+    outcomes: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON."""
@@ -107,7 +110,12 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     result = await run_quietly(profile, options, lines.append)
     _refuse_useless(result)
     found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
-    return replace(found, died=any(f.get("severity") in _DEADLY for f in (result.verdict or {}).get("failures") or ()))
+    verdict = result.verdict or {}
+    outcomes = verdict.get("outcomes") or {}
+    return replace(
+        found, died=any(f.get("severity") in _DEADLY for f in verdict.get("failures") or ()),
+        answered=outcomes.get("ok", 0), outcomes=", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
+    )  # fmt: skip
 
 
 def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:

@@ -32,7 +32,7 @@ class ServerChoice:
 
     launch: CommandLine | None = None
     url: str | None = None
-    ready_within_s: float = READY_WITHIN_S
+    ready_within_s: float = field(default=READY_WITHIN_S, compare=False)
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def describe(self) -> str:
@@ -73,7 +73,7 @@ def of_source(trace: RequestTrace) -> ServerChoice:
     kind = trace.header.server.get("kind")
     data = _recorded_profile(trace.folder / "profile.yaml")
     target = data.get("target") or {}
-    if kind == "launched" and target.get("launch"):
+    if kind in ("launched", "embedded") and target.get("launch"):  # a reproducer's profile launches an embedded server
         return _of_launch(target["launch"], trace.header.source)
     if kind == "embedded" and target.get("embedded"):
         return _of_embedded(target["embedded"])

@@ -85,7 +85,7 @@ class ReplaySession:
 
     async def _run_against(self, server: ServerChoice, before: list[bool]) -> int:
         plan = replace(self._request.plan, server=server)
-        needed = next(n for n in range(1, 1000) if estimate.fixed_confidence(n, before) >= estimate.FIXED_CONFIDENCE)
+        needed, _ = estimate.tries_for_confidence(before)
         after = await self._series(plan, self.state.against, _UntilFailure(needed), "try against the other server")
         self._print(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
         if self.stopped is not None:

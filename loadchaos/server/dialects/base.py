@@ -192,6 +192,8 @@ class Dialect:
     """False where a prompt within the context may still be too long, because the KV cache is smaller."""
     length_flag: str = ""
     """The option of its command that sets the context length."""
+    switches: Sequence[str] = ()
+    """Options of its command that turn a feature off, or limit it to the least: likely remedies of a failure."""
     length_failure: str = ""
     """Failure id of a server error that only prompts above the KV cache's capacity get."""
     exact_output: Mapping[str, str] = field(default_factory=dict)

@@ -172,6 +172,7 @@ LMDEPLOY = Dialect(
     tells_version=False,
     version_bounds=_version_bounds,
     command_word="lmdeploy",
+    switches=("--eager-mode", "--max-batch-size 1", "--backend pytorch"),
     default_port=23333,
     repository="InternLM/lmdeploy",
     length_flag="--session-len",

@@ -50,6 +50,12 @@ SGLANG = Dialect(
     command_word="sglang",
     default_port=30000,
     repository="sgl-project/sglang",
+    switches=(
+        "--disable-overlap-schedule",
+        "--disable-radix-cache",
+        "--disable-cuda-graph",
+        "--max-running-requests 1",
+    ),
     length_flag="--context-length",
     log_flags=patterns(r"server_args=(?P<flags>.+)"),
     log_version=r"\bsglang(?:\.version)?[ =:v]+(\d+\.\d+[\w.+-]*)",

@@ -191,6 +191,15 @@ VLLM = Dialect(
     command_word="vllm",
     repository="vllm-project/vllm",
     length_flag="--max-model-len",
+    switches=(
+        "--no-async-scheduling",
+        "--no-enable-prefix-caching",
+        "--no-enable-chunked-prefill",
+        "--disable-chunked-mm-input",
+        "--mm-processor-cache-gb 0",
+        "--enforce-eager",
+        "--max-num-seqs 1",
+    ),
     health_dead=patterns(r"(?i:EngineDead|engine is dead)"),
     log_dead=patterns(r"EngineCore encountered a fatal error"),
     log_shutdown=patterns(

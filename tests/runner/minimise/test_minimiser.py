@@ -17,7 +17,8 @@ from loadchaos.runner.minimise.ddmin import ddmin
 from loadchaos.runner.minimise.decider import STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import Minimised, minimise
 from loadchaos.runner.minimise.reductions import flags, single_requests, windows
-from loadchaos.runner.minimise.session import more_rounds, patience
+from loadchaos.runner.minimise.session import more_rounds
+from loadchaos.runner.minimise.trials import patience
 from loadchaos.runner.minimise.validate import ScriptRuns
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))

@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
-from loadchaos.runner.minimise import session
+from loadchaos.runner.minimise import trials
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.session import MinimiseSession
 from loadchaos.runner.options import Options
@@ -47,7 +47,7 @@ def minimiser(tmp_path: Path, pool: Pool) -> tuple[MinimiseSession, Reduction, l
     plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
     lines: list[str] = []
     found = MinimiseSession(trace, plan, tmp_path, 60.0, lines.append)
-    found._pool = pool  # type: ignore[assignment]
+    found._trials._pool = pool  # type: ignore[assignment]
     return found, found._whole, lines
 
 
@@ -60,7 +60,7 @@ def results(monkeypatch: pytest.MonkeyPatch, *given: TryResult | Exception) -> N
             raise now
         return now
 
-    monkeypatch.setattr(session, "run_try", run_try)
+    monkeypatch.setattr(trials, "run_try", run_try)
 
 
 def test_try_whose_server_cannot_be_tested_is_made_again_on_another_server(

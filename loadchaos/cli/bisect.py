@@ -1,0 +1,147 @@
+"""`loadchaos bisect`: flags and releases that a failure depends on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, server_options
+from loadchaos.cli.replay import prepare, replay_folder
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from loadchaos.profile.request_trace import RequestTrace
+    from loadchaos.runner.bisect.flag_session import FlagResult
+    from loadchaos.runner.bisect.version_session import VersionResult
+    from loadchaos.runner.replay.one_try import TryPlan
+
+_BUDGET_S = 7200.0
+_EXIT_CODES = """\b
+Exit codes:
+  0 the failure came again, and the search was finished
+  1 the recorded requests do not fail again, or too rarely
+  2 a mistake in an option, or nothing to replay
+  3 unknown: the budget was spent before the end
+  4 the server cannot be tested (it never became healthy)"""
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
+@click.option("--flags", is_flag=True, help="Find the needed launch flags, and single changes that cure the failure.")
+@click.option("--versions", metavar="A..B", help="Find the first bad and the first good release of this range.")
+@click.option(
+    "--launch",
+    metavar="COMMAND",
+    help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'; with --versions: "
+    "'{venv}/bin/vllm serve MODEL'.",
+)
+@click.option(
+    "--install",
+    metavar="COMMAND",
+    help="With --versions: command that installs a release, e.g. '{venv}/bin/pip install vllm=={version}'.",
+)
+@click.option(
+    "--package", metavar="NAME", help="With --versions: package whose releases pip lists (default: --install's)."
+)
+@click.option("--bad", metavar="VERSION", help="With --versions: release that fails (default: the recorded server's).")
+@click.option(
+    "--venvs",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --versions: folder of the installed releases (default: in ~/.cache/loadchaos/releases).",
+)
+@click.option(
+    "--change",
+    "changes",
+    multiple=True,
+    metavar="FLAG",
+    help="With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
+)
+@click.option("--budget", callback=duration, metavar="TIME", help="Stop after this time (default: 2h).")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
+)
+@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
+@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
+@click.option("--resume", is_flag=True, help="Continue the newest bisection of SOURCE in --out.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@server_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
+)
+def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
+    """Find the launch flags or the releases that a failure depends on.
+
+    SOURCE is as for `loadchaos replay`; a folder that `loadchaos minimise` wrote is fastest.
+    """
+    create_privately()
+    versions, install = options["versions"], options["install"]
+    if flags == bool(versions):
+        raise OptionError("choose what to bisect: --flags or --versions A..B")
+    if versions and not (install and options["launch"]):
+        raise OptionError(
+            "--versions needs --install and --launch with placeholders: --install '{venv}/bin/pip install vllm=={version}' "
+            "--launch '{venv}/bin/vllm serve MODEL'"
+        )
+    if versions:
+        _bisect_versions(source, out, options)
+    else:
+        _bisect_flags(source, out, options)
+
+
+def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
+    from loadchaos.runner.bisect.flag_session import FlagSession
+
+    trace, plan, folder = _prepared(source, out, options)
+    if plan.server.launch is None:
+        raise OptionError("a bisection needs a server that it can start: give its command with --launch")
+    echo(f"bisecting {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
+    session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
+    _finish(session.run(options["changes"]), source, out)
+
+
+def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
+    from loadchaos.runner.bisect.installs import InstallPlan, releases_between
+    from loadchaos.runner.bisect.version_session import VersionSession
+
+    installs = InstallPlan(options["install"], options["launch"], options["package"], options["venvs"])
+    installs.check()
+    releases = releases_between(options["versions"], installs)
+    trace, plan, folder = _prepared(source, out, options)
+    bad = options["bad"] or str(trace.header.server.get("version") or "") or None
+    if options["bad"] and options["bad"] not in releases:
+        raise OptionError(f"--bad {options['bad']}: it is not in the range; there are {', '.join(releases)}")
+    echo(
+        f"bisecting {len(trace.sends):,} requests of {source} over {len(releases)} releases of {installs.name()}",
+        err=True,
+    )
+    session = VersionSession(trace, plan, installs, folder)
+    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), source, out)
+
+
+def _prepared(source: Path, out: Path, options: dict[str, Any]) -> tuple[RequestTrace, TryPlan, Path]:
+    folder = replay_folder(out, "bisect", source, resume=options["resume"])
+    trace, plan = prepare(source, folder, options)
+    echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
+    return trace, plan, folder
+
+
+def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], source: Path, out: Path) -> None:
+    import asyncio
+
+    try:
+        found = asyncio.run(search)
+    except KeyboardInterrupt:
+        echo(f"interrupted; continue with the same command and --resume (bisection of {source} in {out})", err=True)
+        sys.exit(130)
+    echo(found.text)
+    sys.exit(found.exit_code)
+
+
+def _print(text: str) -> None:
+    echo(text, err=True)

@@ -1,0 +1,30 @@
+"""Write the result folder of a bisection."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
+from loadchaos.runner.replay.servers import ServerChoice
+
+STATE = "bisect.json"
+
+
+def redacted_command(server: ServerChoice) -> str:
+    """Launch command of a server without its secrets."""
+    assert server.launch is not None
+    redactor, secret = Redactor.from_environment(os.environ), launch_secrets(server.launch.env)
+    env = [f"{name}={REDACTED if name in secret else value}" for name, value in server.launch.env.items()]
+    return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
+
+
+def write_result(folder: Path, readme: str, data: Mapping[str, Any]) -> None:
+    """Write README.md and result.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+    (folder / "result.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
