@@ -12,6 +12,7 @@ from loadchaos.core.model import Facts
 
 _STILL_DRAFTING_NS = 5 * S
 _JUST_DRAFTED_NS = 2 * S
+_LEAST_POSITION = 1024
 _GAUGES = {"queueing": "requests_waiting"}
 _FEWEST_READINGS = 2
 """A gauge proves a mechanism from this number of readings above 0 on: one alone may be the moment of an arrival."""
@@ -61,6 +62,9 @@ class Mechanisms:
                 self.exposures["image_requests_while_drafting"] += 1
             else:
                 self._images_since += 1
+        begin, end = int(row.get("prompt_tokens") or 0), int(row.get("completion_tokens") or 0)
+        if begin and (begin + end).bit_length() > max(begin, _LEAST_POSITION - 1).bit_length():
+            self.exposures["position_crossings"] += 1
         if row.get("edge") is not None:
             self.exposures["near_limit_requests"] += 1
 
@@ -138,6 +142,7 @@ EXPOSURES = {
     "image_requests": "the same, with images",
     "image_requests_while_drafting": "the same, while the server made speculative drafts",
     "near_limit_requests": "prompts at the edge of the context",
+    "position_crossings": "answers that grew over a position of 1,024, 2,048, 4,096 and so on",
     "aborted_requests": "requests whose client left before the end of the answer",
     "attacks": "attacks that worked",
 }

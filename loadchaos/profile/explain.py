@@ -27,6 +27,7 @@ _EXPOSURES = {
     "image_requests": "requests with images",
     "image_requests_while_drafting": "requests with images during speculative decoding",
     "near_limit_requests": "requests near the context limit",
+    "position_crossings": "answers that grow over a position of 1,024, 2,048 and so on",
     "aborted_requests": "requests whose client left",
     "attacks": "attacks",
 }

@@ -123,6 +123,7 @@ class Exposure(ProfilePart):
         "image_requests",
         "image_requests_while_drafting",
         "near_limit_requests",
+        "position_crossings",
         "aborted_requests",
         "attacks",
     ]

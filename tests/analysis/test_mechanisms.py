@@ -30,6 +30,18 @@ def test_exposure_counts_requests_that_we_aborted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "completion", "crossed"),
+    [(1023, 1, 1), (1024, 900, 0), (1000, 20, 0), (500, 30, 0), (32_760, 16, 1), (0, 2000, 0)],
+)
+def test_position_crossings_count_powers_of_two_within_an_answer(prompt: int, completion: int, crossed: int) -> None:
+    mechanisms = Mechanisms()
+    mechanisms.end(
+        {"row": "end", "at_ns": 1, "outcome": "ok", "prompt_tokens": prompt, "completion_tokens": completion}  # type: ignore[typeddict-item]
+    )
+    assert mechanisms.exposures["position_crossings"] == crossed
+
+
+@pytest.mark.parametrize(
     ("waiting", "verdict", "actual"),
     [
         ([0, 3, 1, 0], "pass", "requests_waiting was above 0 in 2 readings, at most 3"),

@@ -40,6 +40,41 @@ TRIGGERS = (
         ("target.embedded.flags.max_num_seqs=1024", "load.1.burst=20", "exposure.at_least=10"),
         "requires queueing",
     ),
+    Trigger(
+        "kv_pressure",
+        "kv_capacity_deadlock",
+        (
+            "load.0.for=1s",
+            "load.1.requests=60",
+            "limits.first_byte=20s",
+            "limits.between_bytes=20s",
+            "exposure.at_least=10",
+            "load.2.requests=1",
+        ),
+        ("target.embedded.flags.num_gpu_blocks=8192", "target.embedded.flags.speed=4"),
+        "requires preemption",
+    ),
+    Trigger(
+        "prefix_cache",
+        "error_in_kv_cache",
+        ("load.0.requests=10", "load.1.requests=200", "exposure.at_least=100"),
+        ("target.embedded.flags.enable_prefix_caching=false",),
+        "requires prefix_cache_hits",
+    ),
+    Trigger(
+        "long_context",
+        "index_oob_indexkernel",
+        ("load.1.requests=30",),
+        ("target.embedded.flags.max_model_len=1024",),
+        "exposure",
+    ),
+    Trigger(
+        "engine_pause",
+        "unexplained_stalled",
+        ("load.0.for=25s", "limits.first_byte=12s", "load.1.requests=8", "attacks.1.at=14s", "exposure.at_least=3"),
+        ("attacks=[]",),
+        "requires development_endpoints",
+    ),
 )
 BY_NAME = pytest.mark.parametrize("trigger", TRIGGERS, ids=[t.name for t in TRIGGERS])
 

@@ -344,3 +344,88 @@ def run_to_end(engine: Engine, request: EngineRequest) -> str | None:
             if output.request_id == request.id and output.finish_reason:
                 return output.finish_reason
     return None
+
+
+# admission_stops
+
+
+@pytest.mark.parametrize(
+    ("defects", "blocks", "served"),
+    [([], 60, True), (["admission_stops"], 60, False), (["admission_stops"], 8192, True)],
+)
+def test_admission_stops_after_a_preemption_in_a_full_batch(defects: list[str], blocks: int, served: bool) -> None:
+    engine = Engine(EngineConfig(max_num_seqs=4, num_gpu_blocks=blocks, defects=frozenset(defects)))
+    for n in range(8):
+        engine.add(EngineRequest(f"r{n}", 100, 300))
+    assert (run_to_end(engine, EngineRequest("next", 50, 4)) == "length") == served
+    assert bool(engine.stats().counters["preemptions"]) == (blocks < 100)
+    assert bool(engine.stats().requests_waiting) != served
+
+
+# shared_block_freed
+
+PREFIX = tuple(range(1000, 1010))
+
+
+def share_and_abort(defects: list[str], *, shared: bool, caching: bool = True) -> EngineFault | None:
+    """Three requests, the first two run together, the second leaves, the third comes."""
+    engine = Engine(EngineConfig(enable_prefix_caching=caching, defects=frozenset(defects)))
+    try:
+        for n in range(3):
+            prefix = PREFIX if shared else tuple(100 * n + k for k in range(10))
+            engine.add(EngineRequest(f"r{n}", 170, 200, prefix_hashes=prefix))
+            for _ in range(5):
+                engine.step()
+            if n == 1:
+                engine.abort(["r1"])
+    except EngineFault as fault:
+        return fault
+    return None
+
+
+def test_shared_block_freed_kills_at_the_next_hit() -> None:
+    fault = share_and_abort(["shared_block_freed"], shared=True)
+    assert fault is not None
+    assert fault.title.startswith("RuntimeError: remove() called on an invalid block: KVCacheBlock(")
+    assert any("block_pool.py" in line for line in fault.traceback)
+
+
+def test_shared_block_freed_needs_a_shared_prefix_in_the_cache() -> None:
+    assert share_and_abort([], shared=True) is None
+    assert share_and_abort(["shared_block_freed"], shared=False) is None
+    assert share_and_abort(["shared_block_freed"], shared=True, caching=False) is None
+
+
+# queue_lost_on_resume
+
+
+@pytest.mark.parametrize("stop", ["pause", "sleep"])
+@pytest.mark.parametrize(("defects", "waited"), [([], "length"), (["queue_lost_on_resume"], None)])
+def test_queue_lost_on_resume_forgets_only_waiting_requests(stop: str, defects: list[str], waited: str | None) -> None:
+    engine = Engine(EngineConfig(max_num_seqs=1, defects=frozenset(defects)))
+    engine.add(EngineRequest("first", 50, 20))
+    engine.step()
+    engine.add(EngineRequest("waits", 50, 4))
+    if stop == "pause":
+        engine.pause("keep")
+        engine.resume()
+    else:
+        engine.sleep(1, "keep")
+        engine.wake_up()
+    ended = {o.request_id: o.finish_reason for _ in range(200) if engine.has_work for o in engine.step().outputs}
+    assert ended.get("waits") == waited
+    assert run_to_end(engine, EngineRequest("later", 50, 4)) == "length"
+
+
+# position_overflow
+
+LONG = EngineConfig(max_model_len=40_000, max_num_batched_tokens=8192, defects=frozenset(["position_overflow"]))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "dies"), [(32_760, 16, True), (32_760, 4, False), (32_768, 16, False), (16_380, 16, False)]
+)
+def test_position_overflow_kills_an_answer_that_crosses_the_position(prompt: int, answer: int, dies: bool) -> None:
+    fault = run_requests(LONG, EngineRequest("a", prompt, answer)).fault
+    assert (fault is not None) == dies
+    assert run_requests(replace(LONG, defects=frozenset()), EngineRequest("a", prompt, answer)).fault is None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadchaos.simulator.defects import (
+    admission_stops,
     encoder_free_on_scheduled,
     encoder_free_on_speculated,
     encoder_pop_before_draft,
@@ -24,11 +25,14 @@ from loadchaos.simulator.defects import (
     mm_cache_desync,
     mm_chunk_split,
     near_max_oob,
+    position_overflow,
     pp_illegal_access,
     prompt_taken_for_decode,
+    queue_lost_on_resume,
     queued_abort_held,
     repeated_token,
     rows_slip_on_abort,
+    shared_block_freed,
     stale_image_embedding,
     stale_kv_on_resume,
     streams_swapped,
@@ -87,6 +91,10 @@ _ALL = (
     _defect("vllm", stale_image_embedding),
     _defect("vllm", streams_swapped),
     _defect("vllm", queued_abort_held),
+    _defect("vllm", admission_stops),
+    _defect("vllm", shared_block_freed),
+    _defect("vllm", queue_lost_on_resume),
+    _defect("vllm", position_overflow),
 )
 DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}
 

@@ -19,7 +19,7 @@ _BLOCK_THREADS = 128
 _MOST_LINES = 256  # a real death prints thousands; these are enough to recognise and to fold
 _RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 _LAYERS = "vllm/model_executor"
-_MESSAGE = (
+MESSAGE = (
     "RuntimeError: CUDA error: device-side assert triggered\n"
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
     "incorrect.\n"
@@ -49,10 +49,11 @@ def check(batch: Batch, config: EngineConfig) -> None:
         beyond = request.prompt + MARGIN - config.max_model_len
         last_chunk = start < request.prompt <= start + count
         if last_chunk and beyond > 0 and request.epoch == epoch:
-            raise crash_text.death(config, batch, _MESSAGE, _FRAMES, _assertions(beyond))
+            raise crash_text.death(config, batch, MESSAGE, _FRAMES, assertions(beyond))
 
 
-def _assertions(threads: int) -> list[str]:
+def assertions(threads: int) -> list[str]:
+    """Lines that the device prints, one for each thread out of bounds."""
     return [
         "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:94: operator(): "
         f"block: [{n // _BLOCK_THREADS},0,0], thread: [{n % _BLOCK_THREADS},0,0] "

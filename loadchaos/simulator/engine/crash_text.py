@@ -117,6 +117,29 @@ def encoder_miss(config: EngineConfig, batch: Batch, mm_hash: str, *, drafter: b
     return death(config, batch, f"{kind}: Encoder cache miss for {mm_hash}.", frames)
 
 
+_SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+_ALLOCATE: tuple[Frame, ...] = (
+    *_CORE,
+    ("vllm/v1/engine/core.py", 440, "step_with_batch_queue", "scheduler_output = self.scheduler.schedule()"),
+    (_SCHEDULER, 691, "schedule", "new_blocks = self.kv_cache_manager.allocate_slots("),
+    ("vllm/v1/core/kv_cache_manager.py", 340, "allocate_slots", "self.coordinator.allocate_new_computed_blocks("),
+    ("vllm/v1/core/single_type_kv_cache_manager.py", 182, "allocate_new_computed_blocks", "self.block_pool.touch("),
+    ("vllm/v1/core/block_pool.py", 401, "touch", "self.free_block_queue.remove(block)"),
+    (
+        "vllm/v1/core/kv_cache_utils.py",
+        306,
+        "remove",
+        'raise RuntimeError(f"remove() called on an invalid block: {block}")',
+    ),
+)
+
+
+def invalid_block(config: EngineConfig, batch: Batch, block: int) -> EngineFault:
+    """Return the fault of a hit on a block that was freed in use."""
+    shown = f"KVCacheBlock(block_id={block}, ref_cnt=0, _block_hash=None, prev_free_block=None, next_free_block=None)"
+    return death(config, batch, f"RuntimeError: remove() called on an invalid block: {shown}", _ALLOCATE)
+
+
 _RECEIVE: tuple[Frame, ...] = (
     ("vllm/v1/engine/core.py", 1340, "process_input_sockets", "request = self.preprocess_add_request(req)"),
     ("vllm/v1/engine/core.py", 745, "preprocess_add_request", "self.mm_receiver_cache.get_and_update_features("),

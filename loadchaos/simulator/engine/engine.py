@@ -106,6 +106,8 @@ class Engine:
                     self._swap_rows(request)
                 if left := min(self._rules.blocks_leaked_on_abort, len(request.blocks)):
                     del request.blocks[-left:]
+                if self._rules.frees_shared_blocks_on_abort:
+                    self._scheduler.pool.free_shared(request.blocks)
                 if self._rules.holds_queued_aborts and not request.started:
                     self._scheduler.held_aborts += 1
                 self._remove(request)
@@ -183,6 +185,8 @@ class Engine:
         """Serve again, the queue first."""
         self._paused = None
         self._scheduler.admitting = not self.sleeping
+        if self._rules.forgets_queue_on_resume:
+            self._scheduler.waiting.clear()
 
     def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         """Sleep, as vLLM's /sleep does.

@@ -23,6 +23,7 @@ class BlockPool:
         self._refs = [0] * blocks
         self._hash_of: list[int | None] = [None] * blocks
         self._by_hash: dict[int, int] = {}
+        self.freed_in_use: set[int] = set()  # blocks that a defect released although a request holds them
 
     @property
     def free_blocks(self) -> int:
@@ -62,6 +63,10 @@ class BlockPool:
             if not self._refs[block]:
                 del self._free[block]
             self._refs[block] += 1
+
+    def free_shared(self, blocks: Sequence[int]) -> None:
+        """Release blocks that other requests hold, as a defect does."""
+        self.freed_in_use.update(block for block in blocks if self._refs[block] > 1)
 
     def allocate(self, count: int) -> list[int] | None:
         """Return `count` free blocks, or None when there are not so many.

@@ -82,6 +82,12 @@ class EngineRules:
     blocks_leaked_on_abort: int = 0
     # a request that is aborted before it was ever scheduled stays in the queue, and is never scheduled
     holds_queued_aborts: bool = False
+    # admission ends for good when running and preempted requests together reach max_num_seqs
+    stops_admitting_when_full: bool = False
+    # an abort releases blocks of a shared prefix although another request holds them
+    frees_shared_blocks_on_abort: bool = False
+    # requests that wait when the engine resumes or wakes up are forgotten
+    forgets_queue_on_resume: bool = False
     # a preempted request resumes on KV blocks that belong to other requests by then
     stale_after_preemption: bool = False
     # an abort removes a row from the batch and swaps the two rows behind it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.encoder_cache import EncoderCache
 from loadchaos.simulator.engine.kv_cache import BlockPool
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
@@ -129,6 +130,8 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
             matched = self.pool.match(request.original.prefix_hashes, (request.target - 1) // self.config.block_size)
+            if self.pool.freed_in_use.intersection(matched):
+                raise crash_text.invalid_block(self.config, batch, next(iter(self.pool.freed_in_use & set(matched))))
             start = len(matched) * self.config.block_size
             room = self.pool.room_beside(matched) * self.config.block_size + start
             count = min(request.target - start, budget)
@@ -279,6 +282,9 @@ class Scheduler:
         request.restart()
         self.waiting.appendleft(request)
         self.preemptions += 1
+        if self._rules.stops_admitting_when_full:
+            preempted = sum(1 for waiting in self.waiting if waiting.epoch)
+            self.admitting &= len(self.running) + preempted < self.config.max_num_seqs
 
     def _release_resources(self, request: ScheduledRequest) -> None:
         for mm_hash in request.held:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from loadchaos.core.model import REPLACED, Facts, Output, Request, Step
-from loadchaos.load.payloads import build, images, near_limit, text
+from loadchaos.load.payloads import build, images, near_limit, positions, text
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.load.payloads.png import template
 
@@ -232,6 +232,25 @@ def test_near_limit_rungs_have_length_output_and_expectation(facts: Facts, step:
         elif rung.output == "over":
             assert body["max_tokens"] == 64 - rung.margin
             assert set(request.expect) == {"ok", "rejected"}
+
+
+def test_positions_cross_each_position_that_fits(facts: Facts, step: Steps, counted: Count) -> None:
+    crossed = []
+    for n in range(6):
+        request = build(step({"positions": positions.Options()}, n), facts)
+        prompt, answer = counted(request), json.loads(request.body)["max_tokens"]
+        crossed.append(1 << (prompt + answer).bit_length() - 1)
+        assert prompt < crossed[-1] <= prompt + answer <= 4096
+    assert crossed == [1024, 2048, 1024, 2048, 1024, 2048], "4096 is the end of the context itself"
+
+
+def test_positions_without_a_position_that_fits_send_a_short_prompt(facts: Facts, step: Steps) -> None:
+    for options, server in (
+        (positions.Options(at=(8192,)), facts),
+        (positions.Options(), replace(facts, max_model_len=None)),
+        (positions.Options(), replace(facts, text=None)),
+    ):
+        assert "sent as a short prompt" in build(step({"positions": options}), server).fitted
 
 
 def test_near_limit_older_server_may_answer_nothing_above_its_limit(facts: Facts, step: Steps) -> None:
