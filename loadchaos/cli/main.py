@@ -27,6 +27,7 @@ from loadchaos.cli.runs import compare, export, follow, judge, report, runs
 from loadchaos.cli.sim import sim
 from loadchaos.cli.soak import soak, trend
 from loadchaos.cli.stack import stack
+from loadchaos.cli.suite import suite
 from loadchaos.cli.worker import worker
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, ProfileError
@@ -85,6 +86,7 @@ def main() -> None:
 
 for _command in (
     run,
+    suite,
     probe,
     check,
     explain,

@@ -160,7 +160,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         changes += [f"traffic.{number}.endpoint={endpoint}" for number in range(len(loaded.traffic))]
         loaded = profile_of(profile, changes)
     if options["launch"]:
-        loaded, options["target"] = _with_launch(loaded, options["launch"], options["target"]), None
+        loaded, options["target"] = with_launch(loaded, options["launch"], options["target"]), None
     if folder is not None:
         resumed = resume_point(folder, loaded, options["seed"])
         options["duration"] = remaining_duration(ctx, folder, options["duration"], resumed.loaded_s)
@@ -180,7 +180,7 @@ def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Res
     from loadchaos.runner.run import run as run_once
 
     addresses = [notify.address(a) for a in options["notify"]]
-    run_options = _run_options(options, resumed, notify.to_environment(addresses))
+    settings = run_options(options, resumed, notify.to_environment(addresses))
 
     def print_result(result: Result) -> None:
         _print_result(result, profile, options["ci"], addresses)
@@ -189,13 +189,13 @@ def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Res
         from loadchaos.runner.web_runs import serve_web_ui
 
         address = _web_address(options)
-        return asyncio.run(serve_web_ui(loaded, run_options, address, lambda text: echo(text, err=True), print_result))
-    result = asyncio.run(run_once(loaded, run_options))
+        return asyncio.run(serve_web_ui(loaded, settings, address, lambda text: echo(text, err=True), print_result))
+    result = asyncio.run(run_once(loaded, settings))
     print_result(result)
     return result.exit_code
 
 
-def _run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
+def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     """The runner's options from the command line's."""
     from loadchaos.core.tls import TlsSettings
     from loadchaos.runner.options import Options
@@ -259,7 +259,7 @@ def _print_result(result: Result, profile: str, ci: str | None, addresses: Seque
         echo(f"loadchaos: {result.error}", err=True)
 
 
-def _with_launch(profile: Profile, command: str, url: str | None) -> Profile:
+def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     """The profile with the server of --launch instead of its own."""
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line

@@ -12,6 +12,8 @@ from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
+from loadchaos.core.units import Range
+from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect, version_key
@@ -210,11 +212,32 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
         lacks.append("speculative decoding: start the server with --speculative-config")
     if "development_endpoints" in profile.requires and facts.development_endpoints is False:
         lacks.append(f"development endpoints: {DIALECTS[facts.dialect].development_gate}")
-    if "prefix_caching" in profile.requires and configured.get("prefix_caching", (None, ""))[0] is False:
+    if {"prefix_caching", "prefix_cache_hits"} & set(profile.requires) and configured.get("prefix_caching", (None, ""))[
+        0
+    ] is False:
         lacks.append("prefix caching: start the server with --enable-prefix-caching")
+    if "preemption" in profile.requires and (most := _most_tokens(profile)) <= (facts.capacity_tokens or 0):
+        lacks.append(
+            f"preemption: the KV cache holds {facts.capacity_tokens:,} tokens and this load at most {most:,}: start the "
+            "server with a smaller one (vLLM: --num-gpu-blocks-override), or run the profile with more users (-u)"
+        )
+    if any(a.admin == "sleep" for a in profile.attacks) and configured.get("sleep_mode", (None, ""))[0] is False:
+        lacks.append("attack sleep: start the server with --enable-sleep-mode")
     if "mm_cache" in profile.requires and configured.get("mm_processor_cache_gb", (None, ""))[0] == 0:
         lacks.append("the processor cache: --mm-processor-cache-gb is 0")
     return lacks
+
+
+def _most_tokens(profile: Profile) -> int:
+    """Most tokens that the requests of a profile hold at one time."""
+    users = max(phase.slots for phase in profile.load)
+    each = [
+        getattr(options, "tokens", Range(0, 0)).high + (output.high if output is not None else DEFAULT_MAX_TOKENS)
+        for traffic in profile.traffic
+        for options in traffic.payload_options.values()
+        for output in (traffic.output.exact or traffic.output.max,)
+    ]
+    return int(users * max(each, default=0))
 
 
 def _operation(name: str, dialect: Dialect, facts: Facts) -> list[str]:

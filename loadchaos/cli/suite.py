@@ -1,0 +1,186 @@
+"""`loadchaos suite`: run every shipped profile that fits a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, print_json, server_options, terminal
+from loadchaos.cli.profiles import profile_of
+from loadchaos.cli.run import run_options, run_parameters, with_launch
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.profile.profile import Profile
+    from loadchaos.runner.probe import ProbeResult
+
+_READY_WITHIN_S = 1200.0
+_EXIT_CODES = """\b
+Exit codes: the worst of the runs.
+  0 every profile that fits passed, 1 one failed, 3 one proved nothing, or
+  none fits, 2 a mistake in an option, 4 the server cannot be tested,
+  70 a bug of loadchaos, 130 Ctrl-C, 143 SIGTERM."""
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.argument("target", required=False, metavar="URL")
+@click.option("--launch", metavar="COMMAND", help="Start this server for each profile, in place of URL.")
+@click.option("--only", multiple=True, metavar="PROFILE", help="Run only this profile. Repeatable.")
+@click.option("--skip", multiple=True, metavar="PROFILE", help="Leave this profile out. Repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="PROFILE:PATH=VALUE",
+    help="Override a value of one profile, e.g. abort_storm:load.1.burst=600. Repeatable.",
+)
+@server_options
+@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
+@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
+@click.option(
+    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
+)
+@click.option("-t", "--duration", "duration", callback=duration, metavar="TIME", help="End each load after this time.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every run.")
+@click.option("--json", "as_json", is_flag=True, help="Print suite.json.")
+def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
+    """Run all shipped profiles that fit a server, one after the other.
+
+    The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
+    runs/suite-UTC. Attacks are made only on a server that --launch started, on a local engine, or with --authorize.
+    """
+    import asyncio
+
+    from loadchaos.core import resources
+    from loadchaos.report.terminal.suite import render
+
+    if (target is None) == (options["launch"] is None):
+        raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
+    create_privately()
+    given = _overrides(overrides, resources.profiles())
+    profiles = {name: profile_of(name, given.get(name, ())) for name in resources.profiles()}
+    folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    found, code = asyncio.run(_suite(target, profiles, folder, options))
+    color_and_width = terminal()
+    if as_json:
+        print_json(found)
+    else:
+        echo(render(found, folder, width=color_and_width[1]))
+    sys.exit(code)
+
+
+async def _suite(
+    target: str | None, profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
+    """Probe, select, run. Returns suite.json and the exit code."""
+    from loadchaos.runner.suite.record import SuiteRecord
+    from loadchaos.runner.suite.selection import SuiteChoice, select
+    from loadchaos.runner.suite.session import SuiteSession
+
+    probed = await (_probe(target, profiles, options) if target else _probe_launched(profiles, folder, options))
+    choice = SuiteChoice(options["only"], options["skip"], options["authorize"] if target else None)
+    selected = select(profiles, probed.fits, choice, probed.facts.base_url)
+    record = SuiteRecord(folder, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
+    for entry in selected:
+        record.plan(entry.profile.name, entry.profile.about, entry.reasons, entry.notes)
+    settings = run_options(run_parameters(_arguments(target, options)), None, {})
+    session = SuiteSession(
+        record, settings, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)
+    )
+    launch = options["launch"]
+    chosen = [entry.profile for entry in selected if not entry.reasons]
+    code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
+    return record.to_json(ended=True), code
+
+
+def _shown(command: str) -> str:
+    """The launch command without its environment and without secrets."""
+    import os
+
+    from loadchaos.core.redact import Redactor, launch_secrets
+    from loadchaos.server.process.launcher import parse_command_line
+
+    server = parse_command_line(command)
+    redactor = Redactor.from_environment(os.environ)
+    for value in launch_secrets(server.env).values():
+        redactor.add(value)
+    return " ".join(redactor.argv(list(server.argv)))
+
+
+def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, list[str]]:
+    """The values of --set by profile.
+
+    Raises OptionError where a text names no profile.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, override = text.partition(":")
+        if name not in names:
+            raise OptionError(f"--set {text!r}: PROFILE:PATH=VALUE was expected, with one of {', '.join(names)}")
+        found.setdefault(name, []).append(override)
+    return found
+
+
+def _arguments(target: str | None, options: Mapping[str, Any]) -> list[str]:
+    """Arguments of `loadchaos run` that are the same for every profile."""
+    given = ["--target", target] if target else []
+    for name in ("admin_url", "model", "api_key_env", "ca"):
+        given += [f"--{name.replace('_', '-')}", options[name]] if options[name] else []
+    for name in ("authorize", "server_log"):
+        given += [part for value in options[name] for part in (f"--{name.replace('_', '-')}", value)]
+    given += [part for value in options["headers"] for part in ("--header", value)]
+    for name in ("shared", "insecure"):
+        given += [f"--{name}"] if options[name] else []
+    for name in ("duration", "wait_ready"):
+        given += [f"--{name.replace('_', '-')}", f"{options[name]}s"] if options[name] else []
+    return [*given, "--seed", str(options["seed"]), "--no-live", "--exporter-port", "0"]
+
+
+async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str, Any]) -> ProbeResult:
+    """Find out which profiles fit the server.
+
+    Raises TargetError if it does not answer.
+    """
+    import httpx
+
+    from loadchaos.cli.common import parse_header_options
+    from loadchaos.core.errors import TargetError
+    from loadchaos.core.tls import TlsSettings
+    from loadchaos.runner import probe as server_probe
+    from loadchaos.runner.options import Options, headers_of_options
+    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
+
+    base = parse_target(url)
+    admin = parse_target(options["admin_url"]) if options["admin_url"] else base
+    api_key_env = options["api_key_env"]
+    headers = headers_of_options(Options(api_key_env=api_key_env, headers=parse_header_options(options["headers"])))
+    tls = TlsSettings(options["ca"], options["insecure"]).context()
+    async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
+        request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
+        probed = await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles)
+    if probed.trouble:
+        raise TargetError(f"{probed.trouble}; look at the log of the server")
+    return probed
+
+
+async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]) -> ProbeResult:
+    """Start the server once to find out which profiles fit it."""
+    from loadchaos.runner.held_server import HeldServer
+    from loadchaos.server.process.launcher import parse_command_line
+
+    server = HeldServer(parse_command_line(options["launch"]), folder / "probe")
+    try:
+        await server.start(options["wait_ready"] or _READY_WITHIN_S)
+        return await _probe(server.url, profiles, options)
+    finally:
+        await server.stop()

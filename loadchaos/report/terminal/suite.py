@@ -1,0 +1,47 @@
+"""Render the result of a suite for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadchaos.report.formatting import clean, duration, number
+from loadchaos.report.html.suite_page import headline
+
+_NAME_WIDTH = 22
+
+
+def render(suite: Mapping[str, Any], folder: Path, *, width: int = 80) -> str:
+    """Render suite.json: the headline, one row for each profile, files."""
+    server = " ".join(clean(part, 100) for part in suite["server"].values() if part)
+    verdict = (suite["verdict"] or "not ended").upper()
+    lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite['exit_code']})"]
+    lines += [f"      target: {clean(suite['target'], 300)}: {server}", ""]
+    for row in suite["profiles"]:
+        if row["state"] == "finished":
+            spent = f"{number(row.get('requests') or 0)} requests, {duration(row['seconds'])}"
+            lines += _entry(row["verdict"], row["name"], f"{_result(row)} ({spent})", width)
+    for row in suite["profiles"]:
+        if row["state"] in ("waiting", "running"):
+            lines += _entry("not finished", row["name"], "", width)
+    left_out = [row for row in suite["profiles"] if row["state"] == "left out"]
+    lines += ["", "Left out"] if left_out else []
+    for row in left_out:
+        lines += _entry("", row["name"], "; ".join(row["why"]), width)
+    return "\n".join([*lines, "", f"  page      {folder / 'suite.html'}", f"  json      {folder / 'suite.json'}"])
+
+
+def _entry(word: str, name: str, text: str, width: int) -> list[str]:
+    head = f"  {word:8}{name:{_NAME_WIDTH}}" if word else f"  {name:{_NAME_WIDTH}}"
+    body = textwrap.wrap(clean(text, 600), max(20, width - len(head))) or [""]
+    return [(head + body[0]).rstrip(), *(" " * len(head) + line for line in body[1:])]
+
+
+def _result(row: Mapping[str, Any]) -> str:
+    if row.get("failures"):
+        return "; ".join(f"{f['id']}: {f['title']}" for f in row["failures"])
+    if row.get("error"):
+        return str(row["error"])
+    return "; ".join((*row.get("broken", ()), *row.get("unknown", ()))) or row.get("worth", "")

@@ -1,0 +1,1 @@
+"""Suite: every shipped profile that fits a server, one after the other."""
