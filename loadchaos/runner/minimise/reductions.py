@@ -91,6 +91,7 @@ FEATURES = (
     BodyRewrite("equal words", rewrite.plain_words(1.0)),
     BodyRewrite("equal words, a quarter more", rewrite.plain_words(1.25)),
     BodyRewrite("equal words, half as many more", rewrite.plain_words(1.5)),
+    BodyRewrite("equal words, half as many", rewrite.plain_words(0.5)),
 )
 LENGTHS = (
     BodyRewrite("half the image size", rewrite.half_images, again=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import base64
 import io
 import json
@@ -18,7 +19,7 @@ from PIL import Image
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceAbort, TraceAttack, TraceHeader, TraceSend
 from loadchaos.runner.minimise import rewrite, script
 from loadchaos.runner.minimise.candidate import Reduction
-from loadchaos.runner.minimise.reductions import rewritten
+from loadchaos.runner.minimise.reductions import features, rewritten
 from loadchaos.runner.replay import bodies
 
 FACTS = script.ScriptFacts('a "quoted" failure', "serve --port 1", "http://127.0.0.1:1")
@@ -181,3 +182,19 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_address[1], flush=True)
 server.serve_forever()
 """
+
+
+def test_equal_words_with_more_tokens_than_the_recorded_ones_are_halved(tmp_path: Path) -> None:
+    """A server that refuses as many equal words as the prompt had, because its limit is in tokens."""
+    trace = stored(tmp_path, body("one two three four"))
+
+    async def fails(found: Reduction) -> bool:
+        words = texts(found.trace)[0].split()
+        return 4 * words.count("time") + sum(len(w) > 2 and w != "time" for w in words) in range(3, 9)
+
+    found = asyncio.run(features(Reduction(trace, ("serve",), ()), fails))
+    assert texts(found.trace) == ["time time "]
+
+
+def texts(trace: RequestTrace) -> list[str]:
+    return [orjson.loads(trace.body_file(s).read_bytes())["messages"][0]["content"] for s in trace.sends]
