@@ -27,6 +27,7 @@ _PARAMETER = (
 _VALIDATION = patterns(
     r"maximum context length is \d+ tokens",
     r"longer than the maximum model length of \d+",
+    r"exceeds model's maximum context length \(\d+\)",
     r"[Pp]lease reduce the length of the (?:input )?(?:prompt|messages)",
     r"max(?:_completion)?_tokens(?:=\d+| must be at least 1, got -?\d+|' or .{0,30} is too large)",
     r"(?:prompt|Prompt) cannot be empty",

@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
-from loadchaos.runner.hunt.corpus import Corpus, finding_key
+from loadchaos.runner.hunt.corpus import Corpus, finding_key, findings_of
 from loadchaos.runner.hunt.genes import GenePool, ServerLimits, pool_of
 from loadchaos.runner.hunt.mutation import Breeder
 from loadchaos.runner.hunt.workload import Workload
@@ -151,5 +151,10 @@ def test_failures_that_an_attack_explains_are_no_findings(pool: GenePool) -> Non
     expected = {**failure(), "attribution": "expected"}
     corpus.fold(row(corpus.choose(), **result("a:1", failures=(expected, {**failure("b"), "accepted": True}))))
     assert corpus.findings == {}
+    title = "Unexplained HTTP error: {} Input length (N) exceeds model's maximum context length (N)."
+    refused = {**failure("unexplained_http_error", "", "request"), "title": title.format(400)}
+    corpus.fold(row(corpus.choose(), **result("a:1", failures=(refused,))))
+    assert corpus.findings == {}, "genes may ask for what a server does not support"
+    assert findings_of({"failures": [{**refused, "title": title.format(500)}]})
     corpus.fold(row(corpus.choose(), **result("a:1", failures=({**failure(), "attribution": "self-inflicted"},))))
     assert list(corpus.findings) == ["engine_died|f.py g"]

@@ -11,7 +11,7 @@ import pytest
 
 from loadchaos.server.dialects import DIALECTS, version_key
 
-# Bodies of vLLM 0.32.0 to 63 bad requests, cut at 600 characters.
+# Bodies of vLLM 0.32.0 to 64 bad requests, cut at 600 characters.
 BODIES: dict[str, tuple[int, str]] = json.loads((Path(__file__).parent / "vllm_0.32_errors.json").read_text())
 NO_ROUTE = {"404_path", "405", "models_id"}
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
