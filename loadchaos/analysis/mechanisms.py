@@ -121,6 +121,9 @@ class Mechanisms:
             counter, absent = _COUNTERS[name]
             grown = self.grown.get(counter, 0.0)
             ok, actual = grown > 0, f"{counter} grew by {grown:g}" if grown > 0 else absent
+        elif name == "lora_adapters":
+            names = facts.lora_adapters if facts is not None else ()
+            ok, actual = bool(names), f"{', '.join(names)}" if names else "/v1/models lists none"
         else:
             value = getattr(facts, name, None) if facts is not None else None
             ok, actual = bool(value), f"the server reports {value}" if value is not None else "not measured"

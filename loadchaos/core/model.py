@@ -103,6 +103,7 @@ class Facts:
         endpoints: tokens that an endpoint other than chat adds to each request and to each text; None: unknown.
         media_fault: what the server did wrong when it was sent an image or a video; empty: nothing.
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
+        lora_adapters: LoRA adapters of the model, as /v1/models lists them.
         own_pages: pages beside the API were answered, so that its /health is the server's and not a gateway's.
         sources: where each fact was learned.
     """
@@ -130,6 +131,7 @@ class Facts:
     metrics: bool | None = None
     own_pages: bool | None = None
     replicas: tuple[str, ...] = ()
+    lora_adapters: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -147,6 +149,7 @@ class Facts:
             text["scripts"] = tuple((name, tuple((w, n) for w, n in words)) for name, words in text.get("scripts", ()))
             values["text"] = TextFacts(**text)
         values["replicas"] = tuple(values.get("replicas", ()))
+        values["lora_adapters"] = tuple(values.get("lora_adapters", ()))
         return cls(**values)
 
 

@@ -56,6 +56,12 @@ class ImageCanaries(ProfilePart):
     every: DurationS = Field(default=20.0, gt=0)
 
 
+class Adapters(ProfilePart):
+    """Equal prompts to each LoRA adapter of the server and to its base model."""
+
+    every: DurationS = Field(default=10.0, gt=0)
+
+
 class CorrectnessOptions(ProfilePart):
     """Questions beside the load; a part that is left out is not asked."""
 
@@ -65,3 +71,4 @@ class CorrectnessOptions(ProfilePart):
     alone_vs_load: AloneVsLoad | None = None
     streamed: Streamed | None = None
     images: ImageCanaries | None = None
+    adapters: Adapters | None = None

@@ -41,6 +41,7 @@ Mechanism = Literal[
     "preemption",
     "queueing",
     "mm_cache",
+    "lora_adapters",
 ]
 """Names of `requires`: checked before the load, or from the server's counters at the end."""
 

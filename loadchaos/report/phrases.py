@@ -136,6 +136,7 @@ MECHANISMS = {
     "preemption": "preemption",
     "queueing": "queueing",
     "mm_cache": "multimodal cache",
+    "lora_adapters": "LoRA adapters",
     "metrics": "metrics",
 }
 """Text of what a profile may require."""
@@ -216,6 +217,11 @@ CHECKS = {
     ),
     "image_answers": CheckText(
         "answers about images", "answers as when idle", "use a server that gives logprobs: without them near ties count"
+    ),
+    "adapter_answers": CheckText(
+        "answers of LoRA adapters",
+        "answers as when idle",
+        "use adapters that change answers, and a server with logprobs",
     ),
     "streamed_and_whole": CheckText(
         "streamed and whole answers", "equal answers", "use a server that gives logprobs: without them near ties count"

@@ -210,6 +210,8 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
         lacks.append(f"images: the model {facts.model} takes none")
     if "speculative_decoding" in profile.requires and facts.speculative_decoding is False:
         lacks.append("speculative decoding: start the server with --speculative-config")
+    if "lora_adapters" in profile.requires and not facts.lora_adapters:
+        lacks.append("LoRA adapters: /v1/models lists none; start the server with --enable-lora --lora-modules")
     if "development_endpoints" in profile.requires and facts.development_endpoints is False:
         lacks.append(f"development endpoints: {DIALECTS[facts.dialect].development_gate}")
     if {"prefix_caching", "prefix_cache_hits"} & set(profile.requires) and configured.get("prefix_caching", (None, ""))[

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Facts, Row
@@ -15,6 +15,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.runner.server_under_test import ServerUnderTest
 from loadchaos.server.monitor.base import ServerAccess
 from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.parts.cold_warm import ColdWarmPart
 from loadchaos.server.probes.parts.images import ImagesPart
@@ -35,6 +36,7 @@ class PartSetup:
         rng: random generator of its own.
         requests: returns the number of requests that the load has sent.
         images: True if the traffic has images.
+        adapters: LoRA adapters of the server.
     """
 
     options: CorrectnessOptions
@@ -42,6 +44,7 @@ class PartSetup:
     rng: random.Random
     requests: Callable[[], int]
     images: bool
+    adapters: Sequence[str] = ()
 
 
 def _keyed(setup: PartSetup) -> ProbePart | None:
@@ -78,6 +81,11 @@ def _reference(setup: PartSetup) -> ProbePart | None:
     return ReferencePart(setup.asker, setup.rng, share=0.0 if of is None else of.share, requests=setup.requests)
 
 
+def _adapters(setup: PartSetup) -> ProbePart | None:
+    of = setup.options.adapters
+    return None if of is None else AdaptersPart(setup.asker, setup.rng, every_s=of.every, adapters=setup.adapters)
+
+
 PARTS: tuple[Callable[[PartSetup], ProbePart | None], ...] = (
     _reference,
     _keyed,
@@ -85,6 +93,7 @@ PARTS: tuple[Callable[[PartSetup], ProbePart | None], ...] = (
     _cold_warm,
     _streamed,
     _images,
+    _adapters,
 )
 """All parts in the order in which the idle server is asked."""
 
@@ -114,10 +123,8 @@ class RunProbes:
         asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access)
         rng = random.Random(f"questions {seed}")
         images = any("images" in traffic.payload for traffic in self._profile.traffic)
-        made = [
-            make(PartSetup(options, asker, random.Random(rng.random()), lambda: self._requests, images))
-            for make in PARTS
-        ]
+        setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts.lora_adapters)
+        made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
         self._prober = Prober(asker, [part for part in made if part is not None])
         return await self._prober.learn()
 

@@ -25,7 +25,7 @@ def command(spec: SimulatorSpec, port: int) -> list[str]:
         # A mapping is limit_mm_per_prompt's own form; the server's command line takes the numbers.
         named = {f"{key}.{part}": n for part, n in value.items()} if isinstance(value, Mapping) else {key: value}
         for name, shown in named.items():
-            argv += ["--flag", f"{name}={shown}"]
+            argv += ["--flag", f"{name}={'' if shown is None else shown}"]
     if not spec.images:
         argv.append("--no-images")
     if not spec.dev_mode:

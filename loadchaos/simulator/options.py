@@ -51,11 +51,13 @@ class ServerConfig:
 
     `limit_mm_per_prompt`: maximum images per prompt; `limit_mm_videos`: maximum videos. `min_pixels`, `max_pixels`,
     `patch`: the Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit.
+    `lora_modules`: names of LoRA adapters with a blank between them, or `name=path`.
     `enable_scale_out`: /render is enabled, in the eras that need this flag.
     `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
 
     model: str = "sim"
+    lora_modules: str = ""
     images: bool = True
     dev_mode: bool = True
     limit_mm_per_prompt: int = 999
@@ -71,6 +73,12 @@ class ServerConfig:
     tool_call_parser: str = ""
     quiet: bool = False
     log_level: str = "DEBUG"
+
+
+def adapters(config: ServerConfig) -> dict[str, str]:
+    """Return the path of each LoRA adapter by name."""
+    named = (module.partition("=") for module in config.lora_modules.split())
+    return {name: path or f"/adapters/{name}" for name, _, path in named}
 
 
 @dataclass(frozen=True)
@@ -211,5 +219,5 @@ def _parse_value(name: str, value: object, kind: str) -> object:
         except ValueError:
             pass  # reported below
     elif expected == "str":
-        return str(value)
+        return "" if value is None else str(value)
     raise ValueError(f"flag {name} must be {expected} (got {value!r})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadchaos.analysis.mechanisms import Mechanisms
+from loadchaos.core.model import Facts
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,10 @@ def test_exposure_of_an_unknown_name_is_unknown() -> None:
     check = Mechanisms().exposed({"count": "wishes"})
     assert check is not None
     assert check.verdict == "unknown"
+
+
+@pytest.mark.parametrize(("names", "verdict"), [(("alpha", "beta"), "pass"), ((), "unknown")])
+def test_lora_adapters_are_proved_by_the_list_of_the_server(names: tuple[str, ...], verdict: str) -> None:
+    facts = Facts("http://h", "http://h", "vllm", lora_adapters=names)
+    (check,) = Mechanisms().required(["lora_adapters"], facts, 0)
+    assert (check.verdict, check.actual) == (verdict, "alpha, beta" if names else "/v1/models lists none")

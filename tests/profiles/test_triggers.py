@@ -75,6 +75,13 @@ TRIGGERS = (
         ("attacks=[]",),
         "requires development_endpoints",
     ),
+    Trigger(
+        "lora_thrash",
+        "adapter_ignored",
+        ("load.0.for=1s", "load.1.for=12s"),
+        ("target.embedded.flags.lora_modules=",),
+        "requires lora_adapters",
+    ),
 )
 BY_NAME = pytest.mark.parametrize("trigger", TRIGGERS, ids=[t.name for t in TRIGGERS])
 

@@ -34,7 +34,11 @@ def prompts(n: int, tokens: int, answer: int = 40, **more: Any) -> list[EngineRe
 
 
 def spoiled(found: Sequence[RequestOutput]) -> set[str]:
-    return {o.request_id for o in found if o.derailed or o.fault or o.swapped_with or o.seen_image}
+    return {
+        o.request_id
+        for o in found
+        if o.derailed or o.fault or o.swapped_with or o.seen_image or o.used_adapter is not None
+    }
 
 
 @pytest.mark.parametrize("name", ["lost_token", "repeated_token"])
@@ -72,6 +76,41 @@ def test_stale_image_embedding_needs_two_images_in_one_step() -> None:
     assert {o.seen_image for o in found} <= {None, "h0", "h1"}
     cured = with_defect("stale_image_embedding", **DEFECTS["stale_image_embedding"].remedies)
     assert spoiled(outputs(cured, images(3))) == set()
+
+
+def with_adapters(*names: str) -> list[EngineRequest]:
+    return [EngineRequest(f"r{i}", 50, 8, seed=i, adapter=name) for i, name in enumerate(names)]
+
+
+def test_wrong_adapter_needs_two_prompts_with_different_adapters_in_one_step() -> None:
+    def used(config: EngineConfig, *names: str, together: bool = True) -> dict[str, str | None]:
+        engine, requests = Engine(config), with_adapters(*names)
+        found: dict[str, str | None] = {}
+        for wave in [requests] if together else [[r] for r in requests]:
+            for request in wave:
+                engine.add(request)
+            while engine.has_work:
+                found |= {o.request_id: o.used_adapter for o in engine.step().outputs if o.used_adapter is not None}
+        return found
+
+    broken = with_defect("wrong_adapter", max_loras=4)
+    assert used(broken, "a", "b", "", "a") == {"r1": "a"}
+    assert used(broken, "", "b") == {"r1": ""}
+    assert used(broken, "a", "a", "") == {}
+    assert used(broken, "a", "b", together=False) == {}
+    assert used(replace(CONFIG, max_loras=4), "a", "b") == {}
+    assert used(with_defect("wrong_adapter", **DEFECTS["wrong_adapter"].remedies), "a", "b", "c") == {}
+
+
+def test_adapters_beyond_max_loras_wait_and_others_pass_them() -> None:
+    engine = Engine(replace(CONFIG, max_loras=1))
+    for request in with_adapters("a", "b", "a", ""):
+        engine.add(request)
+    first = [o.request_id for _ in range(300) if engine.has_work for o in engine.step().outputs if o.new_tokens]
+    begun = list(dict.fromkeys(first))
+    assert set(begun[:3]) == {"r0", "r2", "r3"}
+    assert begun[3] == "r1"
+    assert first.index("r1") > max(i for i, name in enumerate(first) if name in ("r0", "r2"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ analysis/signatures/figures.toml. The part of `correctness` that asks its questi
 
 from __future__ import annotations
 
+from loadchaos.analysis.oracles.adapters import AdaptersOracle
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.analysis.oracles.base import Oracle
 from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
@@ -23,5 +24,6 @@ ORACLES: tuple[type[Oracle], ...] = (
     AloneVsLoadOracle,
     StreamedOracle,
     ImageCanariesOracle,
+    AdaptersOracle,
 )
 """Every oracle. Their failures and checks are reported in this order."""

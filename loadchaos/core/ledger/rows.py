@@ -62,7 +62,7 @@ AlarmEvent = Literal["listening", "ending", "failing", "dead"]
 OrchestratorEvent = Literal["seen", "ended", "started"]
 ControlEvent = Literal["pause", "resume", "stop", "by_hand", "compact", "full"]
 CommandEvent = Literal["start", "users", "attack", "stop"]
-QuestionPart = Literal["probes", "replicas", "cold_warm", "reference", "streamed", "images"]
+QuestionPart = Literal["probes", "replicas", "cold_warm", "reference", "streamed", "images", "adapters"]
 QuestionTime = Literal["idle", "busy", "load", "after"]
 SessionEvent = Literal["web", "run", "load", "load_over", "over"]
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, Share
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 30
@@ -23,7 +23,8 @@ class Options(BaseModel):
 
     `n` answers are requested, at temperature 1 where none is given. `logprobs` is the number of candidates per token,
     `prompt_logprobs` likewise (vLLM). `models` are names that the server serves (LoRA adapters), with weights: each request
-    draws one. `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason; the length of
+    draws one. `adapters` is the share of requests that go to a LoRA adapter, each to one of those that the server lists.
+    `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason; the length of
     such prompts is not known beforehand. `seeded` sends the seed of the step as `seed`, which makes a server sample that
     request with a generator of its own. Penalties, `top_k` and `min_p` are sent as they are.
     """
@@ -42,6 +43,7 @@ class Options(BaseModel):
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     seeded: bool = False
     models: dict[str, float] = {}
+    adapters: Share | None = None
     thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
 
@@ -75,7 +77,7 @@ class Options(BaseModel):
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
     """Add the fields to the body; parameters that are not given are not sent."""
     assert isinstance(options, Options)
     if options.n is not None:
@@ -95,6 +97,8 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         draft.length_known = False  # a template says it in words of its own
     if options.models:
         draft.model = _draw_model(options.models, rng.share())
+    if options.adapters is not None and facts.lora_adapters and rng.share() < options.adapters:
+        draft.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
 
 
 def _draw_model(models: dict[str, float], share: float) -> str:

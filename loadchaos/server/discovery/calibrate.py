@@ -71,9 +71,18 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
         version=version,
         metrics=pages["/metrics"].status == 200,
         own_pages=found.own_pages,
+        lora_adapters=_adapters(models, model),
         sources=sources,
     )
     return await _development(client, DIALECTS[name], _limits(facts, entry, pages))
+
+
+def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
+    """Return the models whose `parent` is the base model: its LoRA adapters."""
+    data = models.json()
+    listed = data.get("data") if isinstance(data, dict) else None
+    entries = [m for m in listed or () if isinstance(m, dict)]
+    return tuple(str(m["id"]) for m in entries if m.get("id") not in (None, base) and m.get("parent") == base)
 
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:

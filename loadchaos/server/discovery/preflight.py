@@ -150,6 +150,8 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
     notes = []
     if "speculative_decoding" in requires and facts.speculative_decoding is False:
         notes.append("the server runs without speculative decoding, which this profile tests: a pass will be unknown")
+    if "lora_adapters" in requires and not facts.lora_adapters:
+        notes.append("the server lists no LoRA adapters, which this profile tests: a pass will be unknown")
     return notes
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 _CONSONANTS = "bdfghjklmnprstvz"
 _VOWELS = "aeiou"
 _SYLLABLES, _COUNT = 3, 512
+_STORY_TOKENS = 96
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ def word(rng: random.Random) -> str:
 def words(rng: random.Random, n: int) -> list[str]:
     """Return n different random words."""
     return rng.sample(WORDS, n)
+
+
+def story(rng: random.Random) -> Question:
+    """Return a prompt without one right answer, whose answer is long."""
+    return Question(f"Continue this text: {' '.join(words(rng, 12))}", "", _STORY_TOKENS)
 
 
 def question(prompt: str, expected: str) -> Question:

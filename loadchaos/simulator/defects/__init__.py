@@ -36,6 +36,7 @@ from loadchaos.simulator.defects import (
     stale_image_embedding,
     stale_kv_on_resume,
     streams_swapped,
+    wrong_adapter,
     wrong_block_at_edge,
 )
 from loadchaos.simulator.engine.rules import EngineRules
@@ -90,6 +91,7 @@ _ALL = (
     _defect("vllm", lost_token),
     _defect("vllm", stale_image_embedding),
     _defect("vllm", streams_swapped),
+    _defect("vllm", wrong_adapter),
     _defect("vllm", queued_abort_held),
     _defect("vllm", admission_stops),
     _defect("vllm", shared_block_freed),

@@ -274,11 +274,18 @@ class Engine:
             derailed = spoil == "derailed" or (self._rules.stale_after_preemption and preempted)
             seen = next((h for i in request.items if (h := self._stale_images.get(i.hash))), None) if first else None
             fault = spoil if spoil in ("lost", "repeated") else None
-            output = RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault, seen)
+            used = self._adapter_instead(request, batch) if first and self._rules.adapter_of_first_prompt else None
+            output = RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault, seen, used)
             self._outputs.append(output)
         if self._rules.swap_joint_starts and len(started) > 1:
             swap = RequestOutput(started[0], 0, swapped_with=started[1])
             self._outputs.insert(next(i for i, o in enumerate(self._outputs) if o.request_id == started[0]), swap)
+
+    def _adapter_instead(self, request: ScheduledRequest, batch: Batch) -> str | None:
+        """Return the adapter of the step's first prompt, if it is not its own."""
+        prompts = (r for r, _, start, _, _ in batch.planned if start < r.target)
+        adapter = next((r.original.adapter for r in prompts), request.original.adapter)
+        return adapter if request.original.adapter and adapter != request.original.adapter else None
 
     def _mix_up(self, batch: Batch) -> None:
         """Give all images that are encoded in one step the embedding of the first."""

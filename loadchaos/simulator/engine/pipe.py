@@ -102,13 +102,14 @@ def request_to_list(request: EngineRequest) -> list[Any]:
         list(request.prefix_hashes),
         request.seed,
         request.stop_after,
+        request.adapter,
     ]
 
 
 def request_from_list(values: list[Any]) -> EngineRequest:
     """Return the EngineRequest of such values."""
-    identity, prompt, most, least, items, prefix, seed, stop_after = values
-    return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], prefix, seed, stop_after)
+    identity, prompt, most, least, items, *rest = values
+    return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], *rest)
 
 
 def outputs_to_list(result: StepResult) -> list[list[Any]]:
@@ -124,6 +125,7 @@ def outputs_to_list(result: StepResult) -> list[list[Any]]:
             o.swapped_with,
             o.fault,
             o.seen_image,
+            o.used_adapter,
         ]
         for o in result.outputs
     ]

@@ -100,5 +100,7 @@ class EngineRules:
     swap_joint_starts: bool = False
     # of several images encoded in one step, the later ones get the embedding of another image
     stale_joint_embeddings: bool = False
+    # prompts in one step are all computed with the adapter of the first
+    adapter_of_first_prompt: bool = False
     # checks before a step runs; each may raise EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

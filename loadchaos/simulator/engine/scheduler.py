@@ -127,8 +127,12 @@ class Scheduler:
         return index + 1 if index < len(self.running) and self.running[index] is request else index
 
     def _plan_waiting(self, batch: Batch, budget: int) -> None:
+        passed: list[ScheduledRequest] = []
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
+            if request.original.adapter and not self._adapter_fits(request.original.adapter):
+                passed.append(self.waiting.popleft())
+                continue
             matched = self.pool.match(request.original.prefix_hashes, (request.target - 1) // self.config.block_size)
             if self.pool.freed_in_use.intersection(matched):
                 raise crash_text.invalid_block(self.config, batch, next(iter(self.pool.freed_in_use & set(matched))))
@@ -155,6 +159,12 @@ class Scheduler:
             self._grow(request, start + count)
             self._commit_chunk(batch, request, count, items)
             budget -= count
+        self.waiting.extendleft(reversed(passed))
+
+    def _adapter_fits(self, adapter: str) -> bool:
+        """Return True if the batch has this adapter, or room for one more."""
+        loaded = {r.original.adapter for r in self.running} - {""}
+        return adapter in loaded or len(loaded) < self.config.max_loras
 
     def _plan_chunk(self, batch: Batch, request: ScheduledRequest, budget: int) -> int:
         """Plan the next prompt chunk, and return its tokens.

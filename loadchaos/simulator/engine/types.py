@@ -14,6 +14,8 @@ class EngineConfig:
     Sizes are in tokens unless the name says otherwise.
 
     `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch budget.
+    `max_loras` is the number of adapters in one batch: requests for further ones wait.
+
     `speed` divides every step's duration: 1.0 is about a 7B model on one large GPU.
     """
 
@@ -31,6 +33,7 @@ class EngineConfig:
     async_scheduling: bool = True
     encoder_cache_size: int | None = None
     mm_processor_cache_items: int = 256
+    max_loras: int = 1
     pipeline_parallel_size: int = 1
     gpu_memory_utilization: float = 0.9
     cuda_launch_blocking: bool = False
@@ -64,7 +67,7 @@ class EngineRequest:
     """One request as the API server sends it to the engine core.
 
     `prefix_hashes` are the hashes of its full KV blocks. `stop_after` are the tokens after which its answer is complete;
-    0: only chance and `max_tokens` end it.
+    0: only chance and `max_tokens` end it. `adapter` is the name of its LoRA adapter; empty: the base model.
     """
 
     id: str
@@ -75,6 +78,7 @@ class EngineRequest:
     prefix_hashes: Sequence[int] = ()
     seed: int = 0
     stop_after: int = 0
+    adapter: str = ""
 
 
 TokenFault = Literal["lost", "repeated"]
@@ -87,7 +91,8 @@ class RequestOutput:
     `finish_reason` is stop, length, abort or error; `error` is the reason in the text of the server's log.
     `derailed`: computed from a context that is not the request's own. `swapped_with`: from here on the two requests get
     each other's tokens. `fault`: the first of its tokens is lost or comes twice. `seen_image`: hash of the image whose
-    embedding it was computed with in place of its own.
+    embedding it was computed with in place of its own. `used_adapter`: adapter that it was computed with in place of its
+    own; empty: none.
     """
 
     request_id: str
@@ -99,6 +104,7 @@ class RequestOutput:
     swapped_with: str | None = None
     fault: TokenFault | None = None
     seen_image: str | None = None
+    used_adapter: str | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options, adapters, release
 from loadchaos.simulator.vllm import errors, render, requests, translate
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
@@ -52,6 +52,7 @@ class VllmApi:
         self.engine = engine
         self.release = release(options.engine.era)
         self.model = options.server.model
+        self.adapters = adapters(options.server)
         self.fingerprint = f"vllm-{options.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
         self.token_details = options.server.enable_prompt_tokens_details
         self.metrics = VllmMetrics(options)
@@ -194,11 +195,15 @@ class VllmApi:
             "id": self.model, "object": "model", "created": now, "owned_by": "vllm", "root": f"/models/{self.model}",
             "parent": None, "max_model_len": self.options.engine.max_model_len, "permission": [permission],
         }  # fmt: skip
-        exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
+        loras = [
+            {**card, "id": name, "root": path, "parent": self.model, "max_model_len": None}
+            for name, path in self.adapters.items()
+        ]
+        exchange.send(200, orjson.dumps({"object": "list", "data": [card, *loras]}))
 
     def _tokenize(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = requests.parse_body(exchange)
-        requests.check_model(data, self.model)
+        requests.check_model(data, self.model, self.adapters)
         if "messages" in data:
             prompt = requests.chat_prompt(data, self.options)
             if prompt.sources:
@@ -225,7 +230,7 @@ class VllmApi:
 
     def _detokenize(self, exchange: HttpExchange) -> None:
         data = requests.parse_body(exchange)
-        requests.check_model(data, self.model)
+        requests.check_model(data, self.model, self.adapters)
         tokens = data.get("tokens")
         if not isinstance(tokens, list):
             raise errors.validation("missing", "body.tokens", "Field required", f"<dict of {len(data)} items>")
@@ -235,7 +240,7 @@ class VllmApi:
         if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
             raise render.disabled()
         data = requests.parse_body(exchange)
-        requests.check_model(data, self.model)
+        requests.check_model(data, self.model, self.adapters)
         sampling = requests.sampling(data, chat, self.options)
         results = []
         for prompt in requests.prompts(data, self.options, chat=chat):
@@ -276,7 +281,7 @@ class VllmApi:
     ) -> Awaitable[None] | None:
         if chat and "messages" not in data:
             requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
-        requests.check_model(data, self.model)
+        adapter = requests.check_model(data, self.model, self.adapters)
         if self.engine.dead:
             raise errors.dead()
         sampling = requests.sampling(data, chat, self.options)
@@ -284,7 +289,7 @@ class VllmApi:
         guided = guided_answer(data, zlib.crc32(exchange.body))
         shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
         messages = tuple(data["messages"]) if exchange.path == "/v1/responses" else ()
-        checked = CheckedRequest(prompt, sampling, chat, shown_id, guided=guided, messages=messages)
+        checked = CheckedRequest(prompt, sampling, chat, shown_id, guided=guided, messages=messages, adapter=adapter)
         if prompt.sources or not self._admitting.is_set():
             return self._submit_later(exchange, checked)
         self._submit(exchange, checked, ())
@@ -351,7 +356,10 @@ class VllmApi:
             if checked.guided is not None:  # the grammar allows nothing behind its end
                 min_tokens = min(min_tokens, choice.stop_after)
             seed = choice.answer.seed
-            request = EngineRequest(choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, choice.stop_after)
+            stop = choice.stop_after
+            request = EngineRequest(
+                choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, stop, checked.adapter
+            )
             self.engine.add(request, choice)
 
     def _as_engine_has(self, image: DecodedImage) -> DecodedImage:
@@ -376,4 +384,6 @@ class VllmApi:
         if not engine.enable_prefix_caching:
             return ()
         images = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
+        if checked.adapter:
+            images.append((0, len(checked.ids), zlib.crc32(checked.adapter.encode())))
         return tokenizer.block_hashes(checked.ids, engine.block_size, images)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -71,6 +71,7 @@ class CheckedRequest:
     images: tuple[tuple[int, DecodedImage], ...] = field(default=())
     guided: Guided | None = None
     messages: tuple[dict[str, Any], ...] = ()
+    adapter: str = ""
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:
@@ -103,13 +104,19 @@ def parse_body(exchange: HttpExchange) -> dict[str, Any]:
     return data
 
 
-def check_model(data: Mapping[str, Any], model: str) -> None:
-    """Check that a model named in the request is the one served."""
+def check_model(data: Mapping[str, Any], model: str, adapters: Container[str] = ()) -> str:
+    """Check that a model named in the request is served.
+
+    Returns the LoRA adapter that it names; empty: the base model.
+    """
     requested = data.get("model")
+    if requested in adapters:
+        return str(requested)
     if requested and requested != model:
         raise VllmRefusal(
             f"The model `{requested}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404
         )
+    return ""
 
 
 def _integer(data: Mapping[str, Any], name: str) -> int | None:

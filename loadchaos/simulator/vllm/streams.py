@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import orjson
@@ -103,6 +105,7 @@ class VllmGeneration:
         self._last_at = self._started_at
         self._first_at: float | None = None
         self._created = int(time.time())
+        self._model = checked.adapter or server.model
         self._cached = 0
         self.finished = False
         sampling = checked.sampling
@@ -113,7 +116,7 @@ class VllmGeneration:
         self._tool = guided.tool if guided is not None else ""
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
-        head = {"id": checked.request_id, "object": kind, "created": self._created, "model": server.model}
+        head = {"id": checked.request_id, "object": kind, "created": self._created, "model": self._model}
         self._head = orjson.dumps(head)[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
@@ -144,6 +147,9 @@ class VllmGeneration:
             choice.answer.derail(after=choice.pending)
         if output.seen_image is not None:
             self._answer_about(choice, output.seen_image)
+        if output.used_adapter is not None and self._checked.guided is None:
+            seeds = seeds_for(replace(self._checked, adapter=output.used_adapter), lambda: choice.answer.seed + 1)
+            choice.answer = AnswerText(seeds[choice.index], ordered_opening(self._checked.ids))
         if output.fault is not None:
             choice.answer.spoil(output.fault, after=choice.pending)
         choice.tokens += output.new_tokens
@@ -330,7 +336,7 @@ class VllmGeneration:
         choices = [self._whole_choice(choice) for choice in self.choices]
         kind = "chat.completion" if self._checked.chat else "text_completion"
         body: dict[str, object] = {
-            "id": self._checked.request_id, "object": kind, "created": self._created, "model": self._server.model,
+            "id": self._checked.request_id, "object": kind, "created": self._created, "model": self._model,
             "choices": choices, "service_tier": None, "system_fingerprint": self._server.fingerprint,
             "usage": self._usage(whole=True),
         }  # fmt: skip
@@ -390,6 +396,7 @@ def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[i
     """
     # Hashes of integers are the same in every process, those of text are not.
     base = hash((checked.ids, tuple(int(image.hash[:15], 16) for _, image in checked.images))) & 0x7FFFFFFF
+    base ^= zlib.crc32(checked.adapter.encode()) & 0x7FFFFFFF
     sampling = checked.sampling
     if sampling.temperature > 0:
         base = random_seed() if sampling.seed is None else base ^ (sampling.seed * 2654435761 & 0x7FFFFFFF)

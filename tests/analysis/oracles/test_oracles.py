@@ -6,6 +6,7 @@ import pytest
 
 from loadchaos.analysis.detectors.suite import DETECTORS
 from loadchaos.analysis.oracles import ORACLES
+from loadchaos.analysis.oracles.adapters import AdaptersOracle
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
 from loadchaos.analysis.oracles.image_canaries import ImageCanariesOracle
@@ -238,4 +239,65 @@ def test_images_without_logprobs_need_three_answers_about_other_images(questions
     for n in (1, 2, 3):
         server.ask("it is 918", part="images", kind="473", role="same", gaps=None)
         assert [f.id for f in server.found()] == ["answer_of_another_image"] * (n == 3)
+    assert server.check().verdict == "unknown"
+
+
+# --- adapters ------------------------------------------------------------------------------------------------------------
+
+
+def adapters(server: Any, *, gaps: bool = True, **idle: str) -> Any:
+    server.calibrate(gaps=gaps)
+    for model, text in (idle or {"base": "to be or not", "alpha": "to see or not", "beta": "so we go on"}).items():
+        server.ask(text, part="adapters", prompt="s1", model=model, when="idle", gaps=4.0 if gaps else None)
+    return server
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "found", "of"),
+    [
+        ("alpha", "to be or not", "adapter_ignored", "base"),
+        ("beta", "to see or not", "answer_of_another_adapter", "alpha"),
+        ("base", "so we go on", "answer_of_another_adapter", "beta"),
+        ("beta", "so they", "answer_changed_under_load", None),
+    ],
+)  # fmt: skip
+def test_adapters_report_the_answer_of_another_model(
+    questions: Any, model: str, text: str, found: str, of: str | None
+) -> None:
+    server = adapters(questions(AdaptersOracle))
+    server.ask(text, part="adapters", prompt="s1", model=model)
+    (failure,) = server.found()
+    assert (failure.id, failure.wrong[0].facts.get("idle answer of")) == (found, of)
+    assert failure.wrong[0].facts["model"] == model
+
+
+@pytest.mark.parametrize("case", ["equal", "near tie", "cut off", "model not asked", "other prompt"])
+def test_adapters_of_a_healthy_server_are_not_reported(questions: Any, case: str) -> None:
+    server = adapters(questions(AdaptersOracle))
+    if case == "near tie":
+        server.ask("near tie", part="adapters", prompt="s2", model="alpha", when="idle", gaps=0.05)
+    text = "to see or not" if case == "equal" else "to be or not"
+    server.ask(
+        text, part="adapters", prompt={"near tie": "s2", "other prompt": "s3"}.get(case, "s1"),
+        model="gamma" if case == "model not asked" else "alpha", gaps=0.05 if case == "near tie" else 4.0,
+        finish="abort" if case == "cut off" else "stop",
+    )  # fmt: skip
+    assert server.found() == []
+
+
+def test_adapters_that_answer_like_the_base_model_leave_the_check_unknown(questions: Any) -> None:
+    server = adapters(questions(AdaptersOracle), base="to be", alpha="to be")
+    server.ask("to be", part="adapters", prompt="s1", model="alpha")
+    assert server.check().verdict == "unknown"
+    assert server.check().actual.endswith("all models answer alike when idle")
+    server = adapters(questions(AdaptersOracle))
+    server.ask("to see or not", part="adapters", prompt="s1", model="alpha")
+    assert server.check().verdict == "pass"
+
+
+def test_adapters_without_logprobs_need_three_answers_of_another_model(questions: Any) -> None:
+    server = adapters(questions(AdaptersOracle), gaps=False)
+    for n in (1, 2, 3):
+        server.ask("to be or not", part="adapters", prompt="s1", model="alpha", gaps=None)
+        assert [f.id for f in server.found()] == ["adapter_ignored"] * (n == 3)
     assert server.check().verdict == "unknown"

@@ -156,6 +156,16 @@ def test_sampling_draws_models_by_weight(facts: Facts, step: Steps) -> None:
     assert 240 < sent.count("lora-a") < 360
 
 
+def test_sampling_draws_adapters_that_the_server_lists(facts: Facts, step: Steps) -> None:
+    options = sampling.Options.model_validate({"adapters": "50%"})
+    loras = replace(facts, lora_adapters=("a", "b"))
+    sent = [body(step({"sampling": options}, n), loras)["model"] for n in range(400)]
+    assert set(sent) == {facts.model, "a", "b"}
+    assert 150 < sent.count(facts.model) < 250
+    assert body(step({"sampling": options}), facts)["model"] == facts.model
+    assert Facts.from_json(json.loads(json.dumps(loras.to_json()))) == loras
+
+
 @pytest.mark.parametrize("kind", ["small", "deep", "wide", "choice", {"type": "integer"}])
 def test_structured_asks_for_a_schema(kind: Any, facts: Facts, step: Steps) -> None:
     payload = {"structured": structured.Options(json_schema=kind, variants=3)}

@@ -1,5 +1,7 @@
 """Preflight checks of the needs of a profile."""
 
+from dataclasses import replace
+
 import pytest
 
 from loadchaos.core.errors import TargetError
@@ -41,3 +43,12 @@ def test_require_refuses_an_attack_the_server_lacks(server: Facts, attack: str, 
 )
 def test_require_accepts_an_attack_the_server_may_have(server: Facts, attack: str) -> None:
     assert require(server, (), [attack], ()) == []
+
+
+def test_require_notes_missing_lora_adapters() -> None:
+    without, listed = facts("vllm", "0.32.0"), replace(facts("vllm", "0.32.0"), lora_adapters=("alpha",))
+    assert require(listed, ["lora_adapters"], [], ()) == []
+    assert require(without, [], [], ()) == []
+    assert require(without, ["lora_adapters"], [], ()) == [
+        "the server lists no LoRA adapters, which this profile tests: a pass will be unknown"
+    ]

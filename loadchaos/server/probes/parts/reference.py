@@ -15,13 +15,12 @@ from collections.abc import Callable
 
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
-from loadchaos.server.probes.question import Question, words
+from loadchaos.server.probes.question import Question, story
 
 _EACH = 3
 _BUSY_TIMES = 4
 _IDLE_S, _BUSY_S = 30.0, 30.0
 _TICK_S = 0.5
-_STORY_TOKENS = 96
 _MOST_AT_ONCE = 16
 
 
@@ -36,7 +35,7 @@ class ReferencePart:
         self._prompts = [
             prompt
             for _ in range(_EACH)
-            for prompt in (("story", _story(rng)), ("copy", KINDS["copy"](rng)), ("lookup", KINDS["lookup"](rng)))
+            for prompt in (("story", story(rng)), ("copy", KINDS["copy"](rng)), ("lookup", KINDS["lookup"](rng)))
         ]
         self._order = itertools.cycle(self._prompts)
         self._sent = 0
@@ -68,8 +67,3 @@ class ReferencePart:
 
     async def check(self) -> None:
         """Nothing."""
-
-
-def _story(rng: random.Random) -> Question:
-    """A prompt without one right answer, whose answer is long."""
-    return Question(f"Continue this text: {' '.join(words(rng, 12))}", "", _STORY_TOKENS)

@@ -1,0 +1,84 @@
+"""Compare answers of LoRA adapters with those of the idle server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from loadchaos.analysis.detectors.base import Finding
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.margin import answered
+from loadchaos.core.ledger.rows import QuestionRow
+
+_FEWEST_DOUBTFUL = 3
+
+
+class AdaptersOracle(Oracle):
+    """Compares each answer with the idle ones of all models.
+
+    A model is left out of a comparison where the idle server gave both models the same answer.
+    """
+
+    name: ClassVar[str] = "adapters"
+    detects: ClassVar[str] = "an adapter that is not applied, or another adapter in its place"
+    false_alarms: ClassVar[str] = (
+        "only answers in which an adapter differs from the base model or another adapter when idle are compared, and "
+        f"{MARGIN_RULE}"
+    )
+    asked_by: ClassVar[str] = "adapters"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._idle: dict[str, dict[str, QuestionRow]] = {}
+        self._base = ""
+        self._answers = self._ties = 0
+        self._told: set[tuple[str, str]] = set()
+
+    def judge(self, row: QuestionRow) -> None:
+        """Keep an idle answer; compare one under load."""
+        if row.get("part") != self.asked_by or not answered(row):
+            return
+        idle = self._idle.setdefault(row["hash"], {})
+        if row["when"] == "idle":
+            self._base = self._base or row["model"]  # the base model is asked first
+            idle[row["model"]] = row
+            return
+        own = idle.get(row["model"])
+        if own is None:
+            return
+        self._answers += 1
+        self._told |= {(row["hash"], row["model"])} if any(o["text"] != own["text"] for o in idle.values()) else set()
+        difference = self.margin.compare(own, row)
+        if difference is None:
+            return
+        other = next((model for model, o in idle.items() if o["text"] == row["text"]), None)
+        about = f"token {difference.at}, {difference.describe()}"
+        if difference.proved:
+            self._report(row, own, other, about)
+        elif difference.gap is None:
+            self.doubtful += 1
+            if other is not None and self.doubtful == _FEWEST_DOUBTFUL:
+                self._report(row, own, other, f"{self.doubtful} answers differ; {about}")
+        else:
+            self._ties += 1
+
+    def _report(self, row: QuestionRow, own: QuestionRow, other: str | None, about: str) -> None:
+        """Report an answer; `other` is the model whose idle answer it is."""
+        facts = {"model": row["model"], "idle answer": own["text"]}
+        failure_id = "answer_changed_under_load"
+        if other is not None:
+            facts["idle answer of"] = other
+            about = f"the model {row['model']} answered as {other} does when idle; {about}"
+            failure_id = "adapter_ignored" if other == self._base else "answer_of_another_adapter"
+        self.report(failure_id, row, own["text"], about, **facts)
+
+    def finish(self) -> list[Finding]:
+        """A check with the number of answers and of models."""
+        if not self._answers:
+            return []
+        models = len({model for idle in self._idle.values() for model in idle})
+        actual = f"{self._answers} answers of {models} models, {self.wrong} differ, {self._ties} near ties"
+        actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
+        actual += "" if self._told else "; all models answer alike when idle"
+        blind = self.doubtful or not self._told
+        return [Check("adapter_answers", "answers as when idle", actual, "unknown" if blind else "pass")]

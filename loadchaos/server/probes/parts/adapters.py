@@ -1,0 +1,61 @@
+"""Ask each LoRA adapter and the base model the same prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
+from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.question import story
+
+_PROMPTS = 3
+_IDLE_TIMES = 2
+_MOST_ADAPTERS = 8
+
+
+class AdaptersPart:
+    """Part `adapters`."""
+
+    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, adapters: Sequence[str]) -> None:
+        self._asker, self._rng, self.every_s = asker, rng, every_s
+        self._models = [asker.model, *adapters[:_MOST_ADAPTERS]]
+        self._stories = [story(rng) for _ in range(_PROMPTS)]
+        self.notes: list[str] = []
+
+    async def learn(self) -> None:
+        """Ask all of them on the idle server, one at a time."""
+        if len(self._models) == 1:
+            self._off("the server lists no LoRA adapters")
+            return
+        texts: dict[str, list[str]] = {}
+        for model in self._models:
+            for n in range(_PROMPTS):
+                found = [await self._ask(model, n, "idle") for _ in range(_IDLE_TIMES)]
+                if error := next((row["error"] for row in found if row["error"]), ""):
+                    self._off(f"{model}: {idle_error(error)}")
+                    return
+                texts.setdefault(model, []).append(found[-1]["text"])
+        base, *adapters = self._models
+        if same := [name for name in adapters if texts[name] == texts[base]]:
+            self.notes.append(
+                f"on the idle server the adapter{'s' * (len(same) > 1)} {', '.join(same)} answer"
+                f"{'s' * (len(same) == 1)} all {_PROMPTS} prompts like the base model: not compared with it"
+            )
+
+    def _off(self, why: str) -> None:
+        self._models = []
+        self.notes.append(f"LoRA adapters are not compared: {why}")
+
+    async def act(self) -> None:
+        """Ask all of them one prompt at once."""
+        n = self._rng.randrange(_PROMPTS)
+        await asyncio.gather(*(self._ask(model, n, "load") for model in self._models))
+
+    async def check(self) -> None:
+        """Nothing."""
+
+    async def _ask(self, model: str, n: int, when: QuestionTime) -> QuestionRow:
+        return await self._asker.ask(self._stories[n], Purpose("adapters", f"prompt {n + 1}", when), model=model)

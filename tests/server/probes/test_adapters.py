@@ -1,0 +1,51 @@
+"""Part `adapters`: LoRA adapters that the server lists, and the base model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from loadchaos.server.discovery.calibrate import _adapters
+from loadchaos.server.discovery.client import DiscoveryResponse
+from loadchaos.server.probes.parts.adapters import AdaptersPart
+
+
+def learned(asker: Any, adapters: Sequence[str], answer: Any) -> tuple[AdaptersPart, Any]:
+    server = asker(answer)
+    part = AdaptersPart(server, random.Random(3), every_s=1, adapters=adapters)
+    asyncio.run(part.learn())
+    asyncio.run(part.act())
+    return part, server
+
+
+def test_adapters_and_base_model_are_asked_one_prompt_at_once(asker: Any) -> None:
+    part, server = learned(asker, ["alpha", "beta"], lambda q, p, m: f"{m} says {q.prompt}")
+    load = [(row["model"], row["kind"]) for row in server.rows if row["when"] == "load"]
+    assert [model for model, _ in load] == ["base", "alpha", "beta"]
+    assert len({kind for _, kind in load}) == 1
+    assert part.notes == []
+
+
+def test_adapters_that_cannot_be_compared_are_named_before_the_load(asker: Any) -> None:
+    cases: dict[str, tuple[Sequence[str], Any]] = {
+        "LoRA adapters are not compared: the server lists no LoRA adapters": ((), lambda q, p, m: "x"),
+        "LoRA adapters are not compared: beta: the idle server gave an error: no such": (
+            ("alpha", "beta"), lambda q, p, m: 'error:{"message": "no such"}' if m == "beta" else m
+        ),
+        "on the idle server the adapter beta answers all 3 prompts like the base model: not compared with it": (
+            ("alpha", "beta"), lambda q, p, m: m if m == "alpha" else "x"
+        ),
+    }  # fmt: skip
+    for note, (names, answer) in cases.items():
+        part, server = learned(asker, names, answer)
+        assert part.notes == [note]
+        assert [row for row in server.rows if row["when"] == "load"] or "not compared:" in note
+
+
+def test_adapters_are_the_models_whose_parent_is_the_base_model() -> None:
+    cards = [{"id": "base", "parent": None}, {"id": "alpha", "parent": "base"}, {"id": "other", "parent": "x"}, "text"]
+    assert _adapters(DiscoveryResponse(200, {}, json.dumps({"data": cards})), "base") == ("alpha",)
+    assert _adapters(DiscoveryResponse(404, {}, "no"), "base") == ()
