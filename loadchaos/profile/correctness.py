@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from loadchaos.core.probe_names import ProbeKind
 from loadchaos.core.units import DurationS, Share
@@ -62,6 +62,17 @@ class Adapters(ProfilePart):
     every: DurationS = Field(default=10.0, gt=0)
 
 
+class PrefixLadder(ProfilePart):
+    """Prompts of exact lengths in tokens, cold and from the prefix cache.
+
+    Beside the second answer, clients with the same prefix leave after 1, 2 and 8 tokens. Lengths that are too short for the
+    question are raised by multiples of 64, which keeps their place in a block.
+    """
+
+    every: DurationS = Field(default=10.0, gt=0)
+    lengths: tuple[PositiveInt, ...] = Field(default=(15, 16, 17, 63, 64, 65, 66, 67, 68, 69), min_length=1)
+
+
 class CorrectnessOptions(ProfilePart):
     """Questions beside the load; a part that is left out is not asked."""
 
@@ -72,3 +83,4 @@ class CorrectnessOptions(ProfilePart):
     streamed: Streamed | None = None
     images: ImageCanaries | None = None
     adapters: Adapters | None = None
+    prefix_ladder: PrefixLadder | None = None

@@ -223,6 +223,9 @@ CHECKS = {
         "answers as when idle",
         "use adapters that change answers, and a server with logprobs",
     ),
+    "exact_prompts": CheckText(
+        "prompts of exact lengths, cold and from the prefix cache", "equal answers", "use a server that gives logprobs"
+    ),
     "streamed_and_whole": CheckText(
         "streamed and whole answers", "equal answers", "use a server that gives logprobs: without them near ties count"
     ),

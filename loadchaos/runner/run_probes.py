@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loadchaos.core.ledger.recorder import EventRecorder
@@ -20,6 +20,7 @@ from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.parts.cold_warm import ColdWarmPart
 from loadchaos.server.probes.parts.images import ImagesPart
 from loadchaos.server.probes.parts.keyed import KeyedPart
+from loadchaos.server.probes.parts.prefix_ladder import PrefixLadderPart
 from loadchaos.server.probes.parts.reference import ReferencePart
 from loadchaos.server.probes.parts.replicas import ReplicasPart
 from loadchaos.server.probes.parts.streamed import StreamedPart
@@ -36,7 +37,7 @@ class PartSetup:
         rng: random generator of its own.
         requests: returns the number of requests that the load has sent.
         images: True if the traffic has images.
-        adapters: LoRA adapters of the server.
+        facts: what is known of the server.
     """
 
     options: CorrectnessOptions
@@ -44,7 +45,7 @@ class PartSetup:
     rng: random.Random
     requests: Callable[[], int]
     images: bool
-    adapters: Sequence[str] = ()
+    facts: Facts
 
 
 def _keyed(setup: PartSetup) -> ProbePart | None:
@@ -83,7 +84,18 @@ def _reference(setup: PartSetup) -> ProbePart | None:
 
 def _adapters(setup: PartSetup) -> ProbePart | None:
     of = setup.options.adapters
-    return None if of is None else AdaptersPart(setup.asker, setup.rng, every_s=of.every, adapters=setup.adapters)
+    return (
+        None
+        if of is None
+        else AdaptersPart(setup.asker, setup.rng, every_s=of.every, adapters=setup.facts.lora_adapters)
+    )
+
+
+def _prefix_ladder(setup: PartSetup) -> ProbePart | None:
+    of, text = setup.options.prefix_ladder, setup.facts.text
+    if of is None:
+        return None
+    return PrefixLadderPart(setup.asker, setup.rng, every_s=of.every, lengths=of.lengths, text=text)
 
 
 PARTS: tuple[Callable[[PartSetup], ProbePart | None], ...] = (
@@ -94,6 +106,7 @@ PARTS: tuple[Callable[[PartSetup], ProbePart | None], ...] = (
     _streamed,
     _images,
     _adapters,
+    _prefix_ladder,
 )
 """All parts in the order in which the idle server is asked."""
 
@@ -123,7 +136,7 @@ class RunProbes:
         asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access)
         rng = random.Random(f"questions {seed}")
         images = any("images" in traffic.payload for traffic in self._profile.traffic)
-        setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts.lora_adapters)
+        setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts)
         made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
         self._prober = Prober(asker, [part for part in made if part is not None])
         return await self._prober.learn()

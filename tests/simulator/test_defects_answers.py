@@ -78,6 +78,19 @@ def test_stale_image_embedding_needs_two_images_in_one_step() -> None:
     assert spoiled(outputs(cured, images(3))) == set()
 
 
+def test_schema_ignored_needs_a_grammar_accepted_drafts_and_another_request() -> None:
+    def spoiled_of(config: EngineConfig, *, guided: bool = True, every: int = 1) -> set[str]:
+        found = outputs(config, prompts(4, 50, guided=guided), every=every)
+        assert all(o.fault is None for o in found)
+        return spoiled(found)
+
+    broken = with_defect("schema_ignored")
+    assert spoiled_of(broken) == {"r0", "r1", "r2", "r3"}
+    assert spoiled_of(broken, guided=False) == set()
+    assert spoiled_of(broken, every=200) == set(), "one request at a time"
+    assert spoiled_of(with_defect("schema_ignored", **DEFECTS["schema_ignored"].remedies)) == set()
+
+
 def with_adapters(*names: str) -> list[EngineRequest]:
     return [EngineRequest(f"r{i}", 50, 8, seed=i, adapter=name) for i, name in enumerate(names)]
 

@@ -12,6 +12,7 @@ from loadchaos.analysis.oracles.base import Oracle
 from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
 from loadchaos.analysis.oracles.image_canaries import ImageCanariesOracle
 from loadchaos.analysis.oracles.keyed import KeyedOracle
+from loadchaos.analysis.oracles.prefix_ladder import PrefixLadderOracle
 from loadchaos.analysis.oracles.replicas import ReplicasOracle
 from loadchaos.analysis.oracles.streamed import StreamedOracle
 
@@ -25,5 +26,6 @@ ORACLES: tuple[type[Oracle], ...] = (
     StreamedOracle,
     ImageCanariesOracle,
     AdaptersOracle,
+    PrefixLadderOracle,
 )
 """Every oracle. Their failures and checks are reported in this order."""

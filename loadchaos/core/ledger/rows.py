@@ -62,7 +62,9 @@ AlarmEvent = Literal["listening", "ending", "failing", "dead"]
 OrchestratorEvent = Literal["seen", "ended", "started"]
 ControlEvent = Literal["pause", "resume", "stop", "by_hand", "compact", "full"]
 CommandEvent = Literal["start", "users", "attack", "stop"]
-QuestionPart = Literal["probes", "replicas", "cold_warm", "reference", "streamed", "images", "adapters"]
+QuestionPart = Literal[
+    "probes", "replicas", "cold_warm", "reference", "streamed", "images", "adapters", "prefix_ladder"
+]
 QuestionTime = Literal["idle", "busy", "load", "after"]
 SessionEvent = Literal["web", "run", "load", "load_over", "over"]
 
@@ -644,7 +646,7 @@ class QuestionRow(_Row):
     when: Annotated[
         QuestionTime, "`idle` and `busy` (several at once): before the load; `load`: beside it; `after`: after it"
     ]
-    role: Annotated[str, "cold, warm, streamed, whole, again, same, neighbour, uuid; empty: none"]
+    role: Annotated[str, "cold, warm, after_aborts, streamed, whole, again, same, neighbour, uuid; empty: none"]
     model: Annotated[str, "model or adapter that was asked for"]
     prompt: Annotated[str, "text of the user's message, shortened"]
     hash: Annotated[str, "hash of the whole message"]

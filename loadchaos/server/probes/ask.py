@@ -100,14 +100,32 @@ class Asker:
             self._emit(row)
         return row
 
-    async def _exchange(self, question: Question, model: str, *, stream: bool) -> tuple[int, Answer, str]:
-        """Send one request; returns status, answer and error."""
-        body = {
+    async def leave(self, question: Question, *, after_tokens: int) -> None:
+        """Send a streamed request and close its connection after some tokens.
+
+        Nothing is judged, so no row is written.
+        """
+        body, chunks = self._body(question, self.model, stream=True), 0
+        try:
+            async with asyncio.timeout(LIMIT_S), self._client.stream("POST", self._url, json=body) as response:
+                async for line in response.aiter_lines():
+                    chunks += line.startswith("data:") and '"role"' not in line
+                    if chunks >= after_tokens:
+                        return
+        except (httpx.HTTPError, TimeoutError):
+            return
+
+    def _body(self, question: Question, model: str, *, stream: bool) -> dict[str, Any]:
+        return {
             "model": model, "messages": [{"role": "user", "content": _content(question)}], "stream": stream,
             "max_tokens": question.most_tokens, "temperature": 0, "seed": 1,
             **({"stream_options": {"include_usage": True}} if stream else {}),
             **({"logprobs": True, "top_logprobs": _TOP} if self.logprobs else {}),
         }  # fmt: skip
+
+    async def _exchange(self, question: Question, model: str, *, stream: bool) -> tuple[int, Answer, str]:
+        """Send one request; returns status, answer and error."""
+        body = self._body(question, model, stream=stream)
         try:
             if stream:
                 return await self._streamed(body)

@@ -103,6 +103,7 @@ def request_to_list(request: EngineRequest) -> list[Any]:
         request.seed,
         request.stop_after,
         request.adapter,
+        request.guided,
     ]
 
 

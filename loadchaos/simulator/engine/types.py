@@ -68,6 +68,7 @@ class EngineRequest:
 
     `prefix_hashes` are the hashes of its full KV blocks. `stop_after` are the tokens after which its answer is complete;
     0: only chance and `max_tokens` end it. `adapter` is the name of its LoRA adapter; empty: the base model.
+    `guided`: a grammar restricts its answer.
     """
 
     id: str
@@ -79,6 +80,7 @@ class EngineRequest:
     seed: int = 0
     stop_after: int = 0
     adapter: str = ""
+    guided: bool = False
 
 
 TokenFault = Literal["lost", "repeated"]

@@ -356,9 +356,9 @@ class VllmApi:
             if checked.guided is not None:  # the grammar allows nothing behind its end
                 min_tokens = min(min_tokens, choice.stop_after)
             seed = choice.answer.seed
-            stop = choice.stop_after
+            stop, guided = choice.stop_after, checked.guided is not None
             request = EngineRequest(
-                choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, stop, checked.adapter
+                choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed, stop, checked.adapter, guided
             )
             self.engine.add(request, choice)
 

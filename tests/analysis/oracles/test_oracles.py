@@ -11,6 +11,7 @@ from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.analysis.oracles.cold_warm import ColdWarmOracle
 from loadchaos.analysis.oracles.image_canaries import ImageCanariesOracle
 from loadchaos.analysis.oracles.keyed import KeyedOracle
+from loadchaos.analysis.oracles.prefix_ladder import PrefixLadderOracle
 from loadchaos.analysis.oracles.replicas import ReplicasOracle
 from loadchaos.analysis.oracles.streamed import StreamedOracle
 
@@ -300,4 +301,48 @@ def test_adapters_without_logprobs_need_three_answers_of_another_model(questions
     for n in (1, 2, 3):
         server.ask("to be or not", part="adapters", prompt="s1", model="alpha", gaps=None)
         assert [f.id for f in server.found()] == ["adapter_ignored"] * (n == 3)
+    assert server.check().verdict == "unknown"
+
+
+# --- prefix ladder -------------------------------------------------------------------------------------------------------
+
+
+def rung(server: Any, role: str, text: str = RIGHT, tokens: int = 80, **more: Any) -> None:
+    given = {"kind": "80 tokens", "prompt_tokens": tokens, "cached_tokens": 0 if role == "cold" else 64, **more}
+    server.ask(text, part="prefix_ladder", role=role, group=3, **given)
+
+
+@pytest.mark.parametrize(
+    ("role", "found"), [("warm", "cache_changes_answer"), ("after_aborts", "aborts_change_answer")]
+)
+def test_ladder_reports_an_answer_that_differs_from_the_cold_one(questions: Any, role: str, found: str) -> None:
+    server = questions(PrefixLadderOracle)
+    server.calibrate()
+    rung(server, "cold")
+    rung(server, role, "a b d e f g h")
+    (failure,) = server.found()
+    assert (failure.id, failure.wrong[0].first_difference) == (found, 4)
+    assert failure.wrong[0].summary.startswith("a prompt of 80 tokens; token 2, margin 4.00")
+
+
+def test_ladder_of_a_healthy_server_passes_with_its_lengths_and_hits(questions: Any) -> None:
+    server = questions(PrefixLadderOracle)
+    server.calibrate()
+    for role in ("cold", "warm", "after_aborts"):
+        rung(server, role)
+    rung(server, "warm", "a b d", finish="abort")
+    rung(server, "warm", "a b d", when="idle")
+    assert server.found() == []
+    expected = "2 pairs at 1 lengths (2 proved to be cache hits), 0 differ, 0 near ties"
+    assert (server.check().verdict, server.check().actual) == ("pass", expected)
+
+
+@pytest.mark.parametrize("case", ["no logprobs", "other lengths"])
+def test_ladder_that_proves_nothing_is_unknown(questions: Any, case: str) -> None:
+    server = questions(PrefixLadderOracle)
+    server.calibrate()
+    gaps, tokens = (None, 80) if case == "no logprobs" else (4.0, 81)
+    rung(server, "cold", gaps=gaps, tokens=tokens)
+    rung(server, "warm", "a b d" if case == "no logprobs" else RIGHT, gaps=gaps, tokens=tokens)
+    assert server.found() == []
     assert server.check().verdict == "unknown"
