@@ -19,6 +19,7 @@ from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
+from loadchaos.analysis.goodput import GoodputCount
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
@@ -28,6 +29,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.analysis.throughput import Throughput
 from loadchaos.analysis.verdict import error_budget, symptoms
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
@@ -75,6 +77,7 @@ class Judge:
         self._terms = terms
         self._facts: Facts | None = None
         self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
+        self._goodput, self._throughput = GoodputCount(), Throughput()
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
         self._length_symptoms, self._exact_lengths, self._images = (
@@ -113,14 +116,19 @@ class Judge:
 
     def _on_begin(self, row: BeginRow) -> None:
         self._stats.begin(row)
+        self._throughput.begin(row)
         self._ladder.begin(row)
 
     def _on_missed(self, row: MissedRow) -> None:
         self._stats.miss(row)
+        self._goodput.miss(row)
 
     def _on_end(self, row: EndRow) -> None:
         outcome = str(row.get("outcome"))
         sent = self._stats.end(row)
+        self._throughput.end(row)
+        if self._terms is not None and self._terms.slo:
+            self._goodput.end(row, self._terms.slo)
         self._mechanisms.end(row)
         self._length_symptoms.feed(row)
         self._exact_lengths.feed(row)
@@ -355,6 +363,9 @@ class Judge:
             "failure_counts": rules.failure_counts(failures),
             "states": self._state_changes(),
             "latency": {t: latency.to_json() for t, latency in sorted(self._stats.latency.items())},
+            "latency_all": self._stats.all_latency().to_json(),
+            "throughput": self._throughput.to_json(),
+            **({"goodput": self._goodput.to_json(terms.slo, self._throughput.seconds())} if terms.slo else {}),
             "expectations": [j.to_json() for j in judged],
             "checks": [c.to_json() for c in checks],
             "worth": rules.worth(
@@ -456,12 +467,15 @@ class Judge:
         late = [w for p in self._stats.phases.values() if (w := p.limit_reason())]
         phases = self._stats.phases.items()
         slots = [w for n, p in phases if (w := p.slots_reason(slots_of(terms, n)))]
-        void = f"the load generator was the limit: {late[0]}" if late else slots[0] if slots else None
+        too_late = f"the load generator was the limit: {late[0]}" if late else None
+        void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
         return ExpectationInputs(
             counts=dict(self._exact_lengths.mismatches),
             ok=self._stats.ok_parts(shed_allowed(terms.expect)),
             errors=self._stats.error_parts(),
+            goodput=self._goodput.parts() if terms.slo else {},
+            late=too_late or self._goodput.unproved(),
             outcomes={**self._stats.outcomes, "": self._stats.total()},
             latency={**self._stats.latency, "": self._stats.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],

@@ -160,7 +160,7 @@ class RequestStats:
         if outcome not in _NOT_DUE_TO_SUCCEED:
             self.judged[traffic] += 1
             self.failed[traffic] += outcome not in expect
-            if "ok" in expect:
+            if had_to_succeed(row):
                 self.due_ok[traffic] += 1
                 self.came_ok[traffic] += outcome in expect
                 self.shed[traffic] += outcome == "shed" and outcome not in expect
@@ -199,7 +199,7 @@ class RequestStats:
         for traffic in self.outcomes:
             excused = self.shed[traffic] if "" in shed_allowed or traffic in shed_allowed else 0
             parts[traffic] = Part(self.came_ok[traffic], self.due_ok[traffic] - excused)
-        return {**parts, "": _sum(parts.values())}
+        return {**parts, "": sum_of(parts.values())}
 
     def error_parts(self) -> dict[str, Part]:
         """Count requests with an unexpected outcome, by traffic ("": all).
@@ -207,7 +207,7 @@ class RequestStats:
         The whole is all requests with an outcome. Requests that we aborted are in neither number.
         """
         parts = {traffic: Part(self.failed[traffic], self.judged[traffic]) for traffic in self.outcomes}
-        return {**parts, "": _sum(parts.values())}
+        return {**parts, "": sum_of(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:
         """`{traffic: {"begun": n, "ok": n}}` up to now."""
@@ -247,6 +247,12 @@ class RequestStats:
         return phase
 
 
-def _sum(parts: Iterable[Part]) -> Part:
+def had_to_succeed(end: EndRow) -> bool:
+    """True for a request with an outcome that its profile expects to be good."""
+    return "ok" in (end.get("expect") or ("ok",)) and str(end.get("outcome")) not in _NOT_DUE_TO_SUCCEED
+
+
+def sum_of(parts: Iterable[Part]) -> Part:
+    """Add shares as counts."""
     found = list(parts)
     return Part(sum(p.n for p in found), sum(p.whole for p in found))

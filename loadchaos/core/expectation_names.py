@@ -24,6 +24,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "failures": ("count", "kinds of failure, without accepted ones"),
     "wrong_answers": ("count", "answers and probes whose content is wrong, without accepted ones"),
     "ok_share": ("share", "share of requests that succeed, among those that had to succeed"),
+    "goodput": ("share", "share of requests that succeed within every limit of slo, among those that had to succeed"),
     "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
     "shed_share": ("share", "share of requests rejected by admission control, among those sent"),
     "restarts": ("count", "times the server came back as a new process"),
@@ -44,7 +45,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
 Latencies and outcomes come on top.
 """
 
-_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate"}
+_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate", "goodput"}
 """Names of `NAMES` that also exist for one traffic."""
 _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
@@ -132,7 +133,7 @@ def _unknown(full: str, traffics: Collection[str]) -> str:
 
 _SYNONYMS: tuple[tuple[str, str], ...] = (
     (r"(?:error|failure|fail)s?_?(?:rate|ratio|share|percent|pct)|http_req_failed|num_failures", "error_rate"),
-    (r"success(?:ful)?_?(?:rate|ratio|share)|goodput|availability|ok_(?:rate|ratio)", "ok_share"),
+    (r"success(?:ful)?_?(?:rate|ratio|share)|availability|ok_(?:rate|ratio)", "ok_share"),
     (r"(?:engine_)?(?:death|crash)(?:e?s)?|crashed", "engine_deaths"),
     (r"(?:wrong|incorrect|corrupt(?:ed)?)(?:_answers?|_outputs?)?|corruptions?", "wrong_answers"),
     (r"errors?|num_errors|failed(?:_requests)?", "failures"),
@@ -144,7 +145,8 @@ _SYNONYMS: tuple[tuple[str, str], ...] = (
 _LATENCY_SYNONYMS: tuple[tuple[str, str], ...] = (
     ("ttft", r"ttft|time_to_first_token|first_token(?:_latency|_time)?|ttfb|time_to_first_byte|http_req_waiting"),
     ("ttfo", r"ttfo|time_to_first_output"),
-    ("itl", r"itl|inter_token_latency|tpot|time_per_output_token|tbt|time_between_tokens"),
+    ("itl", r"itl|inter_token_latency|tbt|time_between_tokens"),
+    ("tpot", r"tpot|time_per_output_token"),
     (
         "e2e",
         r"e2e|e2el|e2e_latency|end_to_end_latency|request_latency|latency|response_time|duration|http_req_duration",
@@ -152,6 +154,7 @@ _LATENCY_SYNONYMS: tuple[tuple[str, str], ...] = (
 )
 _STATISTIC_SYNONYMS: tuple[tuple[str, str], ...] = (
     ("mean", r"mean|avg|average"),
+    ("max", r"max|maximum|p_?100"),
     ("p50", r"p50|median|med|p_?50"),
     ("p90", r"p_?90|90p|p\(90\)"),
     ("p95", r"p_?95|95p|95th|p\(95\)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from loadchaos.core.latency_names import STATISTICS
 from loadchaos.core.stats import quantile_ranks
 
 _PER_OCTAVE = 64
@@ -45,13 +46,15 @@ class LogHistogram:
         self.total += value * times
 
     def merge(self, other: LogHistogram | Mapping[int, int]) -> None:
-        """Add another histogram or its counts; keys may be text, as in JSON."""
-        counts = other.counts if isinstance(other, LogHistogram) else other
-        for key, c in counts.items():
-            i = int(key)
+        """Add another histogram or its counts; keys may be text, as in JSON.
+
+        The mean of counts is that of the middles of their buckets.
+        """
+        added = other if isinstance(other, LogHistogram) else LogHistogram({int(i): c for i, c in other.items()})
+        for i, c in added.counts.items():
             self.counts[i] = self.counts.get(i, 0) + c
-            self.n += c
-            self.total += bucket_middle(i) * c
+        self.n += added.n
+        self.total += added.total
 
     def quantile(self, q: float) -> float | None:
         """Compute the nearest-rank quantile q (0 to 1); None when empty."""
@@ -64,6 +67,16 @@ class LogHistogram:
             if seen >= rank:
                 return bucket_middle(i)
         raise AssertionError("counts do not add up to n")
+
+    def statistic(self, name: str) -> float | None:
+        """Compute a statistic by its name, such as `p99` or `max`.
+
+        None when empty. The maximum is the middle of its bucket.
+        """
+        if name == "mean":
+            return self.mean()
+        quantile = STATISTICS[name]
+        return self.quantile(1.0 if quantile is None else quantile)
 
     def quantile_interval(self, q: float) -> tuple[float, float] | None:
         """Compute the 90 % interval of quantile q by order statistics.

@@ -1,4 +1,4 @@
-"""Fold the latency of requests from `end` rows: TTFT, TTFO, ITL and E2E.
+"""Fold TTFT, TTFO, ITL, TPOT and E2E of requests from `end` rows.
 
 Verdict and reports use this same fold. TTFT, TTFO and E2E count from the time a request was due, so that a server
 that delays the load itself does not look fast. A request that got no answer in time counts as a lower bound: it took
@@ -7,15 +7,16 @@ at least until it was given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency_names import REPORTED_QUANTILES
+from loadchaos.core.histogram import LogHistogram, bucket_middle
+from loadchaos.core.latency_names import REPORTED_STATISTICS
 from loadchaos.core.model import Row
 
 _NS = 1_000_000_000
+_FEWEST_TOKENS = 2
 _LOWER_BOUNDS = frozenset({"timeout", "stalled"})
 INTERRUPTED = _LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
 """Outcomes of answers that may end between two tokens: that gap is a lower bound."""
@@ -34,6 +35,7 @@ class LatencySample:
     e2e_ns: int | None = None
     gaps: Mapping[Any, int] = field(default_factory=dict)
     lower_bound: bool = False
+    tpot_ns: float | None = None
 
 
 def sample_of(end: Row) -> LatencySample | None:
@@ -51,6 +53,7 @@ def sample_of(end: Row) -> LatencySample | None:
             _since(due_ns, end.get("first_answer_ns")),
             _since(due_ns, end.get("last_byte_ns") or end["at_ns"]),
             end.get("itl_hist") or {},
+            tpot_ns=tpot_ns(end),
         )
     if end.get("outcome") in _LOWER_BOUNDS:
         ended_ns = end["at_ns"]
@@ -73,6 +76,19 @@ def e2e_ns(end: Row) -> int | None:
     return None if due_ns is None else _since(due_ns, end.get("last_byte_ns") or end.get("at_ns"))
 
 
+def tpot_ns(end: Row) -> float | None:
+    """Time per output token of an `end` row; None of fewer than two.
+
+    It is the time from the first token to the last, divided by the tokens after the first (vLLM's definition). The server
+    counts the tokens; without usage it is the number of chunks.
+    """
+    gaps, tokens = end.get("itl_hist") or {}, int(end.get("completion_tokens") or end.get("chunks") or 0)
+    whole_ns: float = sum(bucket_middle(int(i)) * n for i, n in gaps.items())
+    if end.get("folded"):
+        whole_ns = end.get("gaps_ns") or 0
+    return whole_ns / (tokens - 1) if whole_ns and tokens >= _FEWEST_TOKENS else None
+
+
 def _due_ns(end: Row) -> int | None:
     if (end.get("detail") or {}).get("slowed"):  # a client slow on purpose measures itself
         return None
@@ -85,12 +101,14 @@ def _since(due_ns: int, at_ns: int | None) -> int | None:
 
 
 class LatencyHistograms:
-    """Histograms of TTFT, TTFO, ITL and E2E in nanoseconds."""
+    """Histograms of TTFT, TTFO, ITL, TPOT and E2E in nanoseconds."""
 
-    __slots__ = ("e2e", "itl", "lower_bounds", "ttfo", "ttft")
+    __slots__ = ("_by_name", "e2e", "itl", "lower_bounds", "tpot", "ttfo", "ttft")
 
     def __init__(self) -> None:
         self.ttft, self.ttfo, self.itl, self.e2e = LogHistogram(), LogHistogram(), LogHistogram(), LogHistogram()
+        self.tpot = LogHistogram()
+        self._by_name = {"ttft": self.ttft, "ttfo": self.ttfo, "itl": self.itl, "tpot": self.tpot, "e2e": self.e2e}
         self.lower_bounds = 0
 
     def feed(self, end: Row) -> LatencySample | None:
@@ -106,6 +124,7 @@ class LatencyHistograms:
             (self.ttft, sample.ttft_ns),
             (self.ttfo, sample.ttfo_ns),
             (self.e2e, sample.e2e_ns),
+            (self.tpot, sample.tpot_ns),
         ):
             if value is not None:
                 histogram.add(value)
@@ -119,23 +138,22 @@ class LatencyHistograms:
         self.lower_bounds += other.lower_bounds
 
     def __getitem__(self, name: str) -> LogHistogram:
-        """Give the histogram of `ttft`, `ttfo`, `itl` or `e2e`."""
-        return {"ttft": self.ttft, "ttfo": self.ttfo, "itl": self.itl, "e2e": self.e2e}[name]
+        """Give the histogram of `ttft`, `ttfo`, `itl`, `tpot` or `e2e`."""
+        return self._by_name[name]
 
-    def items(self) -> Iterator[tuple[str, LogHistogram]]:
+    def items(self) -> Iterable[tuple[str, LogHistogram]]:
         """Give each histogram with its name."""
-        return ((name, self[name]) for name in ("ttft", "ttfo", "itl", "e2e"))
+        return self._by_name.items()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, in seconds.
 
-        `{"ttft_s": {"p50", ..., "n"}, "ttfo_s": ..., "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`, with the quantiles of
-        `REPORTED_QUANTILES`.
+        `{"ttft_s": {"mean", "p50", ..., "n"}, "ttfo_s": ..., "lower_bounds": n}`, with `REPORTED_STATISTICS`.
         """
         found: dict[str, Any] = {}
         for name, histogram in self.items():
-            quantiles = {label: _seconds(histogram.quantile(q)) for label, q in REPORTED_QUANTILES.items()}
-            found[f"{name}_s"] = {**quantiles, "n": histogram.n}
+            statistics = {label: _seconds(histogram.statistic(label)) for label in REPORTED_STATISTICS}
+            found[f"{name}_s"] = {**statistics, "n": histogram.n}
         return {**found, "lower_bounds": self.lower_bounds}
 
 

@@ -9,6 +9,7 @@ LATENCIES: Mapping[str, str] = {
     "ttft": "time to first token",
     "ttfo": "time to first token after the reasoning",
     "itl": "inter-token latency: time between two chunks with tokens",
+    "tpot": "time per output token of a request, after its first token",
     "e2e": "end-to-end time of a request",
 }
 """Latency by name, with its meaning."""
@@ -20,13 +21,20 @@ STATISTICS: Mapping[str, float | None] = {
     "p99": 0.99,
     "p999": 0.999,
     "mean": None,
+    "max": None,
 }
-"""Statistic by name, with its quantile. The mean has none."""
+"""Statistic by name, with its quantile. Mean and maximum have none."""
 
 REPORTED_QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-"""Quantile by name, in the order in which verdict.json, the report and the terminal show them."""
+"""Quantile by name, that distributions and trends show."""
 
-FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 300, "p999": 3000, "mean": 20}
+REPORTED_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+"""Statistics in the order in which verdict.json, the report and the terminal show them."""
+
+REPORTED_LATENCIES = ("ttft", "itl", "tpot", "e2e")
+"""Latencies in the order in which the report and the terminal show them."""
+
+FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 300, "p999": 3000, "mean": 20, "max": 1}
 """Samples that an expectation on a statistic needs.
 
 From there on the largest sample lies above the quantile with a confidence of 95 %: `1 - q ** n >= 0.95`.
@@ -42,7 +50,7 @@ class LatencyName:
 
     @property
     def quantile(self) -> float | None:
-        """The quantile from 0 to 1, or None for the mean."""
+        """The quantile from 0 to 1; None for the mean and the maximum."""
         return STATISTICS[self.statistic]
 
     @property

@@ -291,6 +291,7 @@ class Terms:
         requires: mechanisms such as `images` or `speculative_decoding`.
         in_flight: text that names the most requests in flight, for each load phase.
         exposure: `count` and `at_least`; None: nothing is required.
+        slo: latency limits of a request in seconds, by name.
     """
 
     profile: str
@@ -303,6 +304,7 @@ class Terms:
     limits: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     in_flight: Sequence[str] = ()
+    slo: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON; `from_json` reads it back."""

@@ -27,6 +27,7 @@ from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.monitor import MonitorOptions
 from loadchaos.profile.overrides import apply
 from loadchaos.profile.pacing import planned_requests
+from loadchaos.profile.slo import Slo
 from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read
 from loadchaos.profile.target import Launch, Target
 from loadchaos.profile.traffic import BehaviourShare, Traffic
@@ -159,6 +160,7 @@ class Profile(ProfilePart):
     traffic: tuple[Traffic, ...] = Field(min_length=1)
     load: tuple[Phase, ...] = Field(min_length=1)
     limits: ClientLimits = ClientLimits()
+    slo: Slo | None = None
     abort_when: str | None = None
     attacks: tuple[AttackPlan, ...] = ()
     watch: MonitorOptions = MonitorOptions()
@@ -201,6 +203,7 @@ class Profile(ProfilePart):
             },
             seed=seed,
             in_flight=[phase.describe_slots() for phase in self.load],
+            slo=self.slo.limits_s() if self.slo is not None else {},
         )
 
     def to_json(self) -> dict[str, Any]:

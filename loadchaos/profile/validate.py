@@ -215,8 +215,8 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     lines = data.get("expect")
     for i, text in enumerate(lines if isinstance(lines, list) else ()):
         try:
-            if isinstance(text, str):
-                expectation_names.parse(text, names)
+            if isinstance(text, str) and expectation_names.parse(text, names).name == "goodput" and not data.get("slo"):
+                yield Mistake(("expect", i), "goodput needs limits: slo: {ttft: 2s, itl_p99: 50ms}")
         except ValueError as e:
             yield Mistake(("expect", i), str(e))
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.request_stats import RequestStats
-from loadchaos.core.histogram import LogHistogram, bucket
-from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
+from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
+from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.live_stats.distributions import RunTotals
@@ -17,6 +17,7 @@ from loadchaos.report.live_stats.series import Series
 
 S = 1_000_000_000
 MS = 1_000_000
+TPOT_NS = 7 * bucket_middle(bucket(20 * MS)) / 14
 
 
 def end(outcome: str = "ok", **other: Any) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def end(outcome: str = "ok", **other: Any) -> dict[str, Any]:
     row = {
         "row": "end", "id": "r", "traffic": "text", "outcome": outcome, "at_ns": 12 * S, "due_ns": 10 * S,
         "sent_ns": 10 * S + MS, "first_token_ns": 10 * S + 100 * MS, "first_answer_ns": None,
-        "last_byte_ns": 11 * S, "itl_hist": {bucket(20 * MS): 7}, "detail": {},
+        "last_byte_ns": 11 * S, "itl_hist": {bucket(20 * MS): 7}, "completion_tokens": 15, "detail": {},
     }  # fmt: skip
     return {**row, **other}
 
@@ -43,8 +44,10 @@ ROWS = st.lists(
 
 
 def test_latency_of_an_answer_counts_from_due() -> None:
-    assert sample_of(end()) == LatencySample(100 * MS, None, S, {bucket(20 * MS): 7})
-    assert sample_of(end(first_answer_ns=10 * S + 5)) == LatencySample(100 * MS, 5, S, {bucket(20 * MS): 7})
+    assert sample_of(end()) == LatencySample(100 * MS, None, S, {bucket(20 * MS): 7}, tpot_ns=TPOT_NS)
+    assert sample_of(end(first_answer_ns=10 * S + 5)) == LatencySample(
+        100 * MS, 5, S, {bucket(20 * MS): 7}, tpot_ns=TPOT_NS
+    )
 
 
 def test_latency_without_due_counts_from_sent() -> None:
@@ -108,7 +111,7 @@ def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> 
 def test_latency_counts_from_due_and_neither_from_sent_nor_from_the_first_byte() -> None:
     """A request that was due at 10 s, left at 13 s, and had its headers at 14 s and its first token at 16 s."""
     row = end(sent_ns=13 * S, first_byte_ns=14 * S, first_token_ns=16 * S, first_answer_ns=17 * S, last_byte_ns=20 * S)
-    assert sample_of(row) == LatencySample(6 * S, 7 * S, 10 * S, {bucket(20 * MS): 7})
+    assert sample_of(row) == LatencySample(6 * S, 7 * S, 10 * S, {bucket(20 * MS): 7}, tpot_ns=TPOT_NS)
     assert (ttft_ns(row), e2e_ns(row)) == (6 * S, 10 * S)
     late = end("timeout", sent_ns=13 * S, first_byte_ns=None, first_token_ns=None, at_ns=30 * S, itl_hist={})
     assert sample_of(late) == LatencySample(20 * S, None, 20 * S, lower_bound=True)
@@ -121,3 +124,19 @@ def test_latency_histogram_merge_adds_to_equal_buckets() -> None:
     assert (first.counts, first.n) == ({5: 8, 7: 1, 9: 2}, 11)
     assert first.total == pytest.approx(LogHistogram({5: 8, 7: 1, 9: 2}).total)
     assert second.counts == {5: 4, 9: 2}
+
+
+def test_tpot_counts_tokens_as_the_server_counts_them() -> None:
+    assert tpot_ns(end()) == pytest.approx(10 * MS, rel=0.01)  # two tokens in a chunk, as with speculation
+    assert tpot_ns(end(completion_tokens=None, chunks=8)) == pytest.approx(20 * MS, rel=0.01)
+    assert tpot_ns(end(completion_tokens=1)) is None
+    assert tpot_ns(end(itl_hist={})) is None
+
+
+def test_statistics_of_a_histogram_have_names() -> None:
+    histogram = LogHistogram()
+    for value in range(1, 101):
+        histogram.add(value * MS)
+    found = {name: histogram.statistic(name) for name in ("mean", "p50", "p95", "max")}
+    assert found == pytest.approx({"mean": 50.5 * MS, "p50": 50 * MS, "p95": 95 * MS, "max": 100 * MS}, rel=0.01)
+    assert LogHistogram().statistic("max") is None

@@ -104,6 +104,15 @@ BAD = {
         "unknown figure 'engine_death'; did you mean engine_deaths?",
     ),
     "expect without unit": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["t.ttft_p99 < 2"]\n', "a duration needs a unit"),
+    "goodput without limits": (
+        "name: x\n" + TRAFFIC + LOAD + 'expect: ["t.goodput >= 99%"]\n',
+        "x.yaml:4:10: expect.0: goodput needs limits: slo: {ttft: 2s, itl_p99: 50ms}",
+    ),
+    "slo without limits": ("name: x\nslo: {}\n" + TRAFFIC + LOAD, "slo: at least one limit was expected: ttft, tpot"),
+    "slo of an unknown latency": (
+        "name: x\nslo: {tftt: 2s}\n" + TRAFFIC + LOAD,
+        "x.yaml:2:7: slo.tftt: unknown key; did you mean ttft?",
+    ),
     "expect without sense": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["all is well"]\n', "`name op value`"),
     "duplicate key": ("name: x\nname: y\n" + TRAFFIC + LOAD, 'x.yaml:2:1: found duplicate key "name"'),
     "tab": ("name: x\ntarget:\n\tdialect: vllm\n" + TRAFFIC + LOAD, "x.yaml:3:1: a tab"),
@@ -330,7 +339,8 @@ def test_schema_file_is_current() -> None:
     ("name", "meant"),
     [
         ("error_ratio", "error_rate"), ("failure_rate", "error_rate"), ("http_req_failed", "error_rate"),
-        ("tpot_p99", "itl_p99"), ("tpot", "itl_p99"), ("t.tpot_p95", "t.itl_p95"), ("latency_p95", "e2e_p95"),
+        ("time_per_output_token_p99", "tpot_p99"), ("tpot", "tpot_p99"), ("t.tpot.p95", "t.tpot_p95"),
+        ("latency_p95", "e2e_p95"),
         ("p95_latency", "e2e_p95"), ("http_req_duration.p95", "e2e_p95"), ("p99_ttft_ms", "ttft_p99"),
         ("mean_e2el_ms", "e2e_mean"), ("median_itl_ms", "itl_p50"), ("time_to_first_token.avg", "ttft_mean"),
         ("response_time_p90", "e2e_p90"), ("success_rate", "ok_share"), ("crashes", "engine_deaths"),

@@ -44,6 +44,9 @@ class ExpectationInputs:
     void: str | None = None
     drifts: Mapping[str, Growth | None] = field(default_factory=dict)
     errors: Mapping[str, Part] = field(default_factory=dict)
+    goodput: Mapping[str, Part] = field(default_factory=dict)
+    late: str | None = None
+    """Reason why goodput is not known: the generator sent late, or gaps were not recorded."""
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
 
@@ -147,6 +150,11 @@ def _ok_share(traffic: str, figures: ExpectationInputs) -> _Figure:
     return _part(figures.ok.get(traffic), "requests that had to succeed", "no request had to succeed")
 
 
+def _goodput(traffic: str, figures: ExpectationInputs) -> _Figure:
+    found = _part(figures.goodput.get(traffic), "requests that had to succeed", "no request had to succeed")
+    return found if figures.late is None else _Figure(None, f"{found.text}, but {figures.late}")
+
+
 def _error_rate(traffic: str, figures: ExpectationInputs) -> _Figure:
     return _part(figures.errors.get(traffic), "requests that ended", "no requests")
 
@@ -194,7 +202,7 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
         return _Figure(None, "no data")
-    ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)
+    ns = histogram.statistic(name.statistic)
     assert ns is not None
     text, interval = _duration_text(ns), None
     if name.quantile is not None:
@@ -236,6 +244,7 @@ def _duration_text(ns: float) -> str:
 
 _SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
     "ok_share": _ok_share,
+    "goodput": _goodput,
     "error_rate": _error_rate,
     "shed_share": _shed,
     "recovers_within": _recovery,

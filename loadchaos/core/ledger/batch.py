@@ -65,6 +65,7 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
                 f"{k[:-3]}_us": _column([None if e[k] is None else (at_ns - e[k]) // _US for e in ends])
                 for k in _MOMENTS
             },
+            "gaps_ns": _column([round(LogHistogram(e["itl_hist"]).total) for e in ends]),
             "itl_hist": gaps.counts,
             "largest_gap_ns": max(e["largest_gap_ns"] for e in ends),
         }
@@ -107,6 +108,7 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "id": row_id,
                 "outcome": "ok",
                 "itl_hist": {} if i else well["itl_hist"],
+                "gaps_ns": _value(well.get("gaps_ns"), i),
                 "largest_gap_ns": 0 if i else well["largest_gap_ns"],
                 "request_id": None,
                 "error": None,

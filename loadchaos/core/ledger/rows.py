@@ -212,6 +212,9 @@ class EndRow(_Row):
         Annotated[float | None, "compressed size of the last 256 characters, relative to their size"]
     ]
     folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
+    gaps_ns: NotRequired[
+        Annotated[int | None, NS, "of a folded row: sum of its own gaps; `itl_hist` is that of several"]
+    ]
 
 
 class MissedRow(_Row):
@@ -262,6 +265,7 @@ class WellRow(_Row):
     first_answer_us: Annotated[MomentColumn, "first_answer_ns"]
     last_byte_us: Annotated[MomentColumn, "last_byte_ns"]
     at_us: Annotated[MomentColumn, "at_ns of their end rows"]
+    gaps_ns: NotRequired[Annotated[Column, NS, "sum of the gaps between chunks of each request"]]
     itl_hist: Annotated[GapHistogram, "gaps between chunks of all requests together"]
     largest_gap_ns: Annotated[int, NS, "largest gap of all requests"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from loadchaos.core.latency_names import REPORTED_QUANTILES
+from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural, since_load
@@ -24,6 +24,7 @@ from loadchaos.report.html.charts import picture
 from loadchaos.report.html.heatmaps import heatmaps
 from loadchaos.report.live_stats.distributions import distributions, lengths
 from loadchaos.report.live_stats.series import Series
+from loadchaos.report.performance import goodput_text, latency_rows, throughput_text
 from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
@@ -101,8 +102,11 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         column=column,
         traffics=[clean(n, 40) for n in names],
         outcomes=_outcomes(verdict, names),
-        latency=_latency(verdict),
+        latency=latency_rows(verdict)[: 4 * _MOST],
+        statistics=REPORTED_STATISTICS,
         quantiles=list(REPORTED_QUANTILES),
+        throughput=throughput_text(verdict),
+        goodput=goodput_text(verdict),
         lower_bounds=lower_bounds_text(verdict),
         distributions=distributions(series.totals),
         lengths=lengths(series.totals),
@@ -220,18 +224,6 @@ def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, An
         }
         for o in order
     ]
-
-
-def _latency(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for traffic, kinds in list((verdict.get("latency") or {}).items())[:_MOST]:
-        for kind in ("ttft", "itl", "e2e"):
-            p = kinds.get(f"{kind}_s") or {}
-            if p.get("n"):
-                figures = [duration(p.get(q)) for q in REPORTED_QUANTILES]
-                row = {"traffic": clean(traffic, 60), "kind": kind.upper(), "quantiles": figures, "n": number(p["n"])}
-                rows.append(row)
-    return rows
 
 
 def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:

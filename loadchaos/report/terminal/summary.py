@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.latency_names import REPORTED_QUANTILES
+from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, plural, short_path, since_load
+from loadchaos.report.performance import goodput_text, latency_rows, throughput_text
 from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
@@ -43,6 +44,7 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 _VERDICT = {"pass": ("PASS", "green"), "fail": ("FAIL", "red"), "unknown": ("UNKNOWN", "yellow")}
 _MARK = {"pass": ("ok  ", "green"), "fail": ("FAIL", "red"), "unknown": ("?   ", "yellow")}
 _LABEL_WIDTH = 13
+_WIDE = 80
 _MAX_STATES = 20
 _FAILURE_COUNTS = {
     "expected": "expected from our own attacks",
@@ -214,16 +216,13 @@ def _outcomes(page: _TextPage, verdict: Mapping[str, Any]) -> None:
 
 
 def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
-    rows = []
-    for traffic, kinds in (verdict.get("latency") or {}).items():
-        for kind, label in (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("e2e_s", "E2E")):
-            p = kinds.get(kind) or {}
-            if p.get("n"):
-                quantiles = (duration(p.get(q)) for q in REPORTED_QUANTILES)
-                rows.append([clean(traffic, 40), label, *quantiles, number(p["n"])])
+    statistics = list(REPORTED_STATISTICS if page.width >= _WIDE else REPORTED_QUANTILES)
+    rows = latency_rows(verdict, statistics)
     if rows:
         page.section(f"{SECTIONS['latency']}, from their scheduled time")
-        page.table(["traffic", "", *REPORTED_QUANTILES, "samples"], rows, left=2)
+        page.table(["traffic", "", *statistics, "samples"], rows, left=2)
+        page.field("throughput", throughput_text(verdict))
+        page.field("goodput", goodput_text(verdict))
         bounds = lower_bounds_text(verdict)
         if bounds:
             page.wrap(bounds, 2, "  ")

@@ -1,0 +1,101 @@
+"""Goodput: requests that succeed within the latency limits of `slo`.
+
+vLLM's benchmark has the same definition. Here TTFT and E2E count from the time a request was due, and requests that were
+not sent because `max_in_flight` was reached had to succeed, too: a server that is too slow must not look good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from loadchaos.analysis.request_stats import Part, had_to_succeed, sum_of
+from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency import sample_of
+from loadchaos.core.ledger.rows import EndRow, MissedRow
+
+_S = 1_000_000_000
+
+
+class GoodputCount:
+    """Counts of good requests by traffic, of those that had to be."""
+
+    def __init__(self) -> None:
+        self._due: Counter[str] = Counter()
+        self._good: Counter[str] = Counter()
+        self._over: Counter[str] = Counter()
+        self._without_gaps = 0
+
+    def end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
+        """Fold the end of a request."""
+        if not had_to_succeed(row) or (row.get("detail") or {}).get("slowed"):
+            return
+        traffic = str(row.get("traffic", ""))
+        self._due[traffic] += 1
+        if str(row.get("outcome")) not in (row.get("expect") or ("ok",)):
+            self._over["failed"] += 1
+            return
+        self._without_gaps += bool(row.get("folded")) and any(name.startswith("itl_") for name in limits_s)
+        over = limits_missed(row, limits_s)
+        self._over.update(over)
+        self._good[traffic] += not over
+
+    def miss(self, row: MissedRow) -> None:
+        """Fold requests that were not sent; those without a free slot count."""
+        if row.get("why") == "no_slot":
+            n = int(row.get("count") or 0)
+            self._due[str(row.get("traffic", ""))] += n
+            self._over["not_sent"] += n
+
+    def unproved(self) -> str | None:
+        """Reason why the goodput may be too high, None without one."""
+        n = self._without_gaps
+        return f"{n:,} answers were recorded without their gaps, as disk space was low" if n else None
+
+    def parts(self) -> dict[str, Part]:
+        """Good requests of those that had to be, by traffic ("": all)."""
+        parts = {traffic: Part(self._good[traffic], n) for traffic, n in self._due.items()}
+        return {**parts, "": sum_of(parts.values())}
+
+    def to_json(self, limits_s: Mapping[str, float], seconds: float | None) -> dict[str, Any]:
+        """The figures of verdict.json; `seconds` is how long the load lasted."""
+        parts = self.parts()
+        whole = parts.pop("")
+        return {
+            "slo_s": dict(limits_s),
+            "good": whole.n,
+            "due": whole.whole,
+            "share": _rounded(whole.share),
+            "good_per_s": _rounded(whole.n / seconds) if seconds else None,
+            "over": dict(self._over.most_common()),
+            "by_traffic": {
+                t: {"good": p.n, "due": p.whole, "share": _rounded(p.share)} for t, p in sorted(parts.items())
+            },
+        }
+
+
+def limits_missed(row: EndRow, limits_s: Mapping[str, float]) -> list[str]:
+    """Names of the limits that a good answer exceeds.
+
+    An answer that was not streamed has its first token at its end, and no gaps. The limits of a figure that an answer does
+    not have, such as the TTFT of an embedding, do not apply.
+    """
+    sample = sample_of(row)
+    if sample is None:
+        return []
+    gaps = LogHistogram()
+    if not row.get("folded"):  # its gaps are those of several requests
+        gaps.merge(sample.gaps)
+    ttft_ns = sample.e2e_ns if sample.ttft_ns is None and row.get("completion_tokens") else sample.ttft_ns
+    found_ns = {"ttft": ttft_ns, "tpot": sample.tpot_ns, "e2e": sample.e2e_ns}
+    missed = []
+    for name, limit_s in limits_s.items():
+        ns = found_ns[name] if name in found_ns else gaps.statistic(name.removeprefix("itl_"))
+        if ns is not None and ns > limit_s * _S:
+            missed.append(name)
+    return missed
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

@@ -1,0 +1,63 @@
+"""Requests and tokens per second, from the first send to the last end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.core.ledger.rows import BeginRow, EndRow
+
+_S = 1_000_000_000
+
+
+class Throughput:
+    """Sums of the requests that succeeded. Tokens are those of usage."""
+
+    def __init__(self) -> None:
+        self._first_ns: int | None = None
+        self._last_ns: int | None = None
+        self._requests = self._counted = self._input = self._output = 0
+
+    def begin(self, row: BeginRow) -> None:
+        """Fold a request that was sent."""
+        if self._first_ns is None or row["at_ns"] < self._first_ns:
+            self._first_ns = row["at_ns"]
+
+    def end(self, row: EndRow) -> None:
+        """Fold the end of a request."""
+        if row.get("outcome") != "missed":
+            self._last_ns = max(self._last_ns or 0, row["at_ns"])
+        if row.get("outcome") != "ok":
+            return
+        self._requests += 1
+        if row.get("prompt_tokens") is not None:
+            self._counted += 1
+            self._input += int(row["prompt_tokens"] or 0)
+            self._output += int(row.get("completion_tokens") or 0)
+
+    def seconds(self) -> float | None:
+        """Time from the first request to the last end; None without one."""
+        if self._first_ns is None or self._last_ns is None or self._last_ns <= self._first_ns:
+            return None
+        return (self._last_ns - self._first_ns) / _S
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of verdict.json; tokens need usage in every answer."""
+        seconds = self.seconds()
+        complete = self._counted == self._requests
+        return {
+            "seconds": _rounded(seconds),
+            "requests": self._requests,
+            "input_tokens": self._input if complete else None,
+            "output_tokens": self._output if complete else None,
+            "requests_per_s": _per_s(self._requests, seconds),
+            "input_tokens_per_s": _per_s(self._input, seconds) if complete else None,
+            "output_tokens_per_s": _per_s(self._output, seconds) if complete else None,
+        }
+
+
+def _per_s(n: int, seconds: float | None) -> float | None:
+    return _rounded(n / seconds) if seconds else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")

@@ -1,0 +1,117 @@
+"""Goodput and throughput: which requests count, and which limits they exceed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.goodput import GoodputCount, limits_missed
+from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.request_stats import Part
+from loadchaos.analysis.throughput import Throughput
+from loadchaos.core.histogram import bucket
+from loadchaos.core.model import Terms
+
+S = 1_000_000_000
+MS = 1_000_000
+
+
+def end(outcome: str = "ok", **other: Any) -> Any:
+    """Due at 10 s, first token after 0.5 s, nine gaps of 20 ms, last byte after 0.7 s."""
+    return {
+        "row": "end", "id": "r", "traffic": "text", "phase": 0, "outcome": outcome, "at_ns": 10 * S + 700 * MS,
+        "due_ns": 10 * S, "sent_ns": 10 * S, "first_token_ns": 10 * S + 500 * MS, "last_byte_ns": 10 * S + 700 * MS,
+        "itl_hist": {bucket(20 * MS): 9}, "prompt_tokens": 100, "completion_tokens": 10, "detail": {}, "expect": ["ok"],
+        **other,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limits_s", "missed"),
+    [
+        ({"ttft": 0.6, "e2e": 0.8, "itl_p99": 0.03, "tpot": 0.03}, []),
+        ({"ttft": 0.4}, ["ttft"]),
+        ({"e2e": 0.6}, ["e2e"]),
+        ({"itl_p99": 0.01}, ["itl_p99"]),
+        ({"itl_max": 0.01, "itl_mean": 0.03}, ["itl_max"]),
+        ({"tpot": 0.01, "ttft": 0.1}, ["tpot", "ttft"]),
+    ],
+)
+def test_limits_missed_are_named(limits_s: dict[str, float], missed: list[str]) -> None:
+    assert limits_missed(end(), limits_s) == missed
+
+
+def test_limits_of_an_answer_without_a_stream_are_those_of_its_end() -> None:
+    whole = end(first_token_ns=None, itl_hist={})
+    assert limits_missed(whole, {"ttft": 0.6, "itl_p99": 0.001, "tpot": 0.001}) == ["ttft"]
+    embedding = end(first_token_ns=None, itl_hist={}, completion_tokens=None)
+    assert limits_missed(embedding, {"ttft": 0.6}) == []
+
+
+def test_limits_count_from_the_time_a_request_was_due() -> None:
+    late = end(due_ns=5 * S)
+    assert limits_missed(late, {"ttft": 5.0}) == ["ttft"]
+
+
+def test_goodput_counts_requests_that_had_to_succeed() -> None:
+    count = GoodputCount()
+    limits_s = {"ttft": 0.6}
+    for row in (end(), end(), end("http_error"), end("timeout"), end(first_token_ns=10 * S + 650 * MS)):
+        count.end(row, limits_s)
+    for row in (end("aborted"), end("unfinished"), end("rejected", expect=["rejected"]), end(detail={"slowed": True})):
+        count.end(row, limits_s)
+    assert count.parts() == {"text": Part(2, 5), "": Part(2, 5)}
+    assert count.to_json(limits_s, 10.0)["over"] == {"failed": 2, "ttft": 1}
+    assert count.to_json(limits_s, 10.0)["good_per_s"] == 0.2
+
+
+def test_goodput_counts_requests_without_a_slot_as_not_good() -> None:
+    count = GoodputCount()
+    count.end(end(), {"ttft": 1.0})
+    for why in ("no_slot", "stopped"):
+        missed: Any = {"row": "missed", "at_ns": S, "traffic": "text", "phase": 0, "why": why, "count": 3}
+        count.miss(missed)
+    assert count.parts()[""] == Part(1, 4)
+
+
+def test_throughput_counts_successful_requests_from_first_to_last() -> None:
+    speed = Throughput()
+    for n in range(5):
+        begin: Any = {"row": "begin", "at_ns": n * S}
+        speed.begin(begin)
+    for row in (end(at_ns=8 * S), end(at_ns=9 * S), end("http_error", at_ns=10 * S)):
+        speed.end(row)
+    found = speed.to_json()
+    assert (found["seconds"], found["requests"], found["requests_per_s"]) == (10.0, 2, 0.2)
+    assert (found["input_tokens_per_s"], found["output_tokens_per_s"]) == (20.0, 2.0)
+    speed.end(end(prompt_tokens=None))
+    assert speed.to_json()["output_tokens"] is None  # a sum that leaves answers out would be too low
+
+
+def test_verdict_fails_by_goodput_though_every_answer_is_ok() -> None:
+    judge = Judge(Terms("p", expect=["goodput >= 90%", "text.goodput >= 50%"], slo={"ttft": 0.6}))
+    for n in range(20):
+        judge.feed({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
+        slow = n % 4 == 0
+        judge.feed(end(id=f"r{n}", first_token_ns=10 * S + (650 if slow else 500) * MS))
+    found = judge.verdict()
+    assert [e["verdict"] for e in found["expectations"]] == ["fail", "pass"]
+    assert found["expectations"][0]["actual"].startswith("75.00%, 15 of 20 requests")
+    assert found["goodput"]["over"] == {"ttft": 5}
+
+
+def test_goodput_without_limits_is_unknown() -> None:
+    judge = Judge(Terms("p", expect=["goodput >= 90%"]))
+    judge.feed({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
+    judge.feed(end())
+    assert [e["verdict"] for e in judge.verdict()["expectations"]] == ["unknown"]
+
+
+def test_goodput_is_unknown_where_gaps_of_single_answers_are_lost() -> None:
+    judge = Judge(Terms("p", expect=["goodput >= 90%"], slo={"itl_p99": 0.05}))
+    judge.feed({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
+    judge.feed(end(folded=True, gaps_ns=180 * MS))
+    [found] = judge.verdict()["expectations"]
+    assert found["verdict"] == "unknown"
+    assert "without their gaps" in found["actual"]
