@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,17 @@ class Decider:
             successes, counted = successes + found, counted + 1
         return self._decision(candidate, successes > 0, (successes, counted), begin_s)
 
-    async def _decide(self, candidate: Reduction) -> Decision:
+    def decisions(self) -> Mapping[str, Decision]:
+        """Decisions by the keys of their candidates."""
+        return self._known
+
+    def test(self) -> SequentialTest:
+        """Test of one candidate: does it fail about as often as the whole?"""
         high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
-        test, begin_s = SequentialTest(high, high * _LOST_SHARE, _WRONG), time.monotonic()
+        return SequentialTest(high, high * _LOST_SHARE, _WRONG)
+
+    async def _decide(self, candidate: Reduction) -> Decision:
+        test, begin_s = self.test(), time.monotonic()
         while test.decision is None and test.successes + test.failures < _MOST_TRIES:
             found = await self._one(candidate)
             if found is None:

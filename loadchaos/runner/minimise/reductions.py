@@ -205,8 +205,8 @@ def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> 
 
 LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ...] = (
     ("attacks", attacks),
+    ("request windows", windows),  # each try of the next levels costs half as much after each window
     ("traffic kinds", traffic_kinds),
-    ("request windows", windows),
     ("single requests", single_requests),
     ("client behaviours", behaviours),
     ("features", features),

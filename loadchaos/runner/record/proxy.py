@@ -105,15 +105,6 @@ class Link:
             with self._guarded():
                 self.observer.feed_request(data)
 
-    def feed_answer(self, data: bytes) -> None:
-        """Observe bytes of the upstream server."""
-        observer = self.observer
-        if observer is not None:
-            try:
-                observer.feed_answer(data)
-            except Exception:  # noqa: BLE001 - whatever the observer cannot read, the bytes are passed on
-                self._lose()
-
     @property
     def answer_is_cut(self) -> bool:
         """True if the end of the upstream connection may cut an answer."""
@@ -138,9 +129,10 @@ class Link:
         try:
             yield
         except Exception:  # noqa: BLE001 - whatever the observer cannot read, the bytes are passed on
-            self._lose()
+            self.lose()
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """End the observation of this link."""
         self.observer = None
         self.proxy.observers_lost += 1
 
@@ -308,9 +300,17 @@ class UpstreamSide(_Side):
         self.opened(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes."""
-        self.link.client.write(data)
-        self.link.feed_answer(data)
+        """Receive bytes; this runs for each token."""
+        link = self.link
+        client = link.client
+        if client.transport is not None and not client.gone:
+            client.transport.write(data)
+        observer = link.observer
+        if observer is not None:
+            try:
+                observer.feed_answer(data)
+            except Exception:  # noqa: BLE001 - whatever the observer cannot read, the bytes are passed on
+                link.lose()
 
     def eof_received(self) -> bool:
         """Receive the end of the data."""

@@ -1,7 +1,8 @@
 """Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes.
 
 A tap copies nothing but the bodies of requests, in the pieces in which they arrive. Requests may be pipelined: answers
-come in the order of the requests.
+come in the order of the requests. The pieces of a stream are kept with their times and parsed together, as that costs
+less than parsing each one between two system calls.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Protocol
 
 import httptools
@@ -16,6 +19,10 @@ import httptools
 from loadchaos.core.model import Outcome
 
 _TAIL_BYTES = 8192
+_LATER = 64
+"""Pieces of a stream that are kept before they are parsed."""
+_SHORTEST = 16
+_LAST_CHUNK = b"0\r\n\r\n"
 _USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
 _FINISH = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
 _FINISHES = {
@@ -28,6 +35,10 @@ _NO_BODY = (204, 304)
 _SHED = (429, 503)
 
 
+def _nothing() -> None:
+    pass
+
+
 class TappedExchange:
     """One request and its answer.
 
@@ -36,7 +47,7 @@ class TappedExchange:
 
     __slots__ = (
         "at_ns", "body_bytes", "events", "first_ns", "gap_ns", "got_bytes", "id", "last_ns", "lost", "method", "outcome",
-        "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail", "tokens",
+        "parse", "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail", "tokens",
     )  # fmt: skip
 
     def __init__(self, number: int, at_ns: int, method: str, path: bytes) -> None:
@@ -48,6 +59,8 @@ class TappedExchange:
         self.tail: tuple[bytes, bytes, bytes] = (b"", b"", b"")
         self.secrets: list[bytes] = []
         self.outcome: Outcome | None = None
+        self.parse: Callable[[], None] = _nothing
+        """Parses what has been kept: the counts are current afterwards."""
 
     @property
     def end_text(self) -> bytes:
@@ -92,18 +105,22 @@ class ConnectionTap:
     def __init__(self, sink: ExchangeSink) -> None:
         self._sink = sink
         self._open: deque[TappedExchange] = deque()
-        self._requests = _RequestReader(sink, self._open)
+        self._requests = _RequestReader(sink, self._open, self._parse)
         self._answers = _AnswerReader(sink, self._open)
         self._upgraded = False
+        self._later: list[tuple[int, bytes]] = []
+        self._failed: Exception | None = None
 
     @property
     def answering(self) -> bool:
         """True while an answer is awaited, and on an upgraded connection."""
+        self._parse()
         return self._upgraded or bool(self._open)
 
     def feed_request(self, data: bytes) -> None:
         """Read bytes of the client."""
         if not self._upgraded:
+            self._parse()
             try:
                 self._requests.parser.feed_data(data)
             except httptools.HttpParserUpgrade:
@@ -111,14 +128,39 @@ class ConnectionTap:
 
     def feed_answer(self, data: bytes) -> None:
         """Read bytes of the upstream server."""
-        if not self._upgraded:
-            try:
-                self._answers.feed(data)
-            except httptools.HttpParserUpgrade:
-                self._upgraded = True
+        if self._answers.streaming:
+            self._later.append((monotonic_ns(), data))
+            if len(self._later) < _LATER and len(data) >= _SHORTEST and data[-5:] != _LAST_CHUNK:
+                return
+            self._parse()
+        elif not self._upgraded:
+            self._read(data, monotonic_ns())
+        if self._failed is not None:
+            raise self._failed
+
+    def _read(self, data: bytes, now_ns: int) -> None:
+        self._answers.now_ns = now_ns
+        try:
+            self._answers.feed(data)
+        except httptools.HttpParserUpgrade:
+            self._upgraded = True
+
+    def _parse(self) -> None:
+        """Parse what has been kept; an error is raised by the next feed."""
+        if not self._later:
+            return
+        later, self._later = self._later, []
+        try:
+            for now_ns, data in later:
+                self._read(data, now_ns)
+        except Exception as e:  # noqa: BLE001 - whatever comes, the caller of a count is not to blame
+            self._failed, self._answers.streaming = e, False
 
     def end(self, reason: str) -> None:
         """End all exchanges of the connection."""
+        self._parse()
+        if self._failed is not None:
+            raise self._failed
         if reason == "upstream_closed":
             self._answers.end_of_data()
         now = time.monotonic_ns()
@@ -178,8 +220,8 @@ def end_row(exchange: TappedExchange) -> dict[str, Any]:
 class _RequestReader:
     """Callbacks of the parser of requests."""
 
-    def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
-        self._sink, self._open = sink, waiting
+    def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange], parse: Callable[[], None]) -> None:
+        self._sink, self._open, self._parse = sink, waiting, parse
         self.parser = httptools.HttpRequestParser(self)
         self.wants_upgrade = False
         self._url = b""
@@ -200,7 +242,7 @@ class _RequestReader:
     def on_headers_complete(self) -> None:
         method = self.parser.get_method().decode("latin-1")
         exchange = TappedExchange(self._sink.next_id(), self._at_ns, method, self._url.partition(b"?")[0])
-        exchange.secrets = self._secrets
+        exchange.secrets, exchange.parse = self._secrets, self._parse
         self._now = exchange
         self._open.append(exchange)
         self._sink.begin(exchange)
@@ -225,6 +267,9 @@ class _AnswerReader:
         self.parser = httptools.HttpResponseParser(self)
         self._now: TappedExchange | None = None
         self._sse = self._framed = self._skip = False
+        self.streaming = False
+        """True inside the body of an event stream."""
+        self.now_ns = 0
 
     def feed(self, data: bytes) -> None:
         """Parse bytes.
@@ -239,6 +284,7 @@ class _AnswerReader:
     def end_of_data(self) -> None:
         """End an answer whose length only the end of the connection tells."""
         if self._now is not None and not self._framed:
+            self.now_ns = time.monotonic_ns()
             self._complete(self._now)
 
     def on_message_begin(self) -> None:
@@ -258,6 +304,7 @@ class _AnswerReader:
             return  # 100 Continue, or an answer to a request that could not be read
         exchange = self._now = self._open[0]
         exchange.status, exchange.sse = status, self._sse
+        self.streaming = self._sse
         if exchange.method == "HEAD":
             self._skip = True
             self._complete(exchange)
@@ -271,7 +318,7 @@ class _AnswerReader:
         _, earlier, before = exchange.tail
         exchange.got_bytes += len(data)
         exchange.tail = (earlier, before, data) if len(data) < _TAIL_BYTES else (b"", b"", data[-_TAIL_BYTES:])
-        now = time.monotonic_ns()
+        now = self.now_ns
         if not exchange.sse:
             exchange.first_ns = exchange.first_ns or now
             return
@@ -299,10 +346,10 @@ class _AnswerReader:
             self._complete(self._now)
 
     def _complete(self, exchange: TappedExchange) -> None:
-        self._now = None
+        self._now, self.streaming = None, False
         if not self._open or self._open[0] is not exchange:
             return
         self._open.popleft()
-        exchange.last_ns = time.monotonic_ns()
+        exchange.last_ns = self.now_ns
         exchange.outcome = outcome_of(exchange)
         self._sink.end(exchange)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.rare_failures import measure
 from loadchaos.core.errors import OptionError
 from loadchaos.core.stats import SequentialTest
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.runner.minimise import reductions
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.ddmin import ddmin
 from loadchaos.runner.minimise.decider import STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import Minimised, minimise
-from loadchaos.runner.minimise.reductions import flags, single_requests, windows
+from loadchaos.runner.minimise.reductions import flags, single_requests, traffic_kinds, windows
 from loadchaos.runner.minimise.session import more_rounds
 from loadchaos.runner.minimise.trials import patience
 from loadchaos.runner.minimise.validate import ScriptRuns
 
 LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
+OF_REQUESTS = tuple(level for level in reductions.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
 
 
 def candidate(requests: int, flag_names: Sequence[str] = ("--port", "--a", "--b", "--c")) -> Reduction:
@@ -102,6 +106,14 @@ def test_minimiser_holds_in_19_of_20_seeds(p: float) -> None:
     assert tries / 20 <= 60 * max(1.0, bound)
 
 
+@pytest.mark.parametrize("p", [1.0, 0.1])
+def test_minimiser_finds_the_two_requests_that_kill_the_engine_in_virtual_time(p: float) -> None:
+    cost = measure(p, seed=3)
+    assert cost.holds
+    assert cost.minimal
+    assert cost.tries <= 2 * cost.least_tries
+
+
 def test_minimiser_of_a_failure_that_always_comes_needs_two_tries_a_decision() -> None:
     model = Model(1.0, {"r39"}, "--b", seed=0)
     found = reduced(model)
@@ -111,6 +123,23 @@ def test_minimiser_of_a_failure_that_always_comes_needs_two_tries_a_decision() -
     assert found.candidate.rounds == 1
     assert model.tries == sum(d.tries for level in found.levels for d in level[3]) + 2
     assert all(d.tries == (1 if d.fails else 2) for level in found.levels for d in level[3])
+
+
+def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic() -> None:
+    model, sent = Model(1.0, {"r300", "r319"}, "--a", seed=0), 0
+
+    async def attempt(found: Reduction) -> bool | None:
+        nonlocal sent
+        sent += found.requests
+        return await model.attempt(found)
+
+    whole = candidate(320)
+    kinds = tuple(s.model_copy(update={"traffic": f"t{n % 4}"}) for n, s in enumerate(whole.trace.sends))
+    mixed = replace(whole, trace=replace(whole.trace, sends=kinds))
+    found = asyncio.run(minimise(mixed, Decider(attempt, None, lambda _: None, 60.0), OF_REQUESTS))
+    assert found is not None
+    assert found.candidate.requests == 2
+    assert sent <= 4 * whole.requests  # the whole twice, its windows, and small candidates
 
 
 def test_minimiser_raises_a_rare_failure_by_repetition() -> None:
