@@ -68,6 +68,11 @@ Exit codes:
 )
 @click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
 @click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
+@click.option(
+    "--share-server",
+    is_flag=True,
+    help="Prove remedies and good releases on one server that survives, not on fresh ones.",
+)
 @click.option("--resume", is_flag=True, help="Continue the newest bisection of SOURCE in --out.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @server_options
@@ -102,6 +107,7 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
     echo(f"bisecting {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
     session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
+    session.share = options["share_server"]
     _finish(session.run(options["changes"]), source, out)
 
 
@@ -121,6 +127,7 @@ def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
         err=True,
     )
     session = VersionSession(trace, plan, installs, folder)
+    session.share = options["share_server"]
     _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), source, out)
 
 

@@ -76,7 +76,7 @@ def launch_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 def _is_setting(name: str, value: str) -> bool:
     if secret_name(name):
         return False
-    if re.fullmatch(r"[0-9.,:]*", value) and len(value) < _SHORTEST_NUMBER:
+    if re.fullmatch(r"[0-9.,:-]*", value) and len(value) < _SHORTEST_NUMBER:
         return True
     if value.startswith("/") and all(_exists(part) for part in value.split(":") if part):
         return True

@@ -318,7 +318,7 @@ def test_launch_secrets_are_all_values_but_plain_settings(tmp_path: Path) -> Non
     secrets = {"MY_THING": "correct-horse", "VLLM_API_KEY": "abc", "GIT_PAT": "abcdefgh", "VLLM_X": "f00-b4r-s3cret",
                "PHRASE": "correcthorse", "PIN": "12345678", "LOST": "/no/such/folder"}  # fmt: skip
     settings = {"VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3",
-                "HF_HOME": str(tmp_path), "PYTHONPATH": f"{tmp_path}:/usr",
+                "HF_HOME": str(tmp_path), "PYTHONPATH": f"{tmp_path}:/usr", "OMP_PLACES": "0-3,5",
                 "VLLM_WORKER_MULTIPROC_METHOD": "forkserver"}  # fmt: skip
     assert launch_secrets({**secrets, **settings}) == secrets
 

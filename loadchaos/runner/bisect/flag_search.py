@@ -9,7 +9,7 @@ from typing import TypeVar
 from loadchaos.runner.bisect import flag_parts
 from loadchaos.runner.bisect.flag_parts import Flag
 from loadchaos.runner.minimise.candidate import Reduction, may_go
-from loadchaos.runner.minimise.decider import BudgetSpentError, Decider, Decision
+from loadchaos.runner.minimise.decider import LEAST_P, BudgetSpentError, Decider, Decision
 from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, raised
 from loadchaos.runner.replay.estimate import FIXED_CONFIDENCE, tries_for_confidence
 
@@ -102,6 +102,7 @@ class FlagSearch:
         self._decisions: dict[str, Decision] = {}
         self._without: dict[tuple[Flag, str | None], Decision] = {}
         self._form: dict[Flag, Flag] = {}
+        self._kept = [whole]
 
     async def run(self) -> FlagFindings | None:
         """Search. Returns None where the whole does not fail often enough."""
@@ -114,6 +115,7 @@ class FlagSearch:
             return None
         self._whole, self._decider.p = found
         self.smallest = self._whole
+        self._kept = [self._whole]
         estimate = self._decider.steps[-1]
         findings = FlagFindings(self._whole, self._whole, (estimate.successes, estimate.tries))
         findings.successes, findings.tries = findings.before
@@ -121,10 +123,8 @@ class FlagSearch:
             self.reducing = True
             await self._reduce()
             self.reducing = False
+            await self._validate(findings)
             findings.needed = self._needed()
-            if self.smallest is not self._whole:
-                self._decider.step = "smallest set"
-                findings.successes, findings.tries = await self._decider.estimate(self.smallest, _ESTIMATE_TRIES)
             await self._prove_remedies(findings)
         except BudgetSpentError:
             findings.needed, findings.out_of_time = self._needed(), True
@@ -170,11 +170,30 @@ class FlagSearch:
         if key not in self._decisions:
             self._decisions[key] = await self._decider.decide(candidate)
         decision = self._decisions[key]
-        if decision.fails:
+        if decision.fails and candidate is not self._kept[-1]:
+            self._kept.append(candidate)
             self.smallest = candidate
         elif len(left_out) == 1:
             self._without[left_out[0]] = decision
         return decision.fails
+
+    async def _validate(self, findings: FlagFindings) -> None:
+        """Count how often the smallest set fails.
+
+        Return to a larger one where it fails too rarely.
+        """
+        while len(self._kept) > 1:
+            candidate = self._kept[-1]
+            self._decider.step = "smallest set"
+            failed, tries = await self._decider.estimate(candidate, _ESTIMATE_TRIES)
+            if tries and failed / tries >= LEAST_P:
+                findings.successes, findings.tries = failed, tries
+                return
+            self._kept.pop()
+            self.smallest = self._kept[-1]
+            for flag in self.smallest.flags:
+                if flag not in candidate.flags:
+                    self._without[flag, None] = self._decider.steps[-1]
 
     def _needed(self) -> list[NeededPart]:
         """Parts of the smallest set that were tested."""

@@ -15,14 +15,12 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect import flag_parts
 from loadchaos.runner.bisect.flag_parts import Flag
 from loadchaos.runner.bisect.flag_search import FlagFindings, FlagSearch, Remedy
-from loadchaos.runner.bisect.result_files import STATE, redacted_command, write_result
+from loadchaos.runner.bisect.result_files import STATE, redacted_command, short_reason, write_result
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.replay.one_try import TryPlan
 from loadchaos.server.dialects import DIALECTS
-
-_WHY = 300
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,15 @@ class FlagResult:
 
 
 class FlagSession:
-    """Tries, decisions and result files of one bisection over flags."""
+    """Tries, decisions and result files of one bisection over flags.
+
+    `share`: counted tries share a server that survives, too.
+    """
 
     def __init__(
         self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
     ) -> None:
+        self.share = False
         assert plan.server.launch is not None
         self._plan, self._folder, self._print = plan, folder, print_line
         self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
@@ -61,7 +63,7 @@ class FlagSession:
         finally:
             await self._trials.stop()
         if findings is None:
-            why = next((f": {d.why[:_WHY]}" for d in self._decider.steps[-1:] if d.why), "")
+            why = next((f": {short_reason(d.why)}" for d in self._decider.steps[-1:] if d.why), "")
             text = f"NOT REPRODUCED: the recorded requests do not fail often enough with all flags{why}"
             return FlagResult(exit_codes.FAIL, None, text)
         folder = self._folder / "bisect"
@@ -73,6 +75,7 @@ class FlagSession:
         return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, text)
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
+        self._trials.fresh = self._decider.counting and not self.share
         found = await self._trials.attempt(candidate)
         self._decider.why = self._trials.why
         return found
@@ -163,8 +166,8 @@ def likely_changes(argv: Sequence[str], wanted: Sequence[str], remedy: str) -> l
 def outcome(decision: Decision) -> str:
     """Describe the decision about one candidate."""
     if decision.untriable:
-        return decision.why[:_WHY] or "it cannot be tried"
-    return f"{'still fails' if decision.fails else 'does not fail'} ({decision.successes} of {decision.tries})"
+        return short_reason(decision.why) or "it cannot be tried"
+    return f"{'still fails' if decision.fails else 'fails less often'} ({decision.successes} of {decision.tries})"
 
 
 def share(failed: int, tries: int) -> str:
@@ -184,11 +187,11 @@ def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
     """Describe what a change did."""
     decision = remedy.decision
     if decision.untriable:
-        return decision.why[:_WHY] or "it cannot be tried"
+        return short_reason(decision.why) or "it cannot be tried"
     if decision.fails:
         return f"still fails, {decision.successes} of {decision.tries}"
     before = f"{found.before[0]} of {found.before[1]} before"
-    why = f"; {decision.why[:_WHY]}" if decision.why else ""
+    why = f"; {short_reason(decision.why)}" if decision.why else ""
     return f"{share(decision.successes, decision.tries)}; {before}; confidence {remedy.confidence * 100:.0f} %{why}"
 
 

@@ -13,6 +13,7 @@ from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
 from loadchaos.runner.replay.servers import ServerChoice
 
 STATE = "bisect.json"
+_LONGEST_REASON = 300
 
 
 def redacted_command(server: ServerChoice) -> str:
@@ -21,6 +22,12 @@ def redacted_command(server: ServerChoice) -> str:
     redactor, secret = Redactor.from_environment(os.environ), launch_secrets(server.launch.env)
     env = [f"{name}={REDACTED if name in secret else value}" for name, value in server.launch.env.items()]
     return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
+
+
+def short_reason(why: str) -> str:
+    """Shorten the reason why something could not be tried; the state has all of it."""
+    cause = why.partition("; look at the log of the server")[0].partition(". To do: ")[0]
+    return cause.replace("the server did not become healthy: ", "")[:_LONGEST_REASON]
 
 
 def write_result(folder: Path, readme: str, data: Mapping[str, Any]) -> None:

@@ -13,15 +13,13 @@ from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect.flag_session import share, table_cell
 from loadchaos.runner.bisect.installs import InstallPlan, ReleaseInstaller
-from loadchaos.runner.bisect.result_files import STATE, redacted_command, write_result
+from loadchaos.runner.bisect.result_files import STATE, redacted_command, short_reason, write_result
 from loadchaos.runner.bisect.version_search import BAD, SKIPPED, Boundary, ReleaseResult, VersionFindings, VersionSearch
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.replay.one_try import TryPlan
 from loadchaos.runner.replay.servers import ServerChoice, from_launch
-
-_WHY = 300
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,10 @@ class VersionResult:
 
 
 class VersionSession:
-    """Installations, tries and result files of one bisection over releases."""
+    """Installations, tries and result files of one bisection over releases.
+
+    `share`: tries share a server that survives.
+    """
 
     def __init__(self, trace: RequestTrace, plan: TryPlan, installs: InstallPlan, folder: Path) -> None:
         self._trace, self._installs, self._folder = trace, installs, folder
@@ -44,6 +45,7 @@ class VersionSession:
         self._servers: dict[str, ServerChoice] = {}
         self._said: dict[str, str] = {}
         self._begin_s = time.monotonic()
+        self.share = False
 
     async def run(
         self, versions: Sequence[str], known_bad: str | None, budget_s: float, print_line: Callable[[str], None]
@@ -53,6 +55,7 @@ class VersionSession:
         trials.strict, trials.server_of = True, lambda candidate: self._servers[_command_key(candidate)]
 
         async def attempt(candidate: Reduction) -> bool | None:
+            trials.fresh = not self.share
             found = await trials.attempt(candidate)
             decider.why = trials.why
             if found is not None:
@@ -148,13 +151,13 @@ def _boundary_data(boundary: Boundary | None) -> dict[str, Any] | None:
 
 def _outcome(decision: Decision) -> str:
     if decision.untriable:
-        return f"skipped: {decision.why[:_WHY]}"
+        return f"skipped: {short_reason(decision.why)}"
     return f"{'bad' if decision.fails else 'good'} ({decision.successes} of {decision.tries} fail)"
 
 
 def _release(result: ReleaseResult) -> str:
     if result.state == SKIPPED:
-        return result.why[:_WHY]
+        return short_reason(result.why)
     assert result.decision is not None
     confidence = "" if result.state == BAD else f"; confidence {result.confidence * 100:.1f} %"
     return f"{share(result.decision.successes, result.decision.tries)}{confidence}"
@@ -184,7 +187,7 @@ def summary(found: VersionFindings, versions: Sequence[str]) -> str:
         for boundary in (found.first_bad, found.first_good)
         if boundary is not None and boundary.untested
     ]
-    lines += [f"skipped {r.version}: {r.why[:_WHY]}" for r in found.releases if r.state == SKIPPED]
+    lines += [f"skipped {r.version}: {short_reason(r.why)}" for r in found.releases if r.state == SKIPPED]
     if found.out_of_time:
         lines.append("the budget is spent: continue with --resume and a larger --budget")
     return "\n".join(lines)

@@ -53,7 +53,8 @@ class Decision:
 class Decider:
     """Sequential tests of candidates against the probability of the whole.
 
-    `step` is the name of the current step; `why` is set by an attempt that returns None.
+    `step` is the name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted
+    whose share matters, and not only a decision.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Decider:
         self.steps: list[Decision] = []
         self._known: dict[str, Decision] = dict(_load(file)) if file is not None else {}
         self.step = self.why = ""
+        self.counting = False
 
     async def fails(self, candidate: Reduction) -> bool:
         """Tell if the candidate fails about as often as the whole did.
@@ -106,11 +108,15 @@ class Decider:
 
     async def _count(self, candidate: Reduction, tries: int, enough: Callable[[int, int], bool]) -> Decision:
         begin_s, successes, counted = time.monotonic(), 0, 0
-        while counted < tries and not enough(successes, counted):
-            found = await self._one(candidate)
-            if found is None:
-                break
-            successes, counted = successes + found, counted + 1
+        self.counting = True
+        try:
+            while counted < tries and not enough(successes, counted):
+                found = await self._one(candidate)
+                if found is None:
+                    break
+                successes, counted = successes + found, counted + 1
+        finally:
+            self.counting = False
         return self._decision(candidate, successes > 0, (successes, counted), begin_s)
 
     def decisions(self) -> Mapping[str, Decision]:

@@ -28,6 +28,7 @@ class Trials:
 
     Attributes:
         strict: A try proves nothing if the server died of another failure or answered less than half of the requests.
+        fresh: The next try needs a server that has served no try yet.
         must_start: Tells for which candidates a failed start is an error.
         server_of: Makes the server of a candidate.
         why: Reason why the newest candidate could not be tried.
@@ -40,7 +41,7 @@ class Trials:
         self._ready_s: float | None = None
         self._number = 0
         self._kills = plan.expected.severity != "request"
-        self.strict = False
+        self.strict = self.fresh = False
         self.must_start: Callable[[Reduction], bool] = lambda _: False
         self.server_of: Callable[[Reduction], ServerChoice] = lambda candidate: candidate.server(plan.server)
         self.why, self.version, self.dialect = "", "", dialect
@@ -89,6 +90,9 @@ class Trials:
         """Healthy server with empty caches."""
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._pool.healthy_server(server)
+        if self.fresh and held.runs:
+            await self._pool.stop()
+            held = await self._pool.healthy_server(server)
         if self._ready_s is None and self._pool.started != started:
             self._ready_s = time.monotonic() - begin_s
         if held.runs and held.alive:

@@ -176,6 +176,23 @@ def test_flag_search_without_time_keeps_what_it_has() -> None:
     assert "--resume" in summary(found)
 
 
+def test_smallest_set_that_does_not_hold_is_given_up() -> None:
+    class Lucky(Server):
+        """Fails once without --b by chance."""
+
+        once = True
+
+        async def attempt(self, found: Reduction) -> bool | None:
+            chance = self.once and ("--b", "2") not in found.flags and ("--a",) not in found.flags
+            self.once = self.once and not chance
+            return chance or await super().attempt(found)
+
+    found = searched(Lucky(needs_spec_and_b))
+    assert found is not None
+    assert ("--b", "2") in found.smallest.flags
+    assert (found.successes, found.tries) == (2, 2)
+
+
 def test_flag_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     file, server = tmp_path / "bisect.json", Server(needs_spec_and_b)
     once = searched(server, [("--no-async",)], file)
