@@ -5,8 +5,10 @@ Finished, killed or of an older version.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,6 +20,7 @@ from loadchaos.load import registry
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import (
+    BODIES,
     VERSION,
     Cause,
     PlannedBody,
@@ -27,6 +30,8 @@ from loadchaos.profile.request_trace import (
     TraceHeader,
     TraceSend,
 )
+from loadchaos.runner.replay import bodies
+from loadchaos.server.discovery.preflight import FIRST_QUESTION
 
 _NEXT_WITHIN_NS = 50_000_000
 """Maximum time from an answer to the next request of the same user."""
@@ -48,15 +53,16 @@ class _Ledger:
     command: list[str] = field(default_factory=list)
 
 
-def trace_of_run(folder: RunFolder, until_ns: int | None = None) -> RequestTrace:
+def trace_of_run(folder: RunFolder, until_ns: int | None = None, scratch: Path | None = None) -> RequestTrace:
     """Make the trace of a run, up to a moment of its monotonic clock.
 
-    Raises OptionError for a run without requests or without its plan.
+    A run whose server died of the first question before the load has that question alone; its body is stored under
+    `scratch`. Raises OptionError for a run without requests or without its plan.
     """
     ledger = _read(folder)
     begins = [b for b in ledger.begins if until_ns is None or b["at_ns"] <= until_ns]
     if not begins:
-        raise OptionError(f"{folder.path}: the run sent no request, so there is nothing to replay")
+        return _trace_of_first_question(folder, ledger, scratch)
     if not folder.plan.is_file():
         raise OptionError(f"{folder.path}: the run has no plan.json, which its requests are built from")
     plan = orjson.loads(folder.plan.read_bytes())
@@ -67,18 +73,40 @@ def trace_of_run(folder: RunFolder, until_ns: int | None = None) -> RequestTrace
     zero_ns = begins[0]["at_ns"] if ledger.zero_ns is None else min(ledger.zero_ns, begins[0]["at_ns"])
     causes = dict(_causes(begins, ledger.ends, profile))
     sends = tuple(_send(b, ledger.ends.get(str(b["id"])), causes[str(b["id"])], zero_ns) for b in begins)
-    header = TraceHeader(
+    header = _header(folder, ledger).model_copy(
+        update={"plan": str(folder.plan.resolve()), "facts": str(folder.facts.resolve())}
+    )
+    aborts = tuple(a for b in begins if (a := _abort(b, ledger.ends.get(str(b["id"])), zero_ns)) is not None)
+    attacks = tuple(_attacks(ledger, profile, zero_ns, until_ns))
+    return RequestTrace(header, sends, aborts, attacks, folder.path)
+
+
+def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
+    return TraceHeader(
         event="trace", version=VERSION, source=str(folder.path), model=str(ledger.facts.get("model") or ""),
-        plan=str(folder.plan.resolve()), facts=str(folder.facts.resolve()),
         server={
             "kind": (ledger.begin.get("target") or {}).get("kind"), "command": ledger.command,
             "dialect": ledger.facts.get("dialect"), "version": ledger.facts.get("version"),
             "url": (ledger.begin.get("target") or {}).get("url"),
         },
     )  # fmt: skip
-    aborts = tuple(a for b in begins if (a := _abort(b, ledger.ends.get(str(b["id"])), zero_ns)) is not None)
-    attacks = tuple(_attacks(ledger, profile, zero_ns, until_ns))
-    return RequestTrace(header, sends, aborts, attacks, folder.path)
+
+
+def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path | None) -> RequestTrace:
+    """Make the trace of a run whose server died of the first question before the load.
+
+    Raises OptionError for another run without requests.
+    """
+    verdict = orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else {}
+    died = any(f.get("severity") == "engine_death" for f in verdict.get("failures") or ())
+    if scratch is None or not died:
+        raise OptionError(f"{folder.path}: the run sent no request, so there is nothing to replay")
+    header = _header(folder, ledger)
+    question = {"model": header.model, "messages": [{"role": "user", "content": FIRST_QUESTION}], "max_tokens": 1}
+    name = bodies.store(scratch / BODIES, orjson.dumps({**question, "temperature": 0}))
+    shutil.copyfile(folder.path / "profile.yaml", scratch / "profile.yaml")  # it says how the server is started
+    send = TraceSend(id="r0", body=name, stream=False, max_tokens=1)
+    return RequestTrace(header, (send,), folder=scratch)
 
 
 def _read(folder: RunFolder) -> _Ledger:

@@ -108,9 +108,10 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     lines: list[str] = []
     options = _with_server(plan, folder, held)
     result = await run_quietly(profile, options, lines.append)
-    _refuse_useless(result)
     found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
     verdict = result.verdict or {}
+    if not any(f.get("severity") == "engine_death" and plan.expected.matches(f) for f in verdict.get("failures") or ()):
+        _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
     outcomes = verdict.get("outcomes") or {}
     return replace(
         found, died=any(f.get("severity") in _DEADLY for f in verdict.get("failures") or ()),

@@ -50,7 +50,7 @@ def read_source(path: Path, scratch: Path) -> RequestTrace:
 
 def _of_folder(path: Path, scratch: Path) -> RequestTrace:
     if (path / "events.jsonl").exists() or (path / "events.jsonl.parquet").exists():
-        return trace_of_run(RunFolder(path))
+        return trace_of_run(RunFolder(path), scratch=scratch)
     if (path / "incident.json").is_file():
         return _of_incident(path, scratch)
     if (path / FILE).is_file():

@@ -17,6 +17,8 @@ from loadchaos.core.units import describe_duration
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
+FIRST_QUESTION = "Hello"
+"""Prompt of the first request that runs the model."""
 _POLL_S = 0.2
 _ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
@@ -75,7 +77,7 @@ async def _health(client: DiscoveryClient) -> DiscoveryResponse:
     if answer.status in _ABSENT:
         answer = await client.ask("GET", "/v1/models", limit_s=3.0)
     if answer.status in _ABSENT and client.model is not None:
-        answer = await client.generate(client.model, "Hello")
+        answer = await client.generate(client.model, FIRST_QUESTION)
         client.failed = None  # it may still be starting
     return answer
 
@@ -85,7 +87,7 @@ async def require_first_answer(client: DiscoveryClient, model: str) -> None:
 
     Raises TargetError without an answer.
     """
-    answer = await client.generate(model, "Hello")
+    answer = await client.generate(model, FIRST_QUESTION)
     if answer.status in (401, 403):
         return  # an answer; the error for it is raised where the models are read
     if client.failed is not None:

@@ -165,6 +165,21 @@ def test_trace_without_requests_is_refused(run: Recorded) -> None:
         trace_of_run(run.folder)
 
 
+def test_run_whose_server_died_of_the_first_question_has_it_as_its_trace(run: Recorded, tmp_path: Path) -> None:
+    target = {"launch": {"command": ["serve", "--port", "1"], "url": "http://127.0.0.1:1"}}
+    (run.folder.path / "profile.yaml").write_text(json.dumps({"target": target}))
+    run.events.write({"row": "run", "at_ns": 2, "what": "begin", "target": {"kind": "launched"}})
+    run.folder.verdict.write_text(json.dumps({"failures": [{"id": "x", "severity": "engine_death"}]}))
+    (tmp_path / "out").mkdir()
+    found = bodies.stored(read_source(run.folder.path, tmp_path / "out"), tmp_path / "out")
+    (sent,) = found.sends
+    assert json.loads(found.body_file(sent).read_bytes())["messages"] == [{"role": "user", "content": "Hello"}]
+    assert of_source(found).describe() == "serve --port 1"
+    run.folder.verdict.write_text(json.dumps({"failures": [{"id": "x", "severity": "startup"}]}))
+    with pytest.raises(OptionError, match="sent no request"):
+        read_source(run.folder.path, tmp_path / "out")
+
+
 def test_server_of_an_external_run_needs_an_option(run: Recorded) -> None:
     run.request(0, 1, 2)
     run.events.write({"row": "run", "at_ns": 2, "what": "begin", "target": {"kind": "external", "url": "http://h:1"}})
