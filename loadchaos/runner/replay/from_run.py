@@ -93,9 +93,9 @@ def _header(folder: RunFolder, ledger: _Ledger) -> TraceHeader:
 
 
 def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path | None) -> RequestTrace:
-    """Make the trace of a run whose server died of the first question before the load.
+    """Make the trace of a run that died of its first question.
 
-    Raises OptionError for another run without requests.
+    The question is the one before the load. Raises OptionError for another run without requests.
     """
     verdict = orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else {}
     died = any(f.get("severity") == "engine_death" for f in verdict.get("failures") or ())
