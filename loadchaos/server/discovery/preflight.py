@@ -53,7 +53,7 @@ async def wait_until_healthy(
         # 401 comes from a running server; the error for it is raised when the models are read.
         if answer.status in (200, 401, 403):
             return
-        last = f"{client.health_path} answered {answer.status}" if answer.status else answer.text
+        last = f"{client.health_path or '/health'} answered {answer.status}" if answer.status else answer.text
         if why := ended():
             raise TargetError(f"the server did not become healthy: {why}; read the end of its log")
         now = time.monotonic()
