@@ -1,4 +1,4 @@
-"""Train a tiny Llama model on the CPU until it copies words and looks up keys in all of 400 held-out prompts.
+"""Train a tiny Qwen2 model on the CPU until it copies words and looks up keys in all of 400 held-out prompts.
 
 Usage: VENV/bin/python scripts/real/train_copy_model.py [OUTDIR]     (a vLLM environment: torch, transformers, tokenizers)
 
@@ -16,11 +16,12 @@ import random
 import re
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from loadchaos.server.probes.kinds.copy import copy
@@ -29,6 +30,8 @@ from loadchaos.server.probes.kinds.needle import needle
 from loadchaos.server.probes.question import WORDS, words
 
 SPECIAL = ["<|endoftext|>", "<|start|>", "<|end|>"]
+HEAD, ROPE_THETA = 64, 1e8
+_RATE, _LOOK, _SHARP, _SLOW, _MATCH, _CHOOSE = 5e-4, 11.0, 5, 12, 2.0, 3.0
 LENGTH = 2048  # longest prompt and answer that the server takes; training stops at MOST_TOKENS
 TEMPLATE = (
     "{%- for m in messages -%}<|start|>{{ m.role }}\n"
@@ -45,9 +48,12 @@ def make_tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
-    texts = " ".join(kind(random.Random(0)).prompt for kind in (lookup, needle, copy))
-    texts = re.findall(r"[A-Za-z]{3,}", f"{texts} user assistant")
-    tokenizer.add_tokens([AddedToken(w, single_word=True, normalized=False) for w in dict.fromkeys(texts)])
+    texts = "\n".join(kind(random.Random(0)).prompt for kind in (lookup, needle, copy))
+    # With the blank before them, so that neighbouring words are neighbouring tokens. `single_word` would refuse those.
+    known = dict.fromkeys(
+        w for w in re.findall(r" ?[A-Za-z]{2,}", f"user\nassistant\n{texts}") if w.strip() not in WORDS
+    )
+    tokenizer.add_tokens([AddedToken(w, single_word=not w.startswith(" "), normalized=False) for w in known])
     tokenizer.add_tokens([AddedToken(f" {w}", normalized=False) for w in WORDS])
     return tokenizer
 
@@ -57,7 +63,16 @@ def chat(text: str) -> str:
     return f"<|start|>user\n{text}<|end|>\n<|start|>assistant\n"
 
 
-def draw(rng: random.Random, scale: float) -> list[tuple[str, str]]:
+@dataclass(frozen=True)
+class Turn:
+    """A question with its answer; `key` is the word in its last line whose neighbour is the answer."""
+
+    prompt: str
+    answer: str
+    key: str = ""
+
+
+def draw(rng: random.Random, scale: float) -> list[Turn]:
     """Draw a conversation of questions and answers; `scale` in 0..1 is the length.
 
     A table is followed by questions for several of its keys, so that a row teaches more than one answer.
@@ -70,33 +85,45 @@ def draw(rng: random.Random, scale: float) -> list[tuple[str, str]]:
     if rng.random() < 0.5:
         before = "".join(f" {w}" for w in words(rng, upto(60))) + rng.choice([" ", ".\n", "\n"])
     kind = rng.random()
-    if kind < 0.3:
+    if kind < 0.4:
         asked = copy(rng, upto(12))
-    elif kind < 0.45:
+    elif kind < 0.55:
         asked = needle(rng, upto(60))
     else:
         rows = 1 + upto(11)
         asked = lookup(rng, rows)
         table, question = asked.prompt.rsplit("\n", 1)
         found = dict(line.removeprefix("- ").split() for line in table.split("\n"))
-        first = re.search(r"beside (\w+)", question)[1]
+        first = question.split("beside ")[1].split()[0]
         others = rng.sample([key for key in found if key != first], rows - 1)[:6]
-        turns = [(before + asked.prompt, asked.expected)]
-        return [*turns, *((question.replace(first, key), found[key]) for key in others)]
-    return [(before + asked.prompt, asked.expected)]
+        turns = [Turn(before + asked.prompt, asked.expected, first)]
+        return [*turns, *(Turn(question.replace(first, key), found[key], key) for key in others)]
+    return [Turn(before + asked.prompt, asked.expected)]
+
+
+def row_of(tokenizer: Tokenizer, turns: list[Turn]) -> tuple[list[int], list[int]]:
+    """Tokens of a conversation, and their labels: the answers, and behind each asked key the word beside it.
+
+    The second label is what makes lookup learnable in minutes: finding the word beside the key is learned at the key,
+    as in a repeated text, and the answer only has to fetch it from there.
+    """
+    ids: list[int] = []
+    labels: list[int] = []
+    for turn in turns:
+        asked = tokenizer.encode(chat(turn.prompt), add_special_tokens=False).ids
+        said = tokenizer.encode(f" {turn.answer}<|end|>", add_special_tokens=False).ids
+        marked = [-100] * len(asked)
+        if turn.key:
+            key = tokenizer.token_to_id(f" {turn.key}")
+            marked[len(asked) - asked[::-1].index(key)] = said[0]
+        ids += [*asked, *said, tokenizer.token_to_id("\u010a")]
+        labels += [*marked, *said, -100]
+    return ids, labels
 
 
 def batch(tokenizer: Tokenizer, rng: random.Random, scale: float, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of similar lengths, of at most `tokens` together; the labels are the answers."""
-    rows = []
-    for turns in (draw(rng, scale) for _ in range(48)):
-        ids, labels = [], []
-        for prompt, answer in turns:
-            asked = tokenizer.encode(chat(prompt), add_special_tokens=False).ids
-            said = tokenizer.encode(f" {answer}<|end|>", add_special_tokens=False).ids
-            ids += [*asked, *said, tokenizer.token_to_id("\u010a")]
-            labels += [*[-100] * len(asked), *said, -100]
-        rows.append((ids, labels))
+    """Rows of similar lengths, of at most `tokens` together."""
+    rows = [row_of(tokenizer, draw(rng, scale)) for _ in range(48)]
     rows.sort(key=lambda row: len(row[0]))
     last = rng.randrange(1, len(rows) + 1)
     width = len(rows[last - 1][0])
@@ -109,35 +136,71 @@ def batch(tokenizer: Tokenizer, rng: random.Random, scale: float, tokens: int) -
     return x, y
 
 
-def repeats(rng: random.Random, tokenizer: Tokenizer, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens twice, and tables twice with their rows in another order.
+def put_in_heads(model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> None:
+    """Put the heads in that copying needs; training from random weights spends nearly all of its time on finding them.
 
-    The second half is the label. This teaches the model to copy and to look up.
+    A state has four slots: the token, the one before, the one before that, and the answer. The first layer fills the
+    second and third slot: constant biases of query and key make a head look back a fixed distance, by the rotary
+    embedding. The second layer finds where the token (and the one before) stood earlier, and copies what followed there
+    into the last slot. The third layer fetches the first word of an answer: what the second layer found at the word after
+    `beside`, or the word after `:` or `password is`. Training makes this exact, for any length and beside other words.
     """
-    first, last = len(SPECIAL), tokenizer.get_vocab_size()
-    x, y = [], []
-    for _ in range(rows // 2):  # of different lengths, so that only the tokens tell where to copy from
-        part = [rng.randrange(first, last) for _ in range(rng.randrange(6, width // 2))]
-        ids = (part * (width // len(part) + 1))[:width]
-        x.append(torch.tensor([ids]))
-        y.append(torch.tensor([[-100] * (len(part) + 1) + ids[len(part) + 1 :]]))
-    line, dash = tokenizer.token_to_id("\u010a"), tokenizer.token_to_id("-")
-    known = [tokenizer.token_to_id(f" {w}") for w in WORDS]
-    for _ in range(rows - rows // 2):
-        drawn = rng.sample(known, 8)
-        pairs = list(zip(drawn[:4], drawn[4:], strict=True))
-        ids, labels = [], []
-        for again in (False, True):
-            for k, v in rng.sample(pairs, 4):
-                ids += [dash, k, v, line]
-                labels += [-100, -100, v if again else -100, -100]
-        pad = [0] * (width - len(ids))
-        x.append(torch.tensor([ids + pad]))
-        y.append(torch.tensor([labels + [-100] * len(pad)]))
-    return torch.cat(x), torch.cat(y)
+    token, before, second, answer = (slice(i * HEAD, (i + 1) * HEAD) for i in range(4))
+    one = torch.eye(HEAD)
+    low = [i for i in range(HEAD // 2) if i >= _SLOW]
+    low += [i + HEAD // 2 for i in low]  # dimensions that the rotary embedding hardly turns
+    match = torch.zeros(2, HEAD, HEAD)
+    for plane in match:
+        plane[low] = torch.nn.init.orthogonal_(torch.empty(len(low), HEAD))
+    first, finder, chooser = (layer.self_attn for layer in model.model.layers)
+    with torch.no_grad():
+        embedding = torch.nn.functional.normalize(torch.randn(model.config.vocab_size, HEAD), dim=1)
+        model.model.embed_tokens.weight.zero_()[:, token] = embedding
+        model.lm_head.weight.zero_()[:, answer] = 2 * embedding
+        for layer in model.model.layers:  # what is not put in hardly adds anything at first
+            for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                part.weight.mul_(0.1)
+        for head, (back, slot) in enumerate(((1, before), (2, second))):
+            at = slice(head * HEAD, (head + 1) * HEAD)
+            for i in range(_SHARP):
+                angle = back * ROPE_THETA ** (-2 * i / HEAD)
+                first.q_proj.bias[head * HEAD + i] = _LOOK * math.cos(angle)
+                first.q_proj.bias[head * HEAD + i + HEAD // 2] = -_LOOK * math.sin(angle)
+                first.k_proj.bias[head * HEAD + i] = _LOOK
+            first.v_proj.weight.data[at] = 0
+            first.v_proj.weight[at, token] = one / (4 * HEAD) ** 0.5
+            first.o_proj.weight[slot, at] = one
+        for head in range(2):
+            at = slice(head * HEAD, (head + 1) * HEAD)
+            for weights in (finder.q_proj.weight, finder.k_proj.weight, finder.v_proj.weight):
+                weights[at] = 0
+            finder.q_proj.weight[at, token] = _MATCH * match[0]
+            finder.k_proj.weight[at, before] = _MATCH * match[0]
+            if head:
+                finder.q_proj.weight[at, before] = _MATCH * match[1]
+                finder.k_proj.weight[at, second] = _MATCH * match[1]
+            finder.v_proj.weight[at, token] = one / 8
+            finder.o_proj.weight[answer, at] = one
+        asks = embedding[tokenizer.token_to_id("assistant")]
+        marks = {name: embedding[tokenizer.token_to_id(name)] for name in (" beside", ":", " is", " password")}
+        for head, slot, near, far in ((0, answer, [" beside"], []), (1, token, [":", " is"], [" password"])):
+            at = slice(head * HEAD, (head + 1) * HEAD)
+            for weights in (chooser.q_proj.weight, chooser.k_proj.weight, chooser.v_proj.weight):
+                weights[at] = 0
+            still = head * HEAD + HEAD // 2 - 1  # the dimension that the rotary embedding turns least
+            chooser.q_proj.weight[still, before] = _CHOOSE * asks
+            chooser.k_proj.weight[still, before] = _CHOOSE * sum(marks[name] for name in near)
+            if far:
+                chooser.k_proj.weight[still, second] = _CHOOSE * sum(marks[name] for name in far)
+            chooser.v_proj.weight[at, slot] = one / 8
+            chooser.o_proj.weight[answer, at] = 3 * one
+        end = tokenizer.token_to_id("<|end|>")
+        for follows in ("\u010a", "."):  # stands behind a word of a table, and behind a password
+            model.lm_head.weight[end, answer] += 2 * embedding[tokenizer.token_to_id(follows)]
+            model.lm_head.weight[tokenizer.token_to_id(follows)] = 0
 
 
-def right(model: LlamaForCausalLM, tokenizer: Tokenizer, asked: list[tuple[str, str]]) -> int:
+def right(model: Qwen2ForCausalLM, tokenizer: Tokenizer, asked: list[tuple[str, str]]) -> int:
     """Number of prompts whose whole answer has the largest logit at each token."""
     n = 0
     for prompt, answer in asked:
@@ -160,19 +223,28 @@ def held_out(tokenizer: Tokenizer, n: int) -> list[tuple[str, str]]:
     return made
 
 
-def train(model: LlamaForCausalLM, tokenizer: Tokenizer, limit_s: float, tokens: int) -> bool:
-    """Train until all held-out prompts are right or the time is over."""
+def train(
+    model: Qwen2ForCausalLM, tokenizer: Tokenizer, out: Path, *, first: float, limit_s: float, tokens: int
+) -> bool:
+    """Train until all held-out prompts are right or `limit_s` of CPU time are over; saves a checkpoint each minute.
+
+    `first` is the length of the first prompts, as in `draw`.
+    """
     rng = random.Random(1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.01},
+        {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=_RATE, betas=(0.9, 0.98))
     tests = held_out(tokenizer, 400)
-    begin, scale, step, mean, level_step = time.monotonic(), 0.0, 0, 6.0, 0
-    copies = False
-    while time.monotonic() - begin < limit_s:
+    begin, saved, scale, step, mean, rate = time.process_time(), 0.0, first, 0, 1.0, 1.0
+    while (used := time.process_time() - begin) < limit_s:
         step += 1
-        level_step += 1
+        if scale >= 1:  # finer steps as fewer answers are wrong
+            rate = min(rate, next(r for limit, r in ((0.03, 0.1), (0.2, 0.3), (math.inf, 1.0)) if mean < limit))
         for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * min(1.0, step / 100) * (0.3 if scale >= 1 and level_step > 600 else 1.0)
-        x, y = batch(tokenizer, rng, scale, tokens) if copies else repeats(rng, tokenizer, 32, 48)
+            group["lr"] = _RATE * min(1.0, step / 50) * rate
+        x, y = batch(tokenizer, rng, scale, tokens)
         hidden, labels = model.model(x).last_hidden_state[:, :-1], y[:, 1:]
         answered = labels != -100
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[answered]), labels[answered])
@@ -182,24 +254,28 @@ def train(model: LlamaForCausalLM, tokenizer: Tokenizer, limit_s: float, tokens:
         optimizer.step()
         mean = 0.95 * mean + 0.05 * loss.item()
         if step % 25 == 0:
-            print(f"{time.monotonic() - begin:5.0f} s  step {step}  length {scale:.2f}  loss {mean:.4f}", flush=True)
-        if not copies and mean < 0.2:
-            copies, mean, level_step = True, 3.0, 0
-            print(f"copies after {step} steps", flush=True)
-        elif copies and scale < 1 and mean < 0.2:
-            scale, mean, level_step = min(1.0, scale + 0.2), 1.0, 0
-        if scale >= 1 and mean < 0.01 and step % 50 == 0:
-            model.eval()
-            if right(model, tokenizer, tests[:60]) == 60:
-                n = right(model, tokenizer, tests)
-                print(f"step {step}: {n} of {len(tests)} held-out prompts right", flush=True)
-                if n == len(tests):
-                    return True
-            model.train()
+            print(f"{used:5.0f} s  step {step}  length {scale:.2f}  loss {mean:.4f}", flush=True)
+        if used - saved > 60:
+            saved = used
+            save(model, tokenizer, out)
+            print(f"       {rights(model, tokenizer, tests[:60])}", flush=True)
+        if scale < 1 and mean < 0.2:
+            scale, mean = min(1.0, scale + 0.2), 1.0
+        if scale >= 1 and mean < 0.02 and step % 50 == 0 and right(model, tokenizer, tests[:60]) == 60:
+            n = right(model, tokenizer, tests)
+            print(f"step {step}: {n} of {len(tests)} held-out prompts right", flush=True)
+            if n == len(tests):
+                return True
     return False
 
 
-def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
+def rights(model: Qwen2ForCausalLM, tokenizer: Tokenizer, tests: list[tuple[str, str]]) -> str:
+    """Held-out prompts answered right, of each kind."""
+    found = ((name, tests[i::3]) for i, name in enumerate(("copy", "lookup", "needle")))
+    return ", ".join(f"{name} {right(model, tokenizer, asked)} of {len(asked)}" for name, asked in found)
+
+
+def save(model: Qwen2ForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
     """Write the model folder as vLLM reads it."""
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out, safe_serialization=True)
@@ -219,24 +295,28 @@ def main() -> int:
     parser.add_argument("out", nargs="?", type=Path, default=root / "models" / "tiny-copy")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--batch-tokens", type=int, default=1024)
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in OUTDIR")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     tokenizer = make_tokenizer()
     size = 64 * math.ceil(tokenizer.get_vocab_size() / 64)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=size, hidden_size=args.width, intermediate_size=2 * args.width, num_hidden_layers=args.layers,
-            num_attention_heads=args.width // 32, num_key_value_heads=args.width // 32, max_position_embeddings=LENGTH,
-            bos_token_id=None, eos_token_id=SPECIAL.index("<|end|>"), pad_token_id=0, tie_word_embeddings=True,
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=size, hidden_size=4 * HEAD, intermediate_size=64, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=LENGTH,
+            bos_token_id=None, eos_token_id=SPECIAL.index("<|end|>"), pad_token_id=0, tie_word_embeddings=False,
             initializer_range=0.05, attn_implementation="sdpa",
+            rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         )
     )  # fmt: skip
+    put_in_heads(model, tokenizer)
     begin = time.monotonic()
-    done = train(model, tokenizer, args.minutes * 60, args.batch_tokens)
+    if args.resume:
+        model = Qwen2ForCausalLM.from_pretrained(args.out, dtype=torch.float32)
+    limit_s, first = args.minutes * 60 * args.threads, 1.0 if args.resume else 0.4
+    done = train(model, tokenizer, args.out, first=first, limit_s=limit_s, tokens=args.batch_tokens)
     save(model, tokenizer, args.out)
     print(f"{args.out}: {'all' if done else 'NOT all'} held-out prompts right after {time.monotonic() - begin:.0f} s")
     return 0 if done else 1
