@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import jinja2
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -33,11 +34,11 @@ SPECIAL = ["<|endoftext|>", "<|start|>", "<|end|>"]
 HEAD, ROPE_THETA = 64, 1e8
 _RATE, _LOOK, _SHARP, _SLOW, _MATCH, _CHOOSE = 5e-4, 11.0, 5, 12, 2.0, 3.0
 LENGTH = 2048  # longest prompt and answer that the server takes; training stops at MOST_TOKENS
+_LINE = "{{ '\\n' }}"  # a plain line end would be stripped by the tag behind it
 TEMPLATE = (
-    "{%- for m in messages -%}<|start|>{{ m.role }}\n"
-    "{%- if m.content is string -%}{{ m.content }}"
+    "{%- for m in messages -%}<|start|>{{ m.role }}" + _LINE + "{%- if m.content is string -%}{{ m.content }}"
     "{%- else -%}{%- for p in m.content -%}{%- if 'text' in p -%}{{ p.text }}{%- endif -%}{%- endfor -%}{%- endif -%}"
-    "<|end|>\n{%- endfor -%}{%- if add_generation_prompt -%}<|start|>assistant\n{%- endif -%}"
+    "<|end|>" + _LINE + "{%- endfor -%}{%- if add_generation_prompt -%}<|start|>assistant" + _LINE + "{%- endif -%}"
 )
 
 
@@ -298,6 +299,9 @@ def main() -> int:
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in OUTDIR")
     args = parser.parse_args()
+    rendered = jinja2.Template(TEMPLATE).render(messages=[{"role": "user", "content": "x"}], add_generation_prompt=True)
+    if rendered != chat("x"):
+        raise ValueError(f"the chat template renders {rendered!r}, and training uses {chat('x')!r}")
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     tokenizer = make_tokenizer()

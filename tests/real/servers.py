@@ -102,6 +102,18 @@ def vllm_0221_mtp(**env: str) -> Command:
     )
 
 
+def vllm_copy(version: str, *flags: str, **env: str) -> Command:
+    """A vLLM that serves the trained model, with n-gram drafts and a KV cache so small that it preempts."""
+    if not (ROOT / "models/tiny-copy/model.safetensors").is_file():
+        raise NotInstalledError("there is no trained model: scripts/real/train_copy_model.py")
+    speculative = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4,"prompt_lookup_min":2}'
+    common = (
+        "--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm", "--num-gpu-blocks-override", "24",
+        "--max-num-batched-tokens", "2048", "--speculative-config", speculative,
+    )  # fmt: skip
+    return vllm(version, *common, *flags, env=env, model="tiny-copy", length=2048)
+
+
 def vllm_032_mtp() -> Command:
     """vLLM 0.32.0 killed by its first request (MTP on a hybrid model)."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'

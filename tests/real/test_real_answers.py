@@ -1,0 +1,76 @@
+"""Wrong answers of a real vLLM that serves a model which can answer.
+
+The faults come from loadchaos-vllm; `corruption` has to find them, and nothing on the same server without a fault.
+The model is made by scripts/real/train_copy_model.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import RunOutput, Server, on, running, skipping
+from tests.real.servers import Command, vllm_copy
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(2400)]
+Run = Callable[..., RunOutput]
+VERSIONS = ("0.32.0", "0.22.1")
+SHORT = [{"users": 6, "for": "30s"}]
+WRONG = {
+    "wrong_answer", "answer_of_another_request", "identical_requests_differ", "cache_changes_answer",
+    "answer_changed_under_load", "stream_differs",
+}  # fmt: skip
+FAULTS = {
+    "swap_rows": 0.05, "zero_kv": 0.05, "swap_kv": 0.1, "drop_token": 0.05, "repeat_token": 0.05,
+}  # fmt: skip
+"""Modes with the probability of an act in a step."""
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Iterator[Callable[[str], Server]]:
+    """One server of each version, with the plugin, a small KV cache and n-gram drafts."""
+    with ExitStack() as servers:
+        started: dict[str, Server] = {}
+
+        def start(version: str) -> Server:
+            if version not in started:
+                folder = tmp_path_factory.mktemp(f"vllm-{version}")
+                made: Command = skipping(vllm_copy)(
+                    version, PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(folder / "trigger")
+                )
+                started[version] = servers.enter_context(running(made, folder / "vllm.log"))
+            return started[version]
+
+        yield start
+
+
+def short(server: Server, attack: dict[str, Any] | None = None) -> list[str]:
+    """Options for a short run of a shipped profile on this server."""
+    attacks = [attack] if attack else []
+    return [*on(server), "--set", f"load={json.dumps(SHORT)}", "--set", f"attacks={json.dumps(attacks)}"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_real_vllm_preempted_and_speculating_gives_no_false_alarm(
+    answering: Callable[[str], Server], loadchaos: Run, version: str
+) -> None:
+    result = loadchaos("corruption", *short(answering(version)))
+    assert not WRONG & set(result.failures), result.output
+    for kind in ("copy", "lookup", "needle"):
+        assert f"{kind} 0 of" not in result.check("questions")
+    assert "preemption" in result.output
+
+
+@pytest.mark.parametrize("mode", FAULTS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_real_vllm_wrong_answers_of_an_injected_fault_are_found(
+    answering: Callable[[str], Server], loadchaos: Run, version: str, mode: str
+) -> None:
+    attack = {"engine": mode, "at": "4s", "for": "25s", "params": {"probability": FAULTS[mode]}}
+    result = loadchaos("corruption", *short(answering(version), attack))
+    assert WRONG & set(result.failures), result.output
