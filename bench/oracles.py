@@ -26,7 +26,7 @@ from bench.virtual_server import Injection, serving, virtual_time
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
-from loadchaos.core.model import Row
+from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.units import share as parse_share
 from loadchaos.profile.correctness import CorrectnessOptions
@@ -181,11 +181,13 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
     judge, result = Judge(), Trial()
     async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
         load = Load(port, seed, case.images)
-        asker = Asker(f"http://127.0.0.1:{port}", "sim", judge.emit, Redactor(), ServerAccess())
+        url = f"http://127.0.0.1:{port}"
+        asker = Asker(url, "sim", judge.emit, Redactor(), ServerAccess())
         rng = random.Random(f"questions {seed}")
-        asked = options(images=case.images > 0)
+        asked, facts = options(images=case.images > 0), Facts(url, url, "vllm", model="sim")
         setups = [
-            PartSetup(asked, asker, random.Random(rng.random()), lambda: load.ended, case.images > 0) for _ in PARTS
+            PartSetup(asked, asker, random.Random(rng.random()), lambda: load.ended, case.images > 0, facts)
+            for _ in PARTS
         ]
         made = [make(setup) for make, setup in zip(PARTS, setups, strict=True)]
         prober = Prober(asker, [part for part in made if part is not None])
