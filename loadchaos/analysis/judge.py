@@ -154,6 +154,7 @@ class Judge:
 
     def _on_state(self, row: StateRow) -> None:
         self._states.append(row)
+        self._mechanisms.state(row)
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
             self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.verdict.expectations import CheckResult
-from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow
+from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts
 
 _STILL_DRAFTING_NS = 5 * S
@@ -41,6 +41,7 @@ class Mechanisms:
         self.above_zero: dict[str, list[float]] = {}
         self.scrapes = 0
         self.image_requests_ok = 0
+        self._replicas: set[str] = set()
         self._newest: dict[tuple[str, str], dict[str, float]] = {}
         self._images_since = 0
         self._drafted_ns: int | None = None
@@ -71,6 +72,11 @@ class Mechanisms:
     def over_limit(self) -> None:
         """Count a refused prompt above the limit as an exposure."""
         self.exposures["near_limit_requests"] += 1
+
+    def state(self, row: StateRow) -> None:
+        """Fold a `state` row: the replicas that were healthy."""
+        if row.get("to") == "healthy":
+            self._replicas.add(str(row.get("replica")))
 
     def attack(self, row: AttackRow) -> None:
         """Fold an `attack` row; successful attacks are exposures."""
@@ -109,6 +115,8 @@ class Mechanisms:
             ok, actual = attacks_worked > 0, f"{attacks_worked} attacks through them succeeded"
             if not ok and answered:
                 actual = "they answer, but no attack through them succeeded"
+        elif name == "replicas":
+            ok, actual = len(self._replicas) > 1, f"{len(self._replicas)} watched, of 2 or more (target.replicas)"
         elif name == "metrics":
             ok, actual = self.scrapes > 0, f"{self.scrapes} scrapes"
         elif name in _GAUGES:

@@ -28,6 +28,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
     "shed_share": ("share", "share of requests rejected by admission control, among those sent"),
     "restarts": ("count", "times the server came back as a new process"),
+    "replicas_lost": ("count", "replicas whose engine died at least once"),
     "lost_requests": ("count", "requests lost to an engine death"),
     "length_mismatch": ("count", "answers whose prompt length differs from the planned one"),
     "output_mismatch": ("count", "answers whose length differs from output: {exact}"),

@@ -41,6 +41,7 @@ Mechanism = Literal[
     "prefix_cache_hits",
     "preemption",
     "queueing",
+    "replicas",
     "mm_cache",
     "lora_adapters",
 ]

@@ -135,6 +135,7 @@ MECHANISMS = {
     "prefix_cache_hits": "hits in the prefix cache",
     "preemption": "preemption",
     "queueing": "queueing",
+    "replicas": "several replicas",
     "mm_cache": "multimodal cache",
     "lora_adapters": "LoRA adapters",
     "metrics": "metrics",

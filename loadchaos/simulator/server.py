@@ -16,8 +16,10 @@ from typing import Protocol
 
 import uvloop
 
+from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
 from loadchaos.simulator.engine.process import TITLES
+from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.http.server import HttpExchange, HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
@@ -128,7 +130,9 @@ class ApiServer:
         except EngineDiedEarlyError:
             self._lifecycle.failed_start()
             return 1
-        http = HttpServer(self._api.handle, self._options.server.quiet)
+        rules = EngineRules(self._options.engine)
+        plant(self._options.engine.defects, rules)
+        http = HttpServer(self._api.handle, self._options.server.quiet, rules.most_unfinished_connections)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate, http)

@@ -58,6 +58,16 @@ def test_queueing_is_proved_by_two_readings_above_zero(waiting: list[float], ver
     assert (check.verdict, check.actual) == (verdict, actual)
 
 
+@pytest.mark.parametrize(("healthy", "verdict"), [(["a"], "unknown"), (["a", "a"], "unknown"), (["a", "b"], "pass")])
+def test_replicas_are_proved_by_two_that_were_healthy(healthy: list[str], verdict: str) -> None:
+    mechanisms = Mechanisms()
+    for i, name in enumerate(healthy):
+        mechanisms.state({"row": "state", "at_ns": i, "to": "healthy", "replica": name})  # type: ignore[typeddict-item]
+    mechanisms.state({"row": "state", "at_ns": 9, "to": "starting", "replica": "c"})  # type: ignore[typeddict-item]
+    (check,) = mechanisms.required(["replicas"], None, 0)
+    assert check.verdict == verdict
+
+
 def test_exposure_of_an_unknown_name_is_unknown() -> None:
     check = Mechanisms().exposed({"count": "wishes"})
     assert check is not None

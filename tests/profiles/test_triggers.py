@@ -82,6 +82,13 @@ TRIGGERS = (
         ("target.embedded.flags.lora_modules=",),
         "requires lora_adapters",
     ),
+    Trigger(
+        "http_abuse",
+        "alive_but_hung",
+        ("load.0.for=12s", "load.1.requests=8", "limits.first_byte=8s", "exposure.at_least=30"),
+        ("traffic.1.weight=0", "traffic.2.weight=0", "traffic.3.weight=0", "traffic.4.weight=0"),
+        "exposure",
+    ),
 )
 BY_NAME = pytest.mark.parametrize("trigger", TRIGGERS, ids=[t.name for t in TRIGGERS])
 

@@ -120,6 +120,27 @@ def vllm_032_mtp() -> Command:
     return vllm("0.32.0", "--speculative-config", speculative, env={}, model="tiny-qwen3_5")
 
 
+def router(*workers: str) -> Command:
+    """A vllm-router in front of these servers. Raises NotInstalledError."""
+    binary = ROOT / "vllm-router-0.1.17/bin/vllm-router"
+    if not binary.is_file():
+        raise NotInstalledError(f"vllm-router is not installed in {binary}: scripts/real/install.sh vllm-router-0.1.17")
+    port = free_port()
+    argv = [
+        str(binary),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--worker-urls",
+        *workers,
+        "--policy",
+        "cache_aware",
+    ]
+    metrics = ["--prometheus-port", str(free_port())]
+    return Command([*argv, *metrics], {}, f"http://127.0.0.1:{port}")
+
+
 def lmdeploy_018(*flags: str, **env: str) -> Command:
     """LMDeploy's HTTP layer over a stub engine; may be NotInstalledError."""
     python = ROOT / "lmdeploy-0.18.0/bin/python"

@@ -97,6 +97,7 @@ def figures_of(
         "wrong_answers": sum(f["count"] for f in against if "wrong_answers" in f),
         "occurrences": sum(f["count"] for f in against),
         "restarts": sum(i.kind == "restart" for i in met),
+        "replicas_lost": len({i.replica for i in deaths}),
         "lost_requests": sum(i.lost.total() for i in met),
     }
     return replace(base, counts=found, unproved=_unproved(found))
@@ -105,7 +106,7 @@ def figures_of(
 def _unproved(found: Mapping[str, int]) -> dict[str, str]:
     """Counts of deaths that may be too low, with the reason."""
     if found["outages"]:
-        return dict.fromkeys(("engine_deaths", "restarts"), "what happened in the outage is not known")
+        return dict.fromkeys(("engine_deaths", "restarts", "replicas_lost"), "what happened in the outage is not known")
     return {}
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from pydantic import BaseModel
 
 from loadchaos.core.model import Reply
-from loadchaos.load.behaviours import abort, churn, drip, half_open, pipeline, plain, slow_read
+from loadchaos.load.behaviours import abort, big_headers, churn, drip, half_open, pipeline, plain, slow_read
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
 
@@ -58,6 +58,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "churn": cast("Behaviour", churn),
     "half_open": cast("Behaviour", half_open),
     "pipeline": cast("Behaviour", pipeline),
+    "big_headers": cast("Behaviour", big_headers),
 }
 PIPELINING: Mapping[str, PipeliningBehaviour] = {
     name: cast("PipeliningBehaviour", behaviour)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from loadchaos.simulator.defects import (
     admission_stops,
+    connection_slot_leak,
     encoder_free_on_scheduled,
     encoder_free_on_speculated,
     encoder_pop_before_draft,
@@ -96,6 +97,7 @@ _ALL = (
     _defect("vllm", schema_ignored),
     _defect("vllm", queued_abort_held),
     _defect("vllm", admission_stops),
+    _defect("vllm", connection_slot_leak),
     _defect("vllm", shared_block_freed),
     _defect("vllm", queue_lost_on_resume),
     _defect("vllm", position_overflow),

@@ -102,5 +102,7 @@ class EngineRules:
     stale_joint_embeddings: bool = False
     # prompts in one step are all computed with the adapter of the first
     adapter_of_first_prompt: bool = False
+    # new connections get no answer after this many were closed in the middle of a request; 0: no limit
+    most_unfinished_connections: int = 0
     # checks before a step runs; each may raise EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

@@ -146,6 +146,8 @@ class ClientConnection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._peer = ""
+        self._unfinished = False  # a part of a request was received
+        self._ignored = server.full
         self.paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -160,6 +162,7 @@ class ClientConnection(asyncio.Protocol):
         """Handle the end of the connection (asyncio)."""
         del exc
         self._server.connections.discard(self)
+        self._server.unfinished += self._unfinished
         self._stop_idle()
         self._transport = None
         current, self._current = self._current, None
@@ -182,6 +185,8 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse bytes; answer what is not HTTP with uvicorn's 400 (asyncio)."""
         self._stop_idle()
+        if self._ignored:
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -195,6 +200,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Handle the start of a request (httptools)."""
+        self._unfinished = True
         self._target = b""
         self._headers = {}
         self._body = []
@@ -222,6 +228,7 @@ class ClientConnection(asyncio.Protocol):
         exchange = HttpExchange(self, method, self._target.decode("utf-8", "replace"), self._headers)
         exchange.body = b"".join(self._body)
         self._body = []
+        self._unfinished = False
         self._waiting.append((exchange, self._parser.should_keep_alive()))
         self._next()
 
@@ -280,13 +287,20 @@ class HttpServer:
     A dying server can then close them in order.
     """
 
-    def __init__(self, handler: Handler, quiet: bool = False) -> None:
+    def __init__(self, handler: Handler, quiet: bool = False, most_unfinished: int = 0) -> None:
         self.handler = handler
+        self.unfinished = 0  # connections that were closed in the middle of a request
+        self._most_unfinished = most_unfinished
         self.connections: set[ClientConnection] = set()
         self.closing = False
         self.port = 0
         self._quiet = quiet
         self._server: asyncio.Server | None = None
+
+    @property
+    def full(self) -> bool:
+        """True if a defect leaves no place for a new connection."""
+        return bool(self._most_unfinished) and self.unfinished >= self._most_unfinished
 
     async def listen(self, host: str, port: int) -> int:
         """Listen; port 0 chooses a free one. Returns the port."""

@@ -41,6 +41,12 @@ def test_death_that_the_server_outlived_is_no_engine_death() -> None:
     assert counts(incident("death", outlived=True), incident("death", starting=True))["engine_deaths"] == 0
 
 
+def test_replicas_lost_counts_each_replica_once() -> None:
+    deaths = [incident("death", replica=name) for name in ("a", "a", "b")]
+    others = [incident("death", replica="c", outlived=True), incident("hang", replica="d")]
+    assert counts(*deaths, *others)["replicas_lost"] == 2
+
+
 def test_hang_that_only_the_log_tells_counts() -> None:
     logged = {"id": "shm_broadcast_stall", "severity": "hang", "count": 2, "attribution": "server", "accepted": False}
     assert counts(failures=[logged])["hangs"] == 2
@@ -60,7 +66,7 @@ def test_outage_counts_though_its_failure_is_accepted() -> None:
 
 def test_deaths_in_an_outage_are_not_known() -> None:
     figures = rules.figures_of((), [incident("outage")], NOTHING)
-    for name in ("engine_deaths", "restarts"):
+    for name in ("engine_deaths", "restarts", "replicas_lost"):
         found = judge(f"{name} == 0", figures)
         assert (found.verdict, found.actual) == ("unknown", "0, but what happened in the outage is not known")
     died = rules.figures_of((), [incident("outage"), incident("death")], NOTHING)

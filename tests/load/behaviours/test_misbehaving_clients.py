@@ -218,6 +218,22 @@ def test_half_open_sends_a_part_waits_and_leaves(
     assert bytes_seen(seen.data)
 
 
+def test_big_headers_adds_lines_to_a_whole_request(server: Recorder) -> None:
+    assert ask(server, "big_headers", lines=50, bytes=20_000).outcome == "ok"
+    head, _, body = only(server).data.partition(b"\r\n\r\n")
+    fillers = [line for line in head.split(b"\r\n") if line.startswith(b"x-filler-")]
+    assert (len(fillers), body) == (50, BODY)
+    assert 19_000 <= sum(len(line) + 2 for line in fillers) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(b"431 Request Header Fields Too Large", "rejected"), (b"500 Oh", "http_error")]
+)
+def test_big_headers_takes_a_refusal_as_one(server: Recorder, status: bytes, outcome: str) -> None:
+    server.answer = b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    assert ask(server, "big_headers").outcome == outcome
+
+
 def test_half_open_may_leave_with_a_reset(server: Recorder) -> None:
     server.answer = None
     reply = ask(server, "half_open", sent="all", hold="20ms", leave="reset")

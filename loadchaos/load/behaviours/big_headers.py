@@ -1,0 +1,54 @@
+"""A client whose request has many or long header lines.
+
+A server answers, or refuses with 400, 413, 414 or 431. All of these are `rejected`, also without an error body.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import IntRange, Range
+from loadchaos.load.wire.exchange import Exchange
+
+FRESH = True  # a server may close the connection after its refusal
+_REFUSALS = (400, 413, 414, 431)
+
+
+class Options(BaseModel):
+    """`lines` header lines of `bytes` bytes in all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lines: IntRange = Range(1, 200)
+    bytes: IntRange = Range(4_000, 120_000)
+
+    @field_validator("lines")
+    @classmethod
+    def _at_least_one(cls, value: Range) -> Range:
+        if value.low < 1:
+            raise ValueError(f"at least 1 header line is sent (got {value})")
+        return value
+
+
+def act(exchange: Exchange) -> Reply:
+    """Connect, send the request with more header lines, read to the end."""
+    options: Options = exchange.step.behaviour_options
+    head, end = exchange.wire.head[:-2], exchange.wire.head[-2:]
+    whole = head + _lines(options, exchange.step.seed) + end + exchange.wire.request.body
+    if exchange.connect() and exchange.send_piece(whole):
+        exchange.receive_all()
+    reply = exchange.reply()
+    if reply.outcome == "http_error" and reply.status in _REFUSALS:
+        return replace(reply, outcome="rejected")
+    return reply
+
+
+def _lines(options: Options, seed: int) -> bytes:
+    rng = random.Random(seed)
+    count = options.lines.pick(rng)
+    value = b"x" * max(1, options.bytes.pick(rng) // count - len(b"x-filler-000: \r\n"))
+    return b"".join(b"x-filler-%03d: %b\r\n" % (number, value) for number in range(count))
