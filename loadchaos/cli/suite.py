@@ -92,7 +92,7 @@ async def _suite(
     selected = select(profiles, probed.fits, choice, probed.facts.base_url)
     record = SuiteRecord(folder, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
     for entry in selected:
-        record.plan(entry.profile.name, entry.profile.about, entry.reasons, entry.notes)
+        record.plan(entry.profile.name, entry.profile.about, entry.reasons)
     settings = run_options(run_parameters(_arguments(target, options)), None, {})
     session = SuiteSession(
         record, settings, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadchaos.report.formatting import clean, duration, number, parse_time
+from loadchaos.report.formatting import clean, duration, number, parse_time, plural
 
 _BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"}
 _ORDER = {"fail": 0, "error": 1, "unknown": 2, "pass": 3}
@@ -46,7 +46,7 @@ def headline(suite: Mapping[str, Any]) -> str:
     left_out = sum(row["state"] == "left out" for row in suite["profiles"])
     more = [f"{missing} not finished"] if missing else []
     more += [f"{left_out} left out"] if left_out else []
-    return f"of {len(finished)} profiles {said}" + "".join(f"; {text}" for text in more)
+    return f"of {plural(len(finished), 'profile')} {said}" + "".join(f"; {text}" for text in more)
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,6 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "failures": [{**f, "title": clean(f["title"], 300), "remedy": clean(f.get("remedy") or "", 600)}
                      for f in row.get("failures") or ()],
         "reasons": [clean(text, 300) for text in (*row.get("broken", ()), *row.get("unknown", ()))],
-        "notes": [clean(text, 300) for text in row.get("notes", ())],
     }  # fmt: skip
 
 

@@ -55,10 +55,10 @@ class SuiteRecord:
         self._started = _now()
         self._rows: list[dict[str, Any]] = []
 
-    def plan(self, name: str, about: str, reasons: Sequence[str], notes: Sequence[str]) -> None:
+    def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
         """Add a profile that waits or, with reasons, is left out."""
         state = "left out" if reasons else "waiting"
-        self._rows.append({"name": name, "about": about, "state": state, "why": list(reasons), "notes": list(notes)})
+        self._rows.append({"name": name, "about": about, "state": state, "why": list(reasons)})
 
     def begin(self, name: str) -> None:
         """Note that the run of a profile begins."""

@@ -23,12 +23,10 @@ class Selected:
     Args:
         profile: the profile.
         reasons: why it is left out; empty if it runs.
-        notes: what a user should know of the fit.
     """
 
     profile: Profile
     reasons: Sequence[str] = ()
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def _selected(name: str, profile: Profile, fit: ProfileFit, choice: SuiteChoice,
     reasons = list(fit.lacks)
     if choice.authorized is not None and (refusal := _refusal(url, profile.dangers(), choice.authorized)):
         reasons.append(refusal)
-    return Selected(profile, reasons, fit.notes)
+    return Selected(profile, reasons)
 
 
 def _refusal(url: str, dangers: Sequence[str], authorized: Sequence[str]) -> str | None:

@@ -90,9 +90,13 @@ def _summary(result: Result) -> dict[str, Any]:
         "requests": sum((verdict.get("outcomes") or {}).values()),
         "worth": verdict.get("worth", ""),
         "failures": [_failure(f) for f in failures[:_MOST_FAILURES]],
-        "unknown": [f"{c['name']}: {c['actual']}" for c in checks if c["verdict"] == "unknown"],
-        "broken": [f"{c['name']}: {c['actual']}" for c in checks if c["verdict"] == "fail"],
+        "unknown": [_described(c) for c in checks if c["verdict"] == "unknown"],
+        "broken": [_described(c) for c in checks if c["verdict"] == "fail"],
     }
+
+
+def _described(check: Mapping[str, Any]) -> str:
+    return f"{check['name']}: {check['actual']} (expected {check['expected']})"
 
 
 def _failure(failure: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def finished(code: int, verdict: str, **more: Any) -> dict[str, Any]:
 def recorded(folder: Path) -> SuiteRecord:
     record = SuiteRecord(folder, REMOTE, FACTS)
     for name, reasons in (("good", []), ("bad", []), ("open", []), ("foreign", ["images: the model takes none"])):
-        record.plan(name, f"about {name}", reasons, [])
+        record.plan(name, f"about {name}", reasons)
     record.begin("good")
     record.end("good", 3.0, finished(0, "pass", worth="Crash rate < 1 %"))
     failure = {"id": "kv_leak", "title": "The <KV> cache leaks", "severity": "degraded", "count": 2, "remedy": "do"}
@@ -149,8 +149,9 @@ def suite_command(server: Server, *args: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_suite_finds_a_planted_bug_after_a_pass(server: Server, tmp_path: Path) -> None:
-    done = subprocess.run(suite_command(server), cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(suite_command(server), cwd=tmp_path, capture_output=True, text=True, timeout=380)
     assert done.returncode == 1, done.stderr
     (folder,) = (tmp_path / "runs").glob("suite-*")
     suite = json.loads((folder / "suite.json").read_text())
@@ -163,13 +164,14 @@ def test_suite_finds_a_planted_bug_after_a_pass(server: Server, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_suite_keeps_what_was_finished_when_it_is_ended(number: signal.Signals, server: Server, tmp_path: Path) -> None:
     argv = suite_command(server, "--set", "prefix_cache:load.0.requests=5000")
     with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         begin_s = time.monotonic()
         while not (found := list((tmp_path / "runs").glob("suite-*/prefix_cache-*/requests-*.jsonl"))):
-            assert time.monotonic() - begin_s < 120
+            assert time.monotonic() - begin_s < 300
             time.sleep(0.2)
         time.sleep(2.0)
         os.kill(running.pid, number)
