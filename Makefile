@@ -61,6 +61,7 @@ docs: $(READY)
 	$(BIN)/python -m loadchaos.core.ledger.rows_page > docs/ledger.md
 	$(BIN)/python -m loadchaos.cli.reference > docs/cli.md
 	$(BIN)/python -m docs.tables
+	$(BIN)/python -m docs.compatibility
 
 # Measure CPU per request and per token and timing accuracy, compared with other clients. Takes half an hour.
 bench: $(READY)

@@ -223,6 +223,8 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
             f"preemption: the KV cache holds {facts.capacity_tokens:,} tokens and this load at most {most:,}: start the "
             "server with a smaller one (vLLM: --num-gpu-blocks-override), or run the profile with more users (-u)"
         )
+    if "replicas" in profile.requires and len(profile.target.replicas) < 2:
+        lacks.append("several replicas: name the servers behind the router with --set target.replicas=[...]")
     if any(a.admin == "sleep" for a in profile.attacks) and configured.get("sleep_mode", (None, ""))[0] is False:
         lacks.append("attack sleep: start the server with --enable-sleep-mode")
     if "mm_cache" in profile.requires and configured.get("mm_processor_cache_gb", (None, ""))[0] == 0:

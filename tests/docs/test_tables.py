@@ -1,11 +1,12 @@
 """Tables of docs/*.md that are made from the code."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from docs import tables
+from docs import compatibility, tables
 from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core.attack_names import ATTACK_KINDS
 
@@ -33,3 +34,9 @@ def test_table_of_another_state_of_the_code_is_replaced() -> None:
     new = tables.current(text)
     assert "| old |" not in new
     assert new.startswith("before\n") and new.endswith("<!-- end -->\nafter\n")
+
+
+def test_compatibility_page_is_that_of_the_measurements() -> None:
+    results = json.loads((tables.FOLDER / "compatibility.json").read_text())
+    assert (tables.FOLDER / "compatibility.md").read_text() == compatibility.page(results), "run: make docs"
+    assert all(f"\n## {result['title']}\n" in compatibility.page(results) for result in results.values())

@@ -64,6 +64,13 @@ def test_probe_fits_kv_pressure_to_servers_whose_kv_cache_it_can_fill(capacity: 
     assert fits or "--num-gpu-blocks-override" in fit.lacks[0]
 
 
+@pytest.mark.parametrize(("replicas", "fits"), [(0, False), (1, False), (2, True)])
+def test_probe_fits_poison_pill_to_named_replicas(replicas: int, fits: bool) -> None:
+    named = json.dumps([{"name": f"r{n}", "url": f"http://127.0.0.1:{8000 + n}"} for n in range(replicas)])
+    fit = profile_fit(profile_of("poison_pill", [f"target.replicas={named}"]), replace(FACTS, max_model_len=4096), {})
+    assert (not fit.lacks) == fits
+
+
 def test_probe_fits_engine_pause_to_servers_with_sleep_mode() -> None:
     engine_pause = profile_of("engine_pause", ())
     assert not profile_fit(engine_pause, FACTS, {"sleep_mode": (True, "/server_info")}).lacks
@@ -124,14 +131,14 @@ def test_suite_text_has_verdicts_reasons_and_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    flags: dict[str, object] = {"num_speculative_tokens": 0, "num_gpu_blocks": 1500, "speed": 4}
+    flags: dict[str, object] = {"num_speculative_tokens": 0, "num_gpu_blocks": 1500}
     running = Server(command(SimulatorSpec("vllm", "0.32", ("shared_block_freed",), flags), port=0), None)
     yield running
     running.stop()
 
 
 def suite_command(server: Server, *args: str) -> list[str]:
-    short = ["smoke:load.0.for=1s", "smoke:load.1.for=3s", "prefix_cache:load.1.requests=200"]
+    short = ["smoke:load.0.for=1s", "smoke:load.1.for=3s"]
     sets = [part for text in short for part in ("--set", text)]
     return [
         sys.executable,
