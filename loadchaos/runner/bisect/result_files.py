@@ -25,7 +25,7 @@ def redacted_command(server: ServerChoice) -> str:
 
 
 def short_reason(why: str) -> str:
-    """Shorten the reason why something could not be tried; the state has all of it."""
+    """Shorten the reason of something untried; the state has all of it."""
     cause = why.partition("; look at the log of the server")[0].partition(". To do: ")[0]
     return cause.replace("the server did not become healthy: ", "")[:_LONGEST_REASON]
 
