@@ -11,6 +11,9 @@ ProbeKind = Literal["copy", "lookup", "needle", "arithmetic", "image_digits", "i
 IMAGE_KINDS: tuple[ProbeKind, ...] = ("image_digits", "image_colour")
 """Kinds whose questions have an image."""
 
+EQUAL_ANSWERS = "equal answers"
+"""Kind of the `learned` row of a server whose idle answers to equal prompts differ."""
+
 
 def is_exact(expected: str, text: str) -> bool:
     """True when an answer is the expected text, apart from blanks around it."""

@@ -79,7 +79,9 @@ def _images(setup: PartSetup) -> ProbePart | None:
 
 def _reference(setup: PartSetup) -> ProbePart | None:
     of = setup.options.alone_vs_load
-    return ReferencePart(setup.asker, setup.rng, share=0.0 if of is None else of.share, requests=setup.requests)
+    compared = [name for name in CorrectnessOptions.model_fields if name != "probes" and getattr(setup.options, name)]
+    share = 0.0 if of is None else of.share
+    return ReferencePart(setup.asker, setup.rng, share=share, requests=setup.requests, compared=compared)
 
 
 def _adapters(setup: PartSetup) -> ProbePart | None:

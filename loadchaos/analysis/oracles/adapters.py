@@ -26,6 +26,7 @@ class AdaptersOracle(Oracle):
         f"{MARGIN_RULE}"
     )
     asked_by: ClassVar[str] = "adapters"
+    check: ClassVar[str] = "adapter_answers"
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class AdaptersOracle(Oracle):
             failure_id = "adapter_ignored" if other == self._base else "answer_of_another_adapter"
         self.report(failure_id, row, own["text"], about, **facts)
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of answers and of models."""
         if not self._answers:
             return []
@@ -81,4 +82,4 @@ class AdaptersOracle(Oracle):
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         actual += "" if self._told else "; all models answer alike when idle"
         blind = self.doubtful or not self._told
-        return [Check("adapter_answers", "answers as when idle", actual, "unknown" if blind else "pass")]
+        return [Check(self.check, "answers as when idle", actual, "unknown" if blind else "pass")]

@@ -25,6 +25,7 @@ class AloneVsLoadOracle(Oracle):
     detects: ClassVar[str] = "a prompt that gets another answer under load than alone"
     false_alarms: ClassVar[str] = MARGIN_RULE
     asked_by: ClassVar[str] = "alone_vs_load"
+    check: ClassVar[str] = "alone_vs_load"
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class AloneVsLoadOracle(Oracle):
             about = f"before the load, with some requests at once; token {difference.at}, {difference.describe()}"
             self.report(_ID, row, idle["text"] if idle is not None else "", about)
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of compared answers, and the margin."""
         if not self._answers:
             return []
@@ -83,4 +84,4 @@ class AloneVsLoadOracle(Oracle):
         actual = (
             f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self._ties} near ties"
         )
-        return [Check("alone_vs_load", "answers as when idle", actual, "pass" if self._compared else "unknown")]
+        return [Check(self.check, "answers as when idle", actual, "pass" if self._compared else "unknown")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from loadchaos.analysis.detectors.base import Detector
+from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.counters import CounterMoves
 from loadchaos.analysis.oracles.margin import Margin
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
-from loadchaos.core.ledger.rows import MetricsRow, QuestionRow
+from loadchaos.core.ledger.rows import LearnedRow, MetricsRow, QuestionRow
+from loadchaos.core.probe_names import EQUAL_ANSWERS
 
 _FACT_CHARS = 200
 MARGIN_RULE = "only a difference above 4 times the 99.9th percentile by which a benign load moves logprobs counts"
@@ -24,6 +26,8 @@ class Oracle(Detector):
         detects: what it finds, in one sentence.
         false_alarms: what keeps it from false alarms.
         asked_by: part of `correctness` that asks for it.
+        check: name of its check.
+        compares: True if it compares answers to equal prompts: it is off where the idle server gives different ones.
     """
 
     slow: ClassVar[bool] = False
@@ -31,15 +35,40 @@ class Oracle(Detector):
     detects: ClassVar[str]
     false_alarms: ClassVar[str]
     asked_by: ClassVar[str]
+    check: ClassVar[str]
+    compares: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.margin, self._moves = Margin(), CounterMoves()
         self._pending: list[Failure] = []
-        self.wrong = self.doubtful = 0
+        self.wrong = self.doubtful = self._skipped = 0
+        self._not_compared = ""
+
+    def _on_learned(self, row: LearnedRow) -> None:
+        if self.compares and row["kind"] == EQUAL_ANSWERS:
+            self._not_compared = row["why"]
 
     def _on_question(self, row: QuestionRow) -> None:
         self.margin.feed(row)
-        self.judge(row)
+        if self._not_compared:
+            part = "reference" if self.asked_by == "alone_vs_load" else self.asked_by
+            self._skipped += row["when"] == "load" and row["part"] == part
+        else:
+            self.judge(row)
+
+    def finish(self) -> list[Finding]:
+        """Checks and notes; where it is off, an unknown check."""
+        if not self._not_compared:
+            return self.conclude()
+        if not self._skipped:
+            return []
+        return [
+            Check(self.check, "equal answers", f"{self._skipped} answers not compared: {self._not_compared}", "unknown")
+        ]
+
+    def conclude(self) -> list[Finding]:
+        """Checks and notes at the end."""
+        return []
 
     def judge(self, row: QuestionRow) -> None:
         """Judge one answer."""

@@ -21,6 +21,7 @@ class ColdWarmOracle(Oracle):
     detects: ClassVar[str] = "a prompt that gets another answer once its prefix is in the cache"
     false_alarms: ClassVar[str] = MARGIN_RULE
     asked_by: ClassVar[str] = "cold_warm"
+    check: ClassVar[str] = "cold_and_warm"
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,11 +56,11 @@ class ColdWarmOracle(Oracle):
         else:
             self._ties += 1
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of pairs and of proved cache hits."""
         if not self._pairs:
             return []
         hits = f"{self._hits} proved to be cache hits" if self._known else "the server does not report cached tokens"
         actual = f"{self._pairs} pairs ({hits}), {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("cold_and_warm", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        return [Check(self.check, "equal answers", actual, "unknown" if self.doubtful else "pass")]

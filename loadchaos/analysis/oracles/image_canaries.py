@@ -32,6 +32,7 @@ class ImageCanariesOracle(Oracle):
         f"asked; {MARGIN_RULE}, and above 4 times the moves by one pixel"
     )
     asked_by: ClassVar[str] = "images"
+    check: ClassVar[str] = "image_answers"
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,10 +84,10 @@ class ImageCanariesOracle(Oracle):
             facts["answer about the image"] = f"the number {other}"
         self.report(failure_id, row, idle["text"], about, **facts)
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of answers and of differences."""
         if not self._answers:
             return []
         actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("image_answers", "answers as when idle", actual, "unknown" if self.doubtful else "pass")]
+        return [Check(self.check, "answers as when idle", actual, "unknown" if self.doubtful else "pass")]

@@ -11,7 +11,7 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
-from loadchaos.core.probe_names import is_exact, is_right
+from loadchaos.core.probe_names import EQUAL_ANSWERS, is_exact, is_right
 from loadchaos.core.stats import wilson
 
 _MOST_WORDS = 20_000
@@ -44,6 +44,8 @@ class KeyedOracle(Oracle):
         f"asked again, and {MARGIN_RULE}"
     )
     asked_by: ClassVar[str] = "probes"
+    check: ClassVar[str] = "questions"
+    compares: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,6 +56,8 @@ class KeyedOracle(Oracle):
         self._words: OrderedDict[str, int] = OrderedDict()
 
     def _on_learned(self, row: LearnedRow) -> None:
+        if row["kind"] == EQUAL_ANSWERS:
+            return
         if row.get("used"):
             self._exact[row["kind"]] = row["exact"]
         else:
@@ -123,7 +127,7 @@ class KeyedOracle(Oracle):
             return None
         return Counter(others).most_common(1)[0][0]
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the accuracy of each kind, and a note on unused kinds."""
         if not (self._exact or self._off):
             return []
@@ -136,7 +140,7 @@ class KeyedOracle(Oracle):
             actual += f"; {self._failed} without an answer"
         if self._exact:
             blind = not self._asked or self.doubtful
-            found.append(Check("questions", "as right as when idle", actual, "unknown" if blind else "pass"))
+            found.append(Check(self.check, "as right as when idle", actual, "unknown" if blind else "pass"))
         return found
 
     def _accuracy(self, kind: str) -> str:

@@ -25,6 +25,7 @@ class PrefixLadderOracle(Oracle):
     detects: ClassVar[str] = "a prompt that ends at the edge of a KV block and gets another answer from the cache"
     false_alarms: ClassVar[str] = MARGIN_RULE
     asked_by: ClassVar[str] = "prefix_ladder"
+    check: ClassVar[str] = "exact_prompts"
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class PrefixLadderOracle(Oracle):
         else:
             self._ties += 1
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of pairs, lengths and proved hits."""
         if not self._pairs:
             return []
@@ -71,4 +72,4 @@ class PrefixLadderOracle(Oracle):
         actual += f", {self._other_length} with another length than planned" if self._other_length else ""
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         blind = self.doubtful or self._other_length == self._pairs
-        return [Check("exact_prompts", "equal answers", actual, "unknown" if blind else "pass")]
+        return [Check(self.check, "equal answers", actual, "unknown" if blind else "pass")]

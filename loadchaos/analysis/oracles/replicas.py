@@ -25,6 +25,7 @@ class ReplicasOracle(Oracle):
     detects: ClassVar[str] = "N identical greedy requests at once with different answers"
     false_alarms: ClassVar[str] = MARGIN_RULE
     asked_by: ClassVar[str] = "replicas"
+    check: ClassVar[str] = "identical_requests"
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,10 +59,10 @@ class ReplicasOracle(Oracle):
         about = f"question {first['n']} was the same; token {difference.at}, {difference.describe()}"
         self.report("identical_requests_differ", row, first["text"], about)
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of answers and of differences."""
         if not self._answers:
             return []
         actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("identical_requests", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        return [Check(self.check, "equal answers", actual, "unknown" if self.doubtful else "pass")]

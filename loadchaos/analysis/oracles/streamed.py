@@ -27,6 +27,7 @@ class StreamedOracle(Oracle):
     detects: ClassVar[str] = "a stream that loses, repeats or changes tokens"
     false_alarms: ClassVar[str] = f"{MARGIN_RULE}; it is off where pairs on the idle server differ"
     asked_by: ClassVar[str] = "streamed"
+    check: ClassVar[str] = "streamed_and_whole"
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class StreamedOracle(Oracle):
         else:
             self._ties += difference is not None
 
-    def finish(self) -> list[Finding]:
+    def conclude(self) -> list[Finding]:
         """A check with the number of pairs."""
         if self._off:
             return ["Streamed and whole answers differ on the idle server already; they were not compared."]
@@ -70,7 +71,7 @@ class StreamedOracle(Oracle):
             return []
         actual = f"{self._pairs} pairs, {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check("streamed_and_whole", "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        return [Check(self.check, "equal answers", actual, "unknown" if self.doubtful else "pass")]
 
 
 def _wrong(row: QuestionRow) -> bool:

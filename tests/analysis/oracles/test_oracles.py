@@ -346,3 +346,33 @@ def test_ladder_that_proves_nothing_is_unknown(questions: Any, case: str) -> Non
     rung(server, "warm", "a b d" if case == "no logprobs" else RIGHT, gaps=gaps, tokens=tokens)
     assert server.found() == []
     assert server.check().verdict == "unknown"
+
+
+# --- idle answers that disagree ------------------------------------------------------------------------------------------
+
+UNSTEADY = {
+    "row": "learned", "at_ns": 1, "kind": "equal answers", "used": False, "exact": False, "asked": 3, "right": 0,
+    "why": "the idle server gave different answers to equal prompts (3 of 3)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("oracle", [o for o in ORACLES if o is not KeyedOracle])
+def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: Any, oracle: Any) -> None:
+    server = questions(oracle)
+    server.oracle.feed(UNSTEADY)
+    server.calibrate()
+    part = "reference" if oracle is AloneVsLoadOracle else oracle.asked_by
+    for role, text in (("cold", RIGHT), ("warm", "x y"), ("whole", RIGHT), ("streamed", "y z")):
+        server.ask(text, part=part, prompt="r1", role=role, group=3)
+    assert server.found() == []
+    assert server.check().verdict == "unknown"
+    assert server.check().actual == f"4 answers not compared: {UNSTEADY['why']}"
+    assert questions(oracle).oracle.finish() == []
+
+
+def test_keyed_goes_on_where_idle_answers_disagree(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    server.oracle.feed(UNSTEADY)
+    server.ask("a b x", part="probes", expected=RIGHT, group=7)
+    again(server, RIGHT)
+    assert [f.id for f in server.found()] == ["wrong_answer"]

@@ -11,13 +11,16 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from loadchaos.core.ledger.rows import LearnedRow
+from loadchaos.core.probe_names import EQUAL_ANSWERS
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.question import Question, story
 
 _EACH = 3
+_FEWEST_DIFFERENT = 2
 _BUSY_TIMES = 4
 _IDLE_S, _BUSY_S = 30.0, 30.0
 _TICK_S = 0.5
@@ -29,7 +32,17 @@ class ReferencePart:
 
     every_s = _TICK_S
 
-    def __init__(self, asker: Asker, rng: random.Random, *, share: float, requests: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        asker: Asker,
+        rng: random.Random,
+        *,
+        share: float,
+        requests: Callable[[], int],
+        compared: Sequence[str] = (),
+    ) -> None:
+        self.notes: list[str] = []
+        self._compared = compared
         self._asker, self._share, self._requests = asker, share, requests
         # From each kind one first, for a slow server.
         self._prompts = [
@@ -52,11 +65,31 @@ class ReferencePart:
                 known.append((kind, question))
                 await self._asker.ask(question, Purpose("reference", kind, "idle"))
         self._order = itertools.cycle(known)
+        await self._learn_equality(known[:_EACH])
         for n in range(_BUSY_TIMES):
             if n and time.monotonic() - begin_s > _IDLE_S + _BUSY_S:
                 return
             asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in known]
             await asyncio.gather(*asked)
+
+    async def _learn_equality(self, known: Sequence[tuple[str, Question]]) -> None:
+        """Find out if equal prompts get equal answers on the idle server.
+
+        Both answers come after a first one: a prefix cache that changes the answer is left to its oracle.
+        """
+        differ = 0
+        for kind, question in known:
+            rows = [await self._asker.ask(question, Purpose("reference", kind, "idle")) for _ in range(2)]
+            differ += rows[0]["text"] != rows[1]["text"] and not any(row["error"] for row in rows)
+        if differ < _FEWEST_DIFFERENT:
+            return
+        why = f"the idle server gave different answers to equal prompts ({differ} of {len(known)})"
+        self.notes.append(f"{why}: nothing is found by {', '.join(self._compared) or 'comparisons'}")
+        learned: LearnedRow = {
+            "row": "learned", "at_ns": time.monotonic_ns(), "kind": EQUAL_ANSWERS, "used": False, "exact": False,
+            "asked": len(known), "right": len(known) - differ, "why": why,
+        }  # fmt: skip
+        self._asker.emit(learned)
 
     async def act(self) -> None:
         """Ask as many as the share of the requests that were sent."""

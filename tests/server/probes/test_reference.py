@@ -1,0 +1,39 @@
+"""Part `alone_vs_load`: idle answers to equal prompts agree or not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from loadchaos.server.probes.parts.reference import ReferencePart
+
+
+def learned(asker: Any, answer: Any) -> tuple[ReferencePart, list[Any]]:
+    server = asker(answer)
+    part = ReferencePart(server, random.Random(3), share=0.1, requests=lambda: 0, compared=["replicas", "cold_warm"])
+    asyncio.run(part.learn())
+    return part, [row for row in server.rows if row["row"] == "learned"]
+
+
+@pytest.mark.parametrize("case", ["random", "equal", "cached", "errors", "one prompt"])
+def test_reference_says_before_the_load_that_idle_answers_disagree(asker: Any, case: str) -> None:
+    turns, seen = itertools.count(), set()
+
+    def answer(q: Any, p: Any, m: str) -> str:
+        new = q.prompt not in seen
+        seen.add(q.prompt)
+        differs = {"random": True, "cached": new, "one prompt": q.prompt.startswith("Continue")}.get(case, False)
+        text = f"{q.prompt} {next(turns)}" if differs else q.prompt
+        return f"error:{next(turns)}" if case == "errors" else text
+
+    part, rows = learned(asker, answer)
+    if case != "random":
+        assert (part.notes, rows) == ([], [])
+        return
+    why = "the idle server gave different answers to equal prompts (3 of 3)"
+    assert part.notes == [f"{why}: nothing is found by replicas, cold_warm"]
+    assert [(row["kind"], row["used"], row["why"]) for row in rows] == [("equal answers", False, why)]
