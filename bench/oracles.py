@@ -17,9 +17,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import httpx
 from ruamel.yaml import YAML
 
 from bench.virtual_server import Injection, serving, virtual_time
@@ -31,6 +32,8 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.units import share as parse_share
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.runner.run_probes import PARTS, PartSetup
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.text_tokens import measure_text
 from loadchaos.server.monitor.base import ServerAccess
 from loadchaos.server.probes.ask import Asker
 from loadchaos.server.probes.pictures import draw_number
@@ -177,6 +180,13 @@ def options(*, images: bool) -> CorrectnessOptions:
     return CorrectnessOptions.model_validate(asked | ({"images": {"every": "1s"}} if images else {}))
 
 
+async def _facts(url: str) -> Facts:
+    """What the questions need to know of the server."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        client = DiscoveryClient(http, url, url, model="sim")
+        return await measure_text(client, Facts(url, url, "vllm", "sim"), CalibrationRequest(quick=True))
+
+
 async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float, requests: int, to_end: bool) -> Trial:
     judge, result = Judge(), Trial()
     async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
@@ -184,12 +194,9 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
         url = f"http://127.0.0.1:{port}"
         asker = Asker(url, "sim", judge.emit, Redactor(), ServerAccess())
         rng = random.Random(f"questions {seed}")
-        asked, facts = options(images=case.images > 0), Facts(url, url, "vllm", model="sim")
-        setups = [
-            PartSetup(asked, asker, random.Random(rng.random()), lambda: load.ended, case.images > 0, facts)
-            for _ in PARTS
-        ]
-        made = [make(setup) for make, setup in zip(PARTS, setups, strict=True)]
+        asked, facts = options(images=case.images > 0), await _facts(url)
+        setup = PartSetup(asked, asker, rng, lambda: load.ended, case.images > 0, facts)
+        made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
         prober = Prober(asker, [part for part in made if part is not None])
         await prober.learn()
         learned, begin_s = len(injection.touched), time.monotonic()
