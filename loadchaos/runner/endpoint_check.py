@@ -27,7 +27,9 @@ _TEMPLATED = (DEFAULT, "responses", "messages")
 _LACKING = (404, 405, 501)
 _NO_MODEL = "does not exist"
 _UNSUPPORTED = ("does not support", "Unsupported by", "not supported for")
-_WORDS = (48, 96)
+_ONE = ((48, 1), (96, 1))
+_MANY = (*_ONE, (48, 3))
+"""Tokens of a text, and number of texts, of each small request."""
 _ANSWER_TOKENS = 2
 
 
@@ -59,16 +61,23 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
     None if the server does not tell, or if they depend on the text.
     """
     bare = replace(facts, endpoints={traffic.endpoint: (0, 0)})
+    many = ENDPOINTS[traffic.endpoint].carries("batch")
     added = []
-    for words in _WORDS:
-        request = payloads.build(_step(traffic, words), bare)
+    for words, texts in _MANY if many else _ONE:
+        request = payloads.build(_step(traffic, words, texts), bare)
         answer = await client.post_bytes(request.path, request.body, headers_of(traffic.endpoint))
         _refuse_lacking(client, answer, traffic, number, request.path)
         counted = _prompt_tokens(answer, request)
         if counted is None or request.tokens is None:
             return None
         added.append(counted - request.tokens)
-    return (0, added[0]) if added[0] >= 0 and added[0] == added[1] else None
+    one, same, *several = added
+    if one < 0 or one != same:
+        return None
+    if not several:
+        return 0, one
+    a_text, rest = divmod(several[0] - one, _MANY[2][1] - 1)
+    return (one - a_text, a_text) if not rest and 0 <= a_text <= one else None
 
 
 def headers_of(endpoint: str) -> Mapping[str, str]:
@@ -76,9 +85,12 @@ def headers_of(endpoint: str) -> Mapping[str, str]:
     return {**ENDPOINTS[endpoint].headers, "content-type": ENDPOINTS[endpoint].content_type}
 
 
-def _step(traffic: Traffic, words: int) -> Step:
+def _step(traffic: Traffic, words: int, texts: int) -> Step:
     """Make the step of a small request that is not streamed."""
-    options: dict[str, Any] = {"text": traffic_registry().payloads["text"].model_validate({"tokens": words})}
+    known = traffic_registry().payloads
+    options: dict[str, Any] = {"text": known["text"].model_validate({"tokens": words})}
+    if texts > 1:
+        options["batch"] = known["batch"].model_validate({"count": texts})
     return Step(
         index=0,
         phase=0,

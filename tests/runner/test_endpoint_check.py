@@ -50,6 +50,17 @@ def test_endpoint_check_counts_what_the_endpoint_adds() -> None:
     assert checked(counting(3)).endpoints == {"completions": (0, 3)}
 
 
+@pytest.mark.parametrize(("once", "each"), [(0, 3), (9, 2)])
+def test_endpoint_check_tells_what_is_added_once_and_to_each_text(once: int, each: int) -> None:
+    def serve(request: httpx.Request) -> httpx.Response:
+        texts = json.loads(request.content)["text_2"]
+        tokens = once + sum(len(tokenizer.encode(text)) + each for text in texts)
+        data = [{"index": n, "score": 0.5} for n in range(len(texts))]
+        return httpx.Response(200, json={"data": data, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+
+    assert checked(serve, "score").endpoints == {"score": (once, each)}
+
+
 def test_endpoint_check_leaves_lengths_unknown_that_do_not_add_up() -> None:
     assert checked(counting(0, factor=2)).endpoints == {"completions": None}
     assert checked(lambda _: httpx.Response(200, json={"choices": []})).endpoints == {"completions": None}

@@ -119,3 +119,26 @@ def test_typed_streams_end_as_in_the_real_server_when_the_engine_dies(start: Any
     real = typed(CAPTURED["messages_death"])[0][1]
     assert (kind, error["error"]["type"]) == ("error", real["error"]["type"])
     assert error["error"]["message"].splitlines()[-3:] == real["error"]["message"].splitlines()[-3:]
+
+
+def test_pooling_endpoints_answer_each_text(server: Any) -> None:
+    _, body = server.post("/v1/embeddings", {"input": ["the of", "and to", "the of"]})
+    data = json.loads(body)
+    vectors = [d["embedding"] for d in data["data"]]
+    assert vectors[0] == vectors[2] != vectors[1]
+    assert sum(v * v for v in vectors[0]) == pytest.approx(1)
+    assert data["usage"]["prompt_tokens"] == 12  # two words and two special tokens each
+    for path in ("/score", "/v1/score"):
+        _, body = server.post(path, {"text_1": "the", "text_2": ["of", "and"]})
+        assert [d["index"] for d in json.loads(body)["data"]] == [0, 1]
+    _, body = server.post("/v1/rerank", {"query": "the", "documents": ["of", "and", "to"]})
+    scores = [r["relevance_score"] for r in json.loads(body)["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert json.loads(body)["usage"]["prompt_tokens"] == 15
+
+
+def test_pooling_endpoints_refuse_what_they_cannot_read(server: Any) -> None:
+    assert server.post("/v1/embeddings", {"text": "a"})[0] == 400
+    assert server.post("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})[0] == 400
+    status, body = server.post("/v1/embeddings", {"input": "the " * 50_000})
+    assert (status, "maximum context length" in body) == (400, True)

@@ -2,14 +2,14 @@
 
 A file makes a `ModelEndpoint` (base.py): path, body, the payloads that a body can hold, the reader of its answers, headers.
 To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `Completion` (wire/completion.py) or
-of `TypedEvents` (wire/typed_events.py).
+of `TypedEvents` (wire/typed_events.py), or of `Results` (wire/results.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.load.endpoints import chat, completions, messages, responses
+from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, score
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.server.dialects import DIALECTS
 
@@ -21,6 +21,9 @@ ENDPOINTS: Mapping[str, ModelEndpoint] = {
     "completions": completions.ENDPOINT,
     "responses": responses.ENDPOINT,
     "messages": messages.ENDPOINT,
+    "embeddings": embeddings.ENDPOINT,
+    "rerank": rerank.ENDPOINT,
+    "score": score.ENDPOINT,
 }
 
 
@@ -33,4 +36,5 @@ def path_at(name: str, dialect_name: str) -> str:
 
 def endpoint_of_path(path: str) -> str:
     """Return the endpoint of a path, for a recorded request; chat if unknown."""
-    return next((name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path)), DEFAULT)
+    found = (name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path.removeprefix("/v1")))
+    return next(found, DEFAULT)

@@ -67,4 +67,5 @@ ENDPOINT = ModelEndpoint(
     path="/v1/chat/completions",
     body=_body,
     payloads=None,
+    lacks=frozenset({"batch"}),
 )

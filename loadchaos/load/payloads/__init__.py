@@ -13,6 +13,7 @@ from typing import cast
 
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load.payloads import (
+    batch,
     conversation,
     hostile_images,
     images,
@@ -42,6 +43,7 @@ PAYLOADS: Mapping[str, Payload] = {
     "sampling": cast("Payload", sampling),
     "structured": cast("Payload", structured),
     "tools": cast("Payload", tools),
+    "batch": cast("Payload", batch),
     "requests": cast("Payload", requests_file),
     "recorded": cast("Payload", recorded),
 }

@@ -35,6 +35,8 @@ class Draft:
         contract: Rules that the answer must obey.
         request: A complete request that is sent as it is.
         image_file: Name of the file that a hostile image is.
+        wanted_tokens: Tokens of the text as the profile has them, template included; None: no payload wrote one.
+        more_texts: Further texts of a request of several; `results` are the answers' results.
         notes: What was reduced to fit the server, in words.
     """
 
@@ -63,6 +65,9 @@ class Draft:
     contract: AnswerContract | None = None
     request: Request | None = None
     image_file: str = ""
+    wanted_tokens: int | None = None
+    more_texts: list[str] = field(default_factory=list)
+    results: int = 1
     notes: list[str] = field(default_factory=list)
 
 

@@ -112,7 +112,7 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         draft.image_file,
         draft.owner if draft.secret_sent or draft.history else None,
         draft.contract,
-        _answers(draft),
+        _answers(draft) if endpoint.generates else draft.results,
         step.endpoint,
     )
 

@@ -117,6 +117,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
         script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
     if options.shared_prefix is not None or options.blocks or script != _PLAIN.script:
         draft.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
+    draft.wanted_tokens = wanted
     write_prompt(draft, facts, wanted, rng)
 
 

@@ -226,6 +226,7 @@ VLLM = Dialect(
     admin={operation.name: operation for operation in ADMIN_ATTACKS},
     development_gate=DEVELOPMENT_GATE,
     development_path="/reset_mm_cache",
+    endpoint_paths={"score": "/score", "rerank": "/rerank"},
     exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
     regex_field="structured_outputs",
     guides_tools=True,

@@ -27,7 +27,7 @@ from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, adapters, release
-from loadchaos.simulator.vllm import errors, render, requests, translate
+from loadchaos.simulator.vllm import errors, pooling, render, requests, translate
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
@@ -165,6 +165,7 @@ class VllmApi:
             table["POST", "/v1/responses"] = self._responses
         if self.release >= _MESSAGES_SINCE:
             table["POST", "/v1/messages"] = self._messages
+        table |= {("POST", path): self._pool for path in pooling.PATHS}
         if self.options.server.dev_mode:
             table |= self._admin.routes()
         return table
@@ -266,6 +267,9 @@ class VllmApi:
     def _messages(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = translate.messages_to_chat(requests.parse_body(exchange))
         return self._generate_from(exchange, data, chat=True)
+
+    def _pool(self, exchange: HttpExchange) -> None:
+        pooling.PoolingRequest(self, exchange).submit()
 
     def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
         """Keep the messages of a response for a later one."""

@@ -20,7 +20,8 @@ from loadchaos.simulator.engine import tokenizer
 WORDS = tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "is", "water", "river", "stone", "light", "night"))
 FACTS = Facts(
     "http://x", "http://x", "vllm", "m", "0.32.0", max_model_len=4096, text=TextFacts(9, WORDS, " the", "tokenize"),
-    endpoints={"completions": (0, 1), "responses": (0, 9), "messages": (0, 9)}, image_tokens={"64x64": 6},
+    endpoints={"completions": (0, 1), "responses": (0, 9), "messages": (0, 9), "embeddings": (0, 2), "rerank": (1, 11)},
+    image_tokens={"64x64": 6},
 )  # fmt: skip
 
 
@@ -131,6 +132,37 @@ def test_profile_names_what_an_endpoint_cannot_carry(tmp_path: Any, traffic: str
         traffic += ", payload: {text: {tokens: 8}}"
     file = tmp_path / "p.yaml"
     file.write_text(f"name: p\ntraffic:\n  - {{name: t, {traffic}}}\nload:\n  - {{users: 1, requests: 1}}\n")
+    with pytest.raises(ProfileError) as error:
+        load(file, full_registry())
+    assert said in str(error.value)
+    assert "p.yaml:3:" in str(error.value)
+
+
+def test_batch_has_texts_of_the_planned_length_each() -> None:
+    payload = {"text": {"tokens": 40}, "batch": {"count": 3}}
+    built, body = request(endpoint="embeddings", payload=payload)
+    assert [len(tokenizer.encode(text)) for text in body["input"]] == [38, 38, 38]  # and two special tokens each
+    assert len(set(body["input"])) == 3
+    assert (built.tokens, built.answers, built.max_tokens, built.stream) == (120, 3, None, False)
+    built, body = request(endpoint="rerank", payload=payload)
+    assert [len(tokenizer.encode(text)) for text in (body["query"], *body["documents"])] == [8, 29, 29, 29]
+    assert (built.path, built.tokens, built.answers) == ("/rerank", 121, 3)
+    built, body = request(endpoint="embeddings", payload={"text": {"tokens": 9000}, "batch": {"count": 2}})
+    assert (built.tokens, built.fitted) == (2 * 4096, "4096 tokens a text instead of 9000: the server's limit")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("stream: true", "traffic.0.stream: the endpoint score does not stream: leave this out"),
+        ("output: {max: 4}", "traffic.0.output: the endpoint score generates no text, so that output has no effect"),
+        ("behaviour: {abort: {at_token: 2}}", "aborts within a stream, but the endpoint does not stream"),
+    ],
+)
+def test_profile_names_what_has_no_effect_without_text(tmp_path: Any, more: str, said: str) -> None:
+    file = tmp_path / "p.yaml"
+    traffic = f"{{name: t, endpoint: score, payload: {{text: {{tokens: 8}}}}, {more}}}"
+    file.write_text(f"name: p\ntraffic:\n  - {traffic}\nload:\n  - {{users: 1, requests: 1}}\n")
     with pytest.raises(ProfileError) as error:
         load(file, full_registry())
     assert said in str(error.value)

@@ -26,7 +26,9 @@ EXPECTED = {
     "whole_foreign_nonce": "wrong_output", "whole_schema_violated": "wrong_output",
     "whole_error_under_200": "http_error", "whole_engine_dead": "http_error", "whole_too_long": "rejected",
     "whole_busy": "shed", "whole_wrong_types": "protocol_error", "whole_not_json": "protocol_error",
-    "whole_cut": "reset", "whole_but_a_stream": "protocol_error",
+    "whole_cut": "reset", "whole_but_a_stream": "protocol_error", "whole_result_missing": "wrong_output",
+    "whole_result_twice": "wrong_output", "whole_result_without_number": "wrong_output",
+    "whole_results_out_of_order": "wrong_output", "whole_vector_of_zeros": "wrong_output",
 }  # fmt: skip
 OTHERS = {
     # An error object says why the response failed: it is judged as any error in a stream.
@@ -41,6 +43,13 @@ WRONG = {
     "text_differs_from_its_pieces": "stream_contradicts", "two_ends": "second_done",
     "total_is_not_the_sum": "usage_contradicts", "schema_violated": "schema_violated",
     "tools_violated": "schema_violated", "foreign_nonce": "answer_of_another_request",
+    **dict.fromkeys(
+        (
+            "whole_result_missing", "whole_result_twice", "whole_result_without_number", "whole_results_out_of_order",
+            "whole_vector_of_zeros",
+        ),
+        "result_wrong",
+    ),
 }  # fmt: skip
 
 

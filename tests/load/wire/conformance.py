@@ -321,7 +321,7 @@ def ask_endpoint(server: Misbehaving, name: str, behaviour: str) -> Reply | None
     limits = SHORT if behaviour.endswith("silence") else WireTimeouts()
     streams = SHAPES[name].streams and not behaviour.startswith("whole")
     contract = next((c for begin, c in CONTRACTS.items() if begin in behaviour), None)
-    judged_by = replace(rules_of(behaviour), contract=contract, answers=None)
+    judged_by = replace(rules_of(behaviour), contract=contract, answers=None if SHAPES[name].streams else 2)
     return ask(server.url(mode), stream=streams, judged_by=judged_by, limits=limits, reader=ENDPOINTS[name].answer)
 
 

@@ -336,10 +336,61 @@ class MessagesShape(Shape):
         return {"id": "chatcmpl-7", "type": "message", "content": content, "stop_reason": reason, "usage": usage}
 
 
+class ResultShape(Shape):
+    """An endpoint whose answers are results without text.
+
+    Args:
+        key: name of the list of results.
+        field: name of a result's value.
+        values: right values of two texts, and wrong ones.
+    """
+
+    streams = False
+
+    def __init__(self, key: str, field: str, right: list[Any], nothing: Any) -> None:
+        self._key, self._field, self._right, self._nothing = key, field, right, nothing
+
+    def _streamed(self, behaviour: str) -> Answer | None:
+        return None
+
+    def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
+        return self._body([*enumerate(self._right)])
+
+    def _body(self, results: list[tuple[object, Any]]) -> dict[str, Any]:
+        usage = {"prompt_tokens": 17, "total_tokens": 17, "completion_tokens": 0}
+        return {
+            "id": "embd-7", self._key: [{"index": n, self._field: value} for n, value in results], "usage": usage,
+        }  # fmt: skip
+
+    def _whole(self, behaviour: str) -> Answer | None:
+        one, two = self._right
+        match behaviour:
+            case "whole_empty" | "whole_no_finish":
+                return plain(self._body([])) if behaviour == "whole_no_finish" else None
+            case "whole_failed" | "whole_foreign_nonce" | "whole_schema_violated":
+                return None
+            case "whole_but_a_stream":
+                return stream(frame(self.whole()))
+            case "whole_result_missing":
+                return plain(self._body([(0, one)]))
+            case "whole_result_twice":
+                return plain(self._body([(0, one), (0, two)]))
+            case "whole_result_without_number":
+                return plain(self._body([(0, self._nothing), (1, two)]))
+            case "whole_results_out_of_order":
+                return plain(self._body([(0, two), (1, one)])) if self._key == "results" else None
+            case "whole_vector_of_zeros":
+                return plain(self._body([(0, [0.0, 0.0]), (1, two)])) if self._key == "data" and one != 0.9 else None
+        return super()._whole(behaviour)
+
+
 SHAPES: Mapping[str, Shape] = {
     "completions": CompletionsShape(),
     "responses": ResponsesShape(),
     "messages": MessagesShape(),
+    "embeddings": ResultShape("data", "embedding", [[0.5, -0.5], [0.25, 1]], [None, 0.5]),
+    "rerank": ResultShape("results", "relevance_score", [0.9, 0.25], None),
+    "score": ResultShape("data", "score", [0.9, 0.25], None),
 }
 BEHAVIOURS_OF_ENDPOINTS = (
     "good", "cut_by_length", "reasoning", "answer_failed", "answer_aborted", "no_end", "no_finish", "no_event", "no_token",
@@ -349,5 +400,6 @@ BEHAVIOURS_OF_ENDPOINTS = (
     "text_is_number", "html", "json_for_stream", "reset_after_tokens", "closed_mid_frame", "silence", "whole",
     "whole_failed", "whole_no_finish", "whole_empty", "whole_foreign_nonce", "whole_schema_violated",
     "whole_error_under_200", "whole_engine_dead", "whole_too_long", "whole_busy", "whole_wrong_types", "whole_not_json",
-    "whole_cut", "whole_but_a_stream",
+    "whole_cut", "whole_but_a_stream", "whole_result_missing", "whole_result_twice", "whole_result_without_number",
+    "whole_results_out_of_order", "whole_vector_of_zeros",
 )  # fmt: skip

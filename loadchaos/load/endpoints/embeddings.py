@@ -1,0 +1,60 @@
+"""The embeddings endpoint: /v1/embeddings. An answer has one vector for each text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.endpoints.base import ModelEndpoint
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.completion import WrongShapeError
+from loadchaos.load.wire.results import Results, results_of
+
+
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:  # noqa: ARG001 - nothing is drawn
+    texts: object = [draft.text, *draft.more_texts] if draft.more_texts else draft.text
+    return orjson.dumps({"model": draft.model or facts.model, "input": texts})
+
+
+class EmbeddingsAnswer(Results):
+    """An answer of /v1/embeddings."""
+
+    __slots__ = ()
+
+    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Read the vectors, and check their numbers."""
+        results = results_of(data, "data")
+        lengths = {len(self._vector(result)) for result in results}
+        if len(lengths) > 1:
+            self.add_wrong("the vectors of one answer differ in length", sorted(lengths))
+        return results
+
+    def _vector(self, result: Mapping[str, Any]) -> list[Any]:
+        vector = result.get("embedding")
+        if not isinstance(vector, list) or not vector:
+            raise WrongShapeError("embedding is not a list of numbers")
+        for value in vector:
+            if type(value) is not float:
+                self.check_number(value, "a value of a vector")
+        if not any(vector):
+            self.add_wrong("all values of a vector are 0")
+        return vector
+
+
+ENDPOINT = ModelEndpoint(
+    path="/v1/embeddings",
+    body=_body,
+    payloads=frozenset({"text", "batch", "sampling"}),
+    answer=EmbeddingsAnswer,
+    streams=False,
+    generates=False,
+    lacks=frozenset(
+        {
+            "sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.temperature", "sampling.top_p",
+            "sampling.thinking", "sampling.reasoning_effort",
+        }
+    ),
+)  # fmt: skip

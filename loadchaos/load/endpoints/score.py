@@ -1,0 +1,37 @@
+"""The score endpoint of vLLM and SGLang: similarity of a query and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.endpoints.base import ModelEndpoint
+from loadchaos.load.endpoints.rerank import PAYLOADS, query
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.results import Results, results_of
+
+
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
+    texts = [draft.text, *draft.more_texts]
+    return orjson.dumps({"model": draft.model or facts.model, "text_1": query(step, facts), "text_2": texts})
+
+
+class ScoreAnswer(Results):
+    """An answer of /score."""
+
+    __slots__ = ()
+
+    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Read the scores."""
+        results = results_of(data, "data")
+        for result in results:
+            self.check_number(result.get("score"), "a score")
+        return results
+
+
+ENDPOINT = ModelEndpoint(
+    path="/v1/score", body=_body, payloads=PAYLOADS, answer=ScoreAnswer, streams=False, generates=False
+)

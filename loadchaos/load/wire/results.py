@@ -1,0 +1,81 @@
+"""Read answers that are one JSON value with results: vectors or scores.
+
+They have no text. A request of several texts gets one result for each of them; other numbers of results are wrong. Sans-I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadchaos.load.wire.completion import Completion, WrongShapeError
+
+_EXCERPT = 200
+
+
+class Results(Completion):
+    """Base of answers without text; a subclass reads one in `read_results`.
+
+    The answer is complete when it has a result. `rules.answers` is the number of results that were asked for.
+    """
+
+    __slots__ = ()
+
+    FINISH = "a result"
+
+    @abstractmethod
+    def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the results in order. Raises WrongShapeError."""
+
+    def _read_whole(self, data: object) -> None:
+        if not isinstance(data, dict):
+            raise WrongShapeError("the value is not an object")
+        if isinstance(data.get("id"), str):
+            self.answer_id = data["id"]
+        self._read_usage(data.get("usage"))
+        results = self.read_results(data)
+        asked = self.rules.answers
+        if asked is not None and results and len(results) != asked:
+            self.add_wrong(f"there are {len(results)} results for {asked} texts")
+        self._check_indexes([result.get("index", n) for n, result in enumerate(results)])
+        if results:
+            self.finish[0] = "stop"
+            self.has_text = self.has_answer = True
+
+    def add_wrong(self, text: str, got: object = None) -> None:
+        """Add a contradiction; the first one of an answer is kept."""
+        if self.contradictions:
+            return
+        self.contradictions.append({"id": "result_wrong", "text": text})
+        if got is not None:
+            self.contradictions[0]["got"] = str(got)[:_EXCERPT]
+
+    def check_number(self, value: object, what: str) -> None:
+        """Check that a value is a finite number."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.add_wrong(f"{what} is no number", value)
+        elif not math.isfinite(value):
+            self.add_wrong(f"{what} is not finite", value)
+
+    def _check_indexes(self, indexes: list[object]) -> None:
+        if any(not isinstance(index, int) for index in indexes):
+            raise WrongShapeError("a result's index is not a number")
+        if sorted(indexes) != list(range(len(indexes))):  # type: ignore[type-var]  # they are all numbers
+            self.add_wrong("the results do not have the indexes of the texts", indexes)
+
+    def _read_usage(self, usage: object) -> None:
+        if usage is None:
+            return
+        if not isinstance(usage, dict):
+            raise WrongShapeError("usage is not an object")
+        self.usage = usage
+
+
+def results_of(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return a list of results."""
+    value = data.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise WrongShapeError(f"{key} is not a list of objects")
+    return value
