@@ -209,6 +209,7 @@ class Request:
         image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
         most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
         endpoint: name of its endpoint (load/endpoints), which decides how its answer is read.
+        audio: number of audio files.
     """
 
     step: Step
@@ -232,6 +233,7 @@ class Request:
     contract: Any = None
     answers: int | None = None
     endpoint: str = "chat"
+    audio: int = 0
 
 
 @slotted_dataclass(frozen=True)

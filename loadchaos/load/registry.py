@@ -19,7 +19,9 @@ def traffic_registry() -> Registry:
     return Registry(
         payloads={name: payload.Options for name, payload in PAYLOADS.items()},
         behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        endpoints={name: EndpointSpec(e.payloads, e.lacks, e.streams, e.generates) for name, e in ENDPOINTS.items()},
+        endpoints={
+            name: EndpointSpec(e.payloads, e.lacks, e.streams, e.generates, e.needs) for name, e in ENDPOINTS.items()
+        },
     )
 
 

@@ -57,12 +57,14 @@ class EndpointSpec:
         lacks: payloads and options of payloads that it cannot carry, such as `sampling.n`.
         streams: it can stream its answers.
         generates: its answers have a length that a request asks for.
+        needs: a payload without which it has no request.
     """
 
     payloads: frozenset[str] | None
     lacks: frozenset[str] = frozenset()
     streams: bool = True
     generates: bool = True
+    needs: str = ""
 
     def carries(self, payload: str, option: str = "") -> bool:
         """Tell if it can carry a payload, with an option of it."""

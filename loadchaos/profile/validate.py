@@ -91,6 +91,9 @@ def _endpoints(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]
                     carrying = [n for n, e in registry.endpoints.items() if e.carries(other, option)]
                     text = f"the endpoint {name} has no such option; it goes with endpoint: {' or '.join(carrying)}"
                     yield Mistake((*loc, option), text, of_key=True)
+        if spec.needs and isinstance(payload, Mapping) and spec.needs not in payload:
+            text = f"the endpoint {name} needs the payload {spec.needs}, e.g. {{{spec.needs}: {{}}}}"
+            yield Mistake(("traffic", i, "payload"), text)
         if entry.get("stream") is True and not spec.streams:
             yield Mistake(("traffic", i, "stream"), f"the endpoint {name} does not stream: leave this out")
         if "output" in entry and not spec.generates:

@@ -88,7 +88,10 @@ def headers_of(endpoint: str) -> Mapping[str, str]:
 def _step(traffic: Traffic, words: int, texts: int) -> Step:
     """Make the step of a small request that is not streamed."""
     known = traffic_registry().payloads
+    needed = ENDPOINTS[traffic.endpoint].needs
     options: dict[str, Any] = {"text": known["text"].model_validate({"tokens": words})}
+    if needed:
+        options = {needed: known[needed].model_validate({})}
     if texts > 1:
         options["batch"] = known["batch"].model_validate({"count": texts})
     return Step(

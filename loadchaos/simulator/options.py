@@ -42,6 +42,7 @@ _ALIASES = {
     "served_model_name": "model",
     "limit_mm_per_prompt.image": "limit_mm_per_prompt",
     "limit_mm_per_prompt.video": "limit_mm_videos",
+    "limit_mm_per_prompt.audio": "limit_mm_audios",
 }
 
 
@@ -49,9 +50,9 @@ _ALIASES = {
 class ServerConfig:
     """Flags of the API server; all other flags go to the engine.
 
-    `limit_mm_per_prompt`: maximum images per prompt; `limit_mm_videos`: maximum videos. `min_pixels`, `max_pixels`,
-    `patch`: the Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit.
-    `lora_modules`: names of LoRA adapters with a blank between them, or `name=path`.
+    `limit_mm_per_prompt`: maximum images per prompt; `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files.
+    `min_pixels`, `max_pixels`, `patch`: the Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL).
+    `max_num_queued_reqs` 0: no limit. `lora_modules`: names of LoRA adapters with a blank between them, or `name=path`.
     `enable_scale_out`: /render is enabled, in the eras that need this flag.
     `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
@@ -62,6 +63,7 @@ class ServerConfig:
     dev_mode: bool = True
     limit_mm_per_prompt: int = 999
     limit_mm_videos: int = 999
+    limit_mm_audios: int = 0
     min_pixels: int = 65536
     max_pixels: int = 16777216
     patch: int = 16

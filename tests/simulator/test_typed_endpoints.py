@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import threading
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from loadchaos.load.payloads.audio import wav
 
 CAPTURED = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_typed.json").read_text())
 PROMPT = "the of and to"
@@ -142,3 +145,36 @@ def test_pooling_endpoints_refuse_what_they_cannot_read(server: Any) -> None:
     assert server.post("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})[0] == 400
     status, body = server.post("/v1/embeddings", {"input": "the " * 50_000})
     assert (status, "maximum context length" in body) == (400, True)
+
+
+def test_transcriptions_read_a_form_with_a_file(server: Any) -> None:
+    def ask(file: bytes, **fields: str) -> tuple[int, str]:
+        parts = [f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
+        head = '--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+        body = ("".join(parts) + head).encode() + file + b"\r\n--b--\r\n"
+        answer: tuple[int, str] = server.raw(
+            "POST", "/v1/audio/transcriptions", body, "multipart/form-data; boundary=b"
+        )
+        return answer
+
+    file = wav(2, bytes(16), 0)
+    status, body = ask(file, max_completion_tokens="3")
+    assert status == 200
+    assert json.loads(body)["usage"] == {"type": "duration", "seconds": 2}
+    status, body = ask(file, max_completion_tokens="3", stream="true", stream_include_usage="true")
+    *chunks, done = [line.removeprefix("data: ") for line in body.strip().split("\n\n")]
+    assert (status, done, json.loads(chunks[-1])["usage"]["completion_tokens"]) == (200, "[DONE]", 3)
+    assert json.loads(chunks[-2])["choices"][0]["finish_reason"] == "length"
+    assert ask(b"RIFFnothing")[0] == 400
+    assert server.post("/v1/audio/transcriptions", {"file": "a"})[0] == 400
+
+
+def test_chat_takes_audio_where_the_model_does(server: Any, start: Any) -> None:
+    data = base64.b64encode(wav(2, bytes(16), 0)).decode()
+    content = [{"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}, {"type": "text", "text": "hi"}]
+    status, body = server.chat(content, max_tokens=2)
+    assert (status, "At most 0 audio(s) may be provided in one prompt." in body) == (400, True)
+    hearing = start(model="tiny", limit_mm_per_prompt={"audio": 1})
+    status, body = hearing.chat(content, max_tokens=2)
+    text_only = json.loads(hearing.chat("hi", max_tokens=2)[1])["usage"]["prompt_tokens"]
+    assert (status, json.loads(body)["usage"]["prompt_tokens"]) == (200, text_only + 50)  # 25 tokens a second

@@ -153,4 +153,4 @@ class ImageCacheHits:
 
 
 def _looked_up(row: BeginRow) -> int:
-    return int(row.get("images") or 0) + int(row.get("videos") or 0)
+    return int(row.get("images") or 0) + int(row.get("videos") or 0) + int(row.get("audio") or 0)

@@ -134,6 +134,7 @@ class BeginRow(_Row):
         Annotated[Sequence[int] | None, "numbers of images and videos that may be sent again; null: unknown"]
     ]
     image_file: NotRequired[Annotated[str, "name of the file of a hostile image"]]
+    audio: NotRequired[Annotated[int, "audio files in the request"]]
     image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
     max_tokens: Annotated[int | None, TOKENS, "limit of the answer; null: none was sent"]
     behaviour: Annotated[str, "name of the client behaviour (`plain`, `abort`, ...)"]

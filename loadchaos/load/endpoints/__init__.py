@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, score
+from loadchaos.load.endpoints import chat, completions, embeddings, messages, rerank, responses, score, transcriptions
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.server.dialects import DIALECTS
 
@@ -24,6 +24,7 @@ ENDPOINTS: Mapping[str, ModelEndpoint] = {
     "embeddings": embeddings.ENDPOINT,
     "rerank": rerank.ENDPOINT,
     "score": score.ENDPOINT,
+    "transcriptions": transcriptions.ENDPOINT,
 }
 
 

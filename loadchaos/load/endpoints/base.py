@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
+from loadchaos.load.payloads import sampling
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.completion import Completion
 
@@ -27,6 +28,7 @@ class ModelEndpoint:
         exact_fields: fields that ask for an exact length here, of those that the dialect has; None: all of them.
         content_type: type of the body.
         headers: more headers of a request.
+        needs: a payload without which there is no body.
         lacks: payloads and options of payloads that a body cannot hold, such as `batch` and `sampling.n`.
     """
 
@@ -39,6 +41,7 @@ class ModelEndpoint:
     exact_fields: frozenset[str] | None = None
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+    needs: str = ""
     lacks: frozenset[str] = frozenset()
 
     def carries(self, payload: str) -> bool:
@@ -48,6 +51,11 @@ class ModelEndpoint:
     def can_ask_exact(self, fields: Mapping[str, str]) -> bool:
         """Tell if a body can ask for an exact length, by fields of a dialect."""
         return bool(fields) and (self.exact_fields is None or bool(self.exact_fields & fields.keys()))
+
+
+def all_sampling_but(*kept: str) -> frozenset[str]:
+    """Name the options of `sampling` without some, for `lacks`."""
+    return frozenset(f"sampling.{name}" for name in sampling.Options.model_fields if name not in kept)
 
 
 def content_parts(draft: Draft) -> list[dict[str, Any]]:

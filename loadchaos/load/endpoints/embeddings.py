@@ -1,4 +1,7 @@
-"""The embeddings endpoint: /v1/embeddings. An answer has one vector for each text."""
+"""The embeddings endpoint: /v1/embeddings.
+
+An answer has one vector for each text.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints.base import ModelEndpoint
+from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.completion import WrongShapeError
 from loadchaos.load.wire.results import Results, results_of
@@ -51,10 +54,5 @@ ENDPOINT = ModelEndpoint(
     answer=EmbeddingsAnswer,
     streams=False,
     generates=False,
-    lacks=frozenset(
-        {
-            "sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.temperature", "sampling.top_p",
-            "sampling.thinking", "sampling.reasoning_effort",
-        }
-    ),
-)  # fmt: skip
+    lacks=all_sampling_but("models"),
+)

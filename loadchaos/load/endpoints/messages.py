@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
+from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.wire.completion import WrongShapeError
 from loadchaos.load.wire.outcome import ErrorObject, OutcomeEvent
@@ -19,7 +19,7 @@ from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
-_KEPT = ("temperature", "top_p", "chat_template_kwargs")
+_KEPT = ("temperature", "top_p", "top_k", "chat_template_kwargs")
 _OWN_FAULTS = ("internal_error", "api_error", "InternalServerError")
 """Types of errors that are never a refusal of the request, whatever their text is."""
 
@@ -160,10 +160,6 @@ ENDPOINT = ModelEndpoint(
     answer=MessagesAnswer,
     exact_fields=frozenset(),
     headers={"anthropic-version": "2023-06-01"},
-    lacks=frozenset(
-        {
-            "sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.reasoning_effort",
-            "structured.regex", "structured.choices", "images.uuid",
-        }
-    ),
-)  # fmt: skip
+    lacks=all_sampling_but("models", "temperature", "top_p", "top_k", "thinking")
+    | {"structured.regex", "structured.choices", "images.uuid"},
+)

@@ -1,4 +1,7 @@
-"""The rerank endpoint, as Cohere's and Jina's: texts in the order of a query."""
+"""The rerank endpoint: texts in the order of a query.
+
+Its form is that of Cohere and Jina.
+"""
 
 from __future__ import annotations
 

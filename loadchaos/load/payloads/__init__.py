@@ -13,6 +13,7 @@ from typing import cast
 
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load.payloads import (
+    audio,
     batch,
     conversation,
     hostile_images,
@@ -36,6 +37,7 @@ PAYLOADS: Mapping[str, Payload] = {
     "text": cast("Payload", text),
     "images": cast("Payload", images),
     "video": cast("Payload", video),
+    "audio": cast("Payload", audio),
     "hostile_images": cast("Payload", hostile_images),
     "conversation": cast("Payload", conversation),
     "near_limit": cast("Payload", near_limit),

@@ -36,6 +36,7 @@ class Draft:
         request: A complete request that is sent as it is.
         image_file: Name of the file that a hostile image is.
         wanted_tokens: Tokens of the text as the profile has them, template included; None: no payload wrote one.
+        audio: WAV files; they are among `parts`, too.
         more_texts: Further texts of a request of several; `results` are the answers' results.
         notes: What was reduced to fit the server, in words.
     """
@@ -66,6 +67,7 @@ class Draft:
     request: Request | None = None
     image_file: str = ""
     wanted_tokens: int | None = None
+    audio: list[bytes] = field(default_factory=list)
     more_texts: list[str] = field(default_factory=list)
     results: int = 1
     notes: list[str] = field(default_factory=list)

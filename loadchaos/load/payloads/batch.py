@@ -18,7 +18,10 @@ _TOKENS = 64
 
 
 class Options(BaseModel):
-    """`count` texts in one request: inputs of embeddings, documents of rerank and score."""
+    """`count` texts in one request.
+
+    They are inputs of embeddings, documents of rerank and score.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -114,6 +114,7 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         draft.contract,
         _answers(draft) if endpoint.generates else draft.results,
         step.endpoint,
+        len(draft.audio),
     )
 
 

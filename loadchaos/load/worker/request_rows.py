@@ -56,6 +56,8 @@ def begin_row(exchange: Exchange) -> BeginRow:
     }
     if request.image_file:
         row["image_file"] = request.image_file
+    if request.audio:
+        row["audio"] = request.audio
     return row
 
 

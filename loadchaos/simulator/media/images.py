@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from loadchaos.simulator.media import videos
+from loadchaos.simulator.media import audio, videos
 from loadchaos.simulator.media.picture_reader import read_picture
-from loadchaos.simulator.media.processor import VIDEO, DecodedImage, ImageError, Processor
+from loadchaos.simulator.media.processor import AUDIO, VIDEO, DecodedImage, ImageError, Processor
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -55,6 +55,8 @@ class ImageReader:
         loop = asyncio.get_running_loop()
         if url.startswith(VIDEO):
             return await loop.run_in_executor(self._pool, videos.read, url, self._processor)
+        if url.startswith(AUDIO):
+            return audio.read(url)
         payload = _payload(url)
         return await loop.run_in_executor(self._pool, self._read, payload)
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 VIDEO = "data:video/"
+AUDIO = "data:audio/"
 
 
 class ImageError(Exception):

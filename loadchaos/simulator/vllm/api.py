@@ -27,7 +27,7 @@ from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, adapters, release
-from loadchaos.simulator.vllm import errors, pooling, render, requests, translate
+from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription, translate
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
@@ -166,6 +166,7 @@ class VllmApi:
         if self.release >= _MESSAGES_SINCE:
             table["POST", "/v1/messages"] = self._messages
         table |= {("POST", path): self._pool for path in pooling.PATHS}
+        table["POST", transcription.PATH] = self._transcribe
         if self.options.server.dev_mode:
             table |= self._admin.routes()
         return table
@@ -267,6 +268,17 @@ class VllmApi:
     def _messages(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = translate.messages_to_chat(requests.parse_body(exchange))
         return self._generate_from(exchange, data, chat=True)
+
+    def _transcribe(self, exchange: HttpExchange) -> None:
+        form = transcription.Form(exchange)
+        requests.check_model(form.fields, self.model)
+        if self.engine.dead:
+            raise errors.dead()
+        sampling = requests.sampling(form.sampling_fields(), True, self.options)
+        source = requests.MediaSource(transcription.PATH, None)
+        shown_id = f"trsc-{uuid.uuid4().hex[:16]}"
+        checked = CheckedRequest(requests.Prompt((form.prompt, ()), (source,)), sampling, True, shown_id)
+        self._submit(exchange, checked, (form.audio(),))
 
     def _pool(self, exchange: HttpExchange) -> None:
         pooling.PoolingRequest(self, exchange).submit()

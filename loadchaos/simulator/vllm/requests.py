@@ -12,7 +12,7 @@ import orjson
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import VIDEO, DecodedImage
+from loadchaos.simulator.media.processor import AUDIO, VIDEO, DecodedImage
 from loadchaos.simulator.options import Options, release
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
@@ -284,7 +284,7 @@ def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
     if kind in {"text", "input_text", "refusal"} and isinstance(part.get("text"), str):
         return str(part["text"]).replace(_IMAGE_MARK, "")
     if kind in {"input_audio", "audio_url"}:
-        raise bad_parameter("At most 0 audio(s) may be provided in one prompt.", "audio")
+        return _audio_part(part, sources, options)
     if kind not in {"image_url", "video_url"}:
         raise VllmRefusal(_bad_part(part))
     if not options.server.images:
@@ -298,10 +298,22 @@ def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
     return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
 
 
+def _audio_part(part: Mapping[str, Any], sources: list[MediaSource], options: Options) -> str:
+    limit = options.server.limit_mm_audios
+    if sum(source.url.startswith(AUDIO) for source in sources) >= limit:
+        raise bad_parameter(f"At most {limit} audio(s) may be provided in one prompt.", "audio")
+    given = part.get("input_audio")
+    if not isinstance(given, Mapping):
+        raise VllmRefusal(_bad_part(part))
+    sources.append(MediaSource(f"{AUDIO}{given.get('format')};base64,{given.get('data')}", None))
+    return _IMAGE_MARK
+
+
 def _check_count(what: str, sources: Sequence[MediaSource], options: Options) -> None:
     videos = sum(source.url.startswith(VIDEO) for source in sources)
     limit = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
-    if (videos if what == "video" else len(sources) - videos) + 1 > limit:
+    audio = sum(source.url.startswith(AUDIO) for source in sources)
+    if (videos if what == "video" else len(sources) - videos - audio) + 1 > limit:
         raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 

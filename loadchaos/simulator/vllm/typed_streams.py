@@ -15,6 +15,7 @@ from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.requests import CheckedRequest
 from loadchaos.simulator.vllm.streams import Choice, VllmContext, VllmGeneration
+from loadchaos.simulator.vllm.transcription import PATH, TranscriptionGeneration
 
 
 def _event(kind: str, data: dict[str, Any]) -> bytes:
@@ -214,5 +215,6 @@ def _misread(refusal: VllmRefusal) -> dict[str, str]:
 GENERATIONS: dict[str, type[VllmGeneration]] = {
     "/v1/responses": ResponsesGeneration,
     "/v1/messages": MessagesGeneration,
+    PATH: TranscriptionGeneration,
 }
 """Classes of generations by path; all others are chat and text completions."""

@@ -192,15 +192,15 @@ class CompletionsShape(Shape):
 
     def ending(self, text: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
         last = frame({"id": "cmpl-7", "choices": [{"index": 0, "text": "", "finish_reason": finish}]})
-        counted = frame({"id": "cmpl-7", "choices": [], "usage": self._usage(usage)})
+        counted = frame({"id": "cmpl-7", "choices": [], "usage": self.usage(usage)})
         return [last, counted, DONE]
 
     @staticmethod
-    def _usage(usage: Mapping[str, int] | None) -> dict[str, int]:
+    def usage(usage: Mapping[str, int] | None) -> dict[str, int]:
         return dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), _counts(usage), strict=True))
 
     def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
-        usage = self._usage({"completion": 3 if text else 0})
+        usage = self.usage({"completion": 3 if text else 0})
         return {"id": "cmpl-7", "choices": [{"index": 0, "text": text, "finish_reason": finish}], "usage": usage}
 
 
@@ -336,6 +336,41 @@ class MessagesShape(Shape):
         return {"id": "chatcmpl-7", "type": "message", "content": content, "stop_reason": reason, "usage": usage}
 
 
+class TranscriptionsShape(Shape):
+    """/v1/audio/transcriptions as vLLM streams it."""
+
+    def token(self, text: str) -> bytes:
+        return frame({"id": "trsc-7", "choices": [{"delta": {"content": text}, "finish_reason": None}]})
+
+    def ending(self, text: str, finish: str | None = "stop", usage: Mapping[str, int] | None = None) -> list[bytes]:
+        last = frame({"id": "trsc-7", "choices": [{"delta": {"content": ""}, "finish_reason": finish}]})
+        counted = frame({"id": "trsc-7", "choices": [], "usage": CompletionsShape.usage(usage)})
+        return [last, counted, DONE]
+
+    def own(self, behaviour: str) -> list[bytes] | None:
+        typed = [frame({"type": "transcript.text.delta", "delta": text}) for text in TEXT]
+        done = frame(
+            {"type": "transcript.text.done", "text": "Hello!", "usage": {"input_tokens": 17, "output_tokens": 3}}
+        )
+        match behaviour:
+            case "typed_events":
+                return [*typed, done]
+            case "typed_events_without_end":
+                return typed
+            case "typed_text_after_the_end":
+                return [*typed, done, typed[0]]
+        return None
+
+    def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
+        return {"text": text, "usage": {"type": "duration", "seconds": 2}}
+
+    def own_whole(self, behaviour: str) -> Answer | None:
+        return None
+
+    def _whole(self, behaviour: str) -> Answer | None:
+        return None if behaviour in {"whole_failed", "whole_no_finish"} else super()._whole(behaviour)
+
+
 class ResultShape(Shape):
     """An endpoint whose answers are results without text.
 
@@ -391,6 +426,7 @@ SHAPES: Mapping[str, Shape] = {
     "embeddings": ResultShape("data", "embedding", [[0.5, -0.5], [0.25, 1]], [None, 0.5]),
     "rerank": ResultShape("results", "relevance_score", [0.9, 0.25], None),
     "score": ResultShape("data", "score", [0.9, 0.25], None),
+    "transcriptions": TranscriptionsShape(),
 }
 BEHAVIOURS_OF_ENDPOINTS = (
     "good", "cut_by_length", "reasoning", "answer_failed", "answer_aborted", "no_end", "no_finish", "no_event", "no_token",
@@ -401,5 +437,6 @@ BEHAVIOURS_OF_ENDPOINTS = (
     "whole_failed", "whole_no_finish", "whole_empty", "whole_foreign_nonce", "whole_schema_violated",
     "whole_error_under_200", "whole_engine_dead", "whole_too_long", "whole_busy", "whole_wrong_types", "whole_not_json",
     "whole_cut", "whole_but_a_stream", "whole_result_missing", "whole_result_twice", "whole_result_without_number",
-    "whole_results_out_of_order", "whole_vector_of_zeros",
+    "whole_results_out_of_order", "whole_vector_of_zeros", "typed_events", "typed_events_without_end",
+    "typed_text_after_the_end",
 )  # fmt: skip

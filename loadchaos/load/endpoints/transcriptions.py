@@ -1,0 +1,106 @@
+"""The transcription endpoint: /v1/audio/transcriptions.
+
+Its body is multipart. vLLM streams chunks as those of chat, OpenAI typed events (`transcript.text.delta`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
+from loadchaos.load.payloads.base import Draft, output_tokens
+from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
+from loadchaos.load.wire.outcome import TEXT_AFTER_DONE, OutcomeEvent
+from loadchaos.load.wire.sse import Event
+
+_BOUNDARY = "loadchaos-7d1f0a64c2b9435e8f3a"
+_DELTA, _DONE = "transcript.text.delta", "transcript.text.done"
+
+
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
+    fields: dict[str, object] = {
+        "model": draft.model or facts.model,
+        "temperature": draft.extra.get("temperature", 0),
+        "seed": step.seed & 0x7FFFFFFF,
+        "max_completion_tokens": output_tokens(draft.output),
+    }
+    if step.stream:
+        fields |= {"stream": "true", "stream_include_usage": "true"}
+    parts = [
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    head = 'Content-Disposition: form-data; name="file"; filename="audio.wav"\r\nContent-Type: audio/wav'
+    begin = f"{''.join(parts)}--{_BOUNDARY}\r\n{head}\r\n\r\n"
+    return b"".join((begin.encode(), draft.audio[0] if draft.audio else b"", f"\r\n--{_BOUNDARY}--\r\n".encode()))
+
+
+class TranscriptionAnswer(Completion):
+    """An answer of /v1/audio/transcriptions."""
+
+    __slots__ = ()
+
+    def _event(self, at_ns: int, event: Event) -> None:
+        kind, data = _typed(event)
+        if kind not in {_DELTA, _DONE}:
+            super()._event(at_ns, event)
+            return
+        self._events += 1
+        text = data.get("delta", "") if kind == _DELTA else ""
+        if not isinstance(text, str):
+            self.outcome_events.append(OutcomeEvent("protocol_error", "the text of an event is not a string"))
+        elif text and self.done_seen:
+            self.spoil(OutcomeEvent("wrong_output", TEXT_AFTER_DONE))
+        elif text:
+            self._text.append(text)
+            self._record_token(at_ns, answer=True)
+        if kind == _DONE and not self.done_seen:
+            self._read_usage(data)
+            self.finish[0] = "stop"
+            self.done_seen = True
+            self.outcome_events.append(final_event(self))
+
+    def _read_whole(self, data: object) -> None:
+        if not isinstance(data, dict) or not isinstance(data.get("text"), str):
+            raise WrongShapeError("text is not a string")
+        self._read_usage(data)
+        if data["text"]:
+            self._text.append(data["text"])
+            self.has_text = self.has_answer = True
+        self.finish[0] = "stop"
+
+    def _read_usage(self, data: Mapping[str, Any]) -> None:
+        """Read usage in tokens, or the seconds of audio in their place."""
+        usage = data.get("usage")
+        if usage is None:
+            return
+        if not isinstance(usage, dict):
+            raise WrongShapeError("usage is not an object")
+        names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
+        self.usage = {names.get(str(name), str(name)): value for name, value in usage.items()}
+
+
+def _typed(event: Event) -> tuple[str, Mapping[str, Any]]:
+    if not event.data.startswith(b"{") or b'"transcript.text.' not in event.data:
+        return "", {}
+    try:
+        data = orjson.loads(event.data)
+    except orjson.JSONDecodeError:
+        return "", {}
+    return str(data.get("type")), data
+
+
+ENDPOINT = ModelEndpoint(
+    path="/v1/audio/transcriptions",
+    body=_body,
+    payloads=frozenset({"audio", "sampling"}),
+    answer=TranscriptionAnswer,
+    exact_fields=frozenset(),
+    content_type=f"multipart/form-data; boundary={_BOUNDARY}",
+    needs="audio",
+    lacks=all_sampling_but("models", "temperature") | {"audio.count"},
+)

@@ -1,0 +1,135 @@
+"""Audio: short WAV files, unique, repeated or nearly equal, as images are.
+
+A file is a quiet tone behind a burst of noise. The noise is made of the file's name, so that no other file has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+import random
+import struct
+from array import array
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from loadchaos.core import rng as draws
+from loadchaos.core.model import Facts, Step
+from loadchaos.core.units import IntRange, Range, Share
+from loadchaos.load.payloads import images
+from loadchaos.load.payloads.base import Draft
+
+ORDER = 2
+RATE = 16_000
+_BURST = 1024
+_TONES = 8
+_LOUD, _QUIET = 8000, 3000
+_PART_BEGIN = b'{"type":"input_audio","input_audio":{"data":"'
+_PART_END = b'","format":"wav"}},'
+_LONGEST_S = 600
+
+
+class Options(BaseModel):
+    """Number of audio files, and `seconds` of each.
+
+    `unique`, `near_duplicates` and `reuse_distance` work as for images: a file that is not new repeats one of that many
+    requests earlier, to the byte; a near duplicate differs in one sample. The endpoint `transcriptions` takes one file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: IntRange = Range(1, 1)
+    seconds: IntRange = Range(2, 2)
+    unique: Share = 1.0
+    near_duplicates: Share = 0.0
+    reuse_distance: int = Field(default=200, gt=0)
+
+    @field_validator("count")
+    @classmethod
+    def _at_least_one_file(cls, value: Range) -> Range:
+        if value.low < 0 or value.high < 1:
+            raise ValueError(f"at least one audio file was expected (got {value})")
+        return value
+
+    @field_validator("seconds")
+    @classmethod
+    def _length_allowed(cls, value: Range) -> Range:
+        if value.low < 1 or value.high > _LONGEST_S:
+            raise ValueError(f"an audio file has 1 to {_LONGEST_S} seconds here (got {value})")
+        return value
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Options:
+        if "unique" in self.model_fields_set and self.unique + self.near_duplicates > 1 + 1e-9:
+            raise ValueError("unique and near_duplicates add up to more than 100%")
+        return self
+
+    @property
+    def new(self) -> float:
+        """Share that was never sent before, near duplicates aside."""
+        return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
+
+    def describe(self) -> str:
+        """Describe the payload, for `explain`."""
+        what = f"{self.count} audio file{'s' if self.count.high > 1 else ''} of {self.seconds} s"
+        if self.new >= 1:
+            return f"{what}, always new"
+        near = f", {self.near_duplicates * 100:g}% nearly equal to an earlier one" if self.near_duplicates else ""
+        return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
+
+    def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
+        """Warn if a phase ends before a file can repeat."""
+        if self.new >= 1 or requests is None or requests > self.reuse_distance:
+            return None
+        return (
+            f"audio repeats after {self.reuse_distance} requests, but a phase has only {requests:.0f}: nothing repeats; "
+            "use a smaller reuse_distance"
+        )
+
+    def per_request(self) -> dict[str, float]:
+        """Average content of a request for `explain`; its tokens are unknown."""
+        mean = (self.count.low + self.count.high) / 2
+        return {"images": mean, "uncounted_images": mean}
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
+    """Put the files in front of the text; the prompt's length becomes unknown."""
+    assert isinstance(options, Options)
+    base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 13)
+    for slot in range(images.image_count(options, base, step.ordinal)):
+        ordinal, place, variation = images.resolve_repeat(options, base, step.ordinal, slot)
+        low, high = options.seconds.low, options.seconds.high
+        seconds = low + draws.hash64(base, 9, ordinal, place) % (high - low + 1)
+        file = wav(seconds, images.image_identity(base, ordinal, place), variation)
+        draft.audio.append(file)
+        draft.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
+        if options.new < 1 and draft.image_names is not None:
+            draft.image_names.append(draws.hash64(base, 8, ordinal, place, variation) >> 11)
+        draft.length_known = False
+
+
+def wav(seconds: int, identity: bytes, variation: int) -> bytes:
+    """Make a WAV file: 16 kHz, one channel, 16 bits.
+
+    Variations of an identity differ in one sample.
+    """
+    samples = bytearray(_tone(seconds, identity[-1] % _TONES))
+    noise = array("h", (n % _LOUD for n in array("h", random.Random(identity).randbytes(2 * _BURST))))
+    samples[: 2 * _BURST] = noise.tobytes()
+    if variation:
+        at = 2 * (variation % _BURST)
+        (value,) = struct.unpack_from("<h", samples, at)
+        struct.pack_into("<h", samples, at, _LOUD + 1 + variation // _BURST % 16_000 - value % 2)
+    size = len(samples)
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, RATE, 2 * RATE, 2, 16, b"data", size
+    )
+    return head + samples
+
+
+@functools.lru_cache(maxsize=32)
+def _tone(seconds: int, number: int) -> bytes:
+    period = RATE // 10
+    wave = array("h", (round(_QUIET * math.sin(2 * math.pi * (20 + 4 * number) * i / period)) for i in range(period)))
+    return wave.tobytes() * (10 * seconds)
