@@ -67,5 +67,5 @@ ENDPOINT = ModelEndpoint(
     path="/v1/chat/completions",
     body=_body,
     payloads=None,
-    lacks=frozenset({"batch"}),
+    lacks=frozenset({"batch", "conversation.previous_response"}),
 )

@@ -161,5 +161,5 @@ ENDPOINT = ModelEndpoint(
     exact_fields=frozenset(),
     headers={"anthropic-version": "2023-06-01"},
     lacks=all_sampling_but("models", "temperature", "top_p", "top_k", "thinking")
-    | {"structured.regex", "structured.choices", "images.uuid"},
+    | {"structured.regex", "structured.choices", "images.uuid", "conversation.previous_response"},
 )

@@ -29,7 +29,9 @@ class Options(BaseModel):
 
     `tokens` includes the template and all earlier turns. `parallel` conversations go on at a time: request n of this
     traffic belongs to conversation n modulo `parallel`. `parallel` should be at least the number of this traffic's requests
-    in flight, or a turn is sent before the previous one was answered.
+    in flight, or a turn is sent before the previous one was answered. `previous_response` (endpoint `responses`) sends only
+    the newest question and the id of the response before it. We choose the ids, which vLLM allows; it keeps responses with
+    VLLM_ENABLE_RESPONSES_API_STORE=1.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,6 +39,7 @@ class Options(BaseModel):
     turns: int = Field(default=8, gt=0, le=1000)
     tokens: IntRange = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
+    previous_response: bool = False
 
     @field_validator("tokens")
     @classmethod
@@ -102,8 +105,26 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     draft.text_style = None
     own = draws.Rng(draws.hash64(seed, 2 * turn_number))
     write_prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn_number], own)
-    if turn_number and each is None:
+    if options.previous_response:
+        _name_responses(draft, step, turn_number)
+    elif turn_number and each is None:
         draft.length_known = False  # what the template puts between turns is not known here
+
+
+def _name_responses(draft: Draft, step: Step, turn: int) -> None:
+    """Name the response, and the one before it in place of earlier messages."""
+    name = f"resp_lc{step.run_seed & 0xFFFFFFFF:x}-{draft.owner or 0:x}"
+    draft.extra["request_id"] = f"{name}-{turn}"
+    draft.history, draft.history_tokens = [], 0
+    if turn:
+        draft.extra["previous_response_id"] = f"{name}-{turn - 1}"
+        draft.length_known = False  # the server's own answers are in the prompt
+        draft.secret_sent = True  # in an earlier turn
+        if "rejected" not in draft.expect:
+            draft.expect = (
+                *draft.expect,
+                "rejected",
+            )  # the response before may have failed, or may not be complete yet
 
 
 def _limit_tokens(wanted: int, draft: Draft, facts: Facts) -> int:

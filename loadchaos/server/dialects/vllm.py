@@ -54,6 +54,7 @@ _VALIDATION = patterns(
     r"out-of-vocab token ids|is out of vocabulary",
     r"Either prompt or prompt_embeds must be provided",
     r"TextEncodeInput must be Union",
+    r"Response with id '[^']*' not found",
 )
 
 _SHED = patterns(

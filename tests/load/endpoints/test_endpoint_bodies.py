@@ -92,6 +92,18 @@ def test_conversation_of_an_endpoint_carries_earlier_turns(endpoint: str) -> Non
     assert [m["role"] for m in messages] == ["user", "assistant", "user", "assistant", "user"]
 
 
+def test_conversation_goes_on_from_the_response_before_it() -> None:
+    payload = {"conversation": {"turns": 3, "tokens": 900, "parallel": 2, "previous_response": True}}
+    turns = [request(number=n, endpoint="responses", payload=payload) for n in (0, 2, 4)]
+    bodies = [body for _, body in turns]
+    assert all(isinstance(body["input"], str) for body in bodies)
+    assert [b.get("previous_response_id") for b in bodies] == [None, bodies[0]["request_id"], bodies[1]["request_id"]]
+    assert len({b["request_id"] for b in bodies}) == 3
+    assert [built.tokens is None for built, _ in turns] == [False, True, True]
+    assert [tuple(built.expect) for built, _ in turns] == [("ok",), ("ok", "rejected"), ("ok", "rejected")]
+    assert len({built.owner for built, _ in turns}) == 1
+
+
 def test_tools_and_schemas_are_written_in_the_words_of_each_endpoint() -> None:
     payload = {"text": {"tokens": 40}, "tools": {"count": 1, "choice": "named"}}
     _, responses = request(endpoint="responses", payload=payload)
