@@ -350,6 +350,10 @@ def make(name, arch, full_attention=False):
                 "model_type": "qwen2_5_vl",
             },
         }
+    if arch == "qwen3":  # text only; --runner pooling makes vectors of it
+        cfg = {**txt, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rope_theta": 1000000.0}
+        for name_of_images in ("preprocessor_config.json", "video_preprocessor_config.json"):
+            os.remove(os.path.join(d, name_of_images))
     cfg["dtype"] = "bfloat16"
     dump(d, "config.json", cfg)
     print(name, t.get_vocab_size(), ids["<|image_pad|>"])
@@ -361,3 +365,4 @@ make(
     "tiny-qwen3_5-full", "qwen3_5", full_attention=True
 )  # full attention only, 1 MTP layer: MTP runs on the CPU in vLLM 0.22.1
 make("tiny-qwen2_5-vl", "qwen2_5_vl")
+make("tiny-qwen3-embed", "qwen3")

@@ -77,6 +77,11 @@ def vllm_032(**env: str) -> Command:
     )
 
 
+def vllm_032_embed() -> Command:
+    """vLLM 0.32.0 with a model that makes vectors: embeddings, score and rerank."""
+    return vllm("0.32.0", "--runner", "pooling", "--max-num-batched-tokens", "4096", env={}, model="tiny-qwen3-embed")
+
+
 def vllm_032_topk() -> Command:
     """vLLM 0.32.0 with MTP that the first request with top_k kills."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'
