@@ -66,8 +66,8 @@ def test_real_death_on_other_endpoints_is_named_and_expected(loadchaos: Run) -> 
 
 
 def test_real_embeddings_scores_and_ranks_have_exact_lengths(loadchaos: Run, tmp_path: Path) -> None:
-    texts = {"text": {"tokens": "40..90"}}
-    traffic = [
+    texts: dict[str, Any] = {"text": {"tokens": "40..90"}}
+    traffic: list[dict[str, Any]] = [
         {"name": "one", "endpoint": "embeddings", "payload": texts},
         *(
             {"name": name, "endpoint": name, "payload": {**texts, "batch": {"count": "1..4"}}}
