@@ -54,5 +54,5 @@ ENDPOINT = ModelEndpoint(
     answer=EmbeddingsAnswer,
     streams=False,
     generates=False,
-    lacks=all_sampling_but("models"),
+    lacks=all_sampling_but("models", "adapters"),
 )

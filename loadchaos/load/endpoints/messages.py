@@ -160,6 +160,6 @@ ENDPOINT = ModelEndpoint(
     answer=MessagesAnswer,
     exact_fields=frozenset(),
     headers={"anthropic-version": "2023-06-01"},
-    lacks=all_sampling_but("models", "temperature", "top_p", "top_k", "thinking")
+    lacks=all_sampling_but("models", "adapters", "temperature", "top_p", "top_k", "thinking")
     | {"structured.regex", "structured.choices", "images.uuid", "conversation.previous_response"},
 )

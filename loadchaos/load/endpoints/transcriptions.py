@@ -102,5 +102,5 @@ ENDPOINT = ModelEndpoint(
     exact_fields=frozenset(),
     content_type=f"multipart/form-data; boundary={_BOUNDARY}",
     needs="audio",
-    lacks=all_sampling_but("models", "temperature") | {"audio.count"},
+    lacks=all_sampling_but("models", "adapters", "temperature") | {"audio.count"},
 )

@@ -271,7 +271,7 @@ class VllmApi:
 
     def _transcribe(self, exchange: HttpExchange) -> None:
         form = transcription.Form(exchange)
-        requests.check_model(form.fields, self.model)
+        requests.check_model(form.fields, self.model, self.adapters)
         if self.engine.dead:
             raise errors.dead()
         sampling = requests.sampling(form.sampling_fields(), True, self.options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -38,6 +38,7 @@ class PoolingContext(Protocol):
     metrics: VllmMetrics
     release: Release
     model: str
+    adapters: Container[str]
 
 
 class _Sink:
@@ -65,7 +66,7 @@ class PoolingRequest:
     def __init__(self, server: PoolingContext, exchange: HttpExchange) -> None:
         self._server, self._exchange = server, exchange
         data = requests.parse_body(exchange)
-        requests.check_model(data, server.model)
+        requests.check_model(data, server.model, server.adapters)
         if server.engine.dead:
             raise errors.dead()
         kind = exchange.path.removeprefix("/v1").removeprefix("/")
