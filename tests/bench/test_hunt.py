@@ -23,6 +23,13 @@ def test_strategies_meet_a_defect_that_two_prompts_trigger(strategy: str) -> Non
     assert found == measure(case, strategy, 1, 400), "virtual time is deterministic"
 
 
+def test_images_that_are_mixed_up_are_seen() -> None:
+    server = VirtualServer(EngineConfig(defects=frozenset(["stale_image_embedding"])))
+    images = {"text": {"tokens": 64}, "images": {"count": 2, "size": "256x256"}}
+    load = {"name": "x", "traffic": [{"name": "b", "payload": images}], "load": [{"users": 16, "requests": 60}]}
+    assert server.run(_checked(load), 3).failure == "wrong answer"
+
+
 def test_healthy_engine_has_no_failure_under_aborts_images_and_resets() -> None:
     server = VirtualServer(EngineConfig(num_gpu_blocks=512))
     abort = {"abort": {"share": "50%", "at_token": "1..4"}}

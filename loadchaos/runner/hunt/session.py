@@ -25,8 +25,8 @@ from loadchaos.runner.hunt.genes import GenePool, ServerLimits, pool_of
 from loadchaos.runner.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
 from loadchaos.runner.hunt.workers import SlotLostError, WorkloadRunner
 
-_HUNT_SHARE = 0.7
-"""Share of the budget that is hunted where something was found; the rest is for replay and reduction."""
+_KEPT_SHARE, _MOST_KEPT_SHARE, _KEPT_STARTS = 0.3, 0.5, 8
+"""Share of the budget that is kept for replay and reduction of what was found; more where a server starts slowly."""
 _MOST_LOST = 3
 _MOST_USELESS = 5
 
@@ -75,6 +75,7 @@ class HuntSession:
         self._journal = Journal(folder)
         self._before_s = float(self._journal.rows[-1]["at_s"]) if self._journal.rows else 0.0
         self._begin_s = time.monotonic()
+        self._start_s = 0.0
         self._corpus: Corpus | None = None
         self._signals: list[int] = []
         self._lost = self._useless = 0
@@ -94,6 +95,7 @@ class HuntSession:
         try:
             probed = await self._runners[0].probe()
             pool = self._prepare(probed)
+            self._start_s = time.monotonic() - self._begin_s
             self._begin_s = time.monotonic()  # the start of the server is no part of the budget
             await asyncio.gather(*(self._work(runner, pool) for runner in self._runners))
         finally:
@@ -175,7 +177,9 @@ class HuntSession:
             return True
         if settings.most_findings is not None and len(corpus.findings) >= settings.most_findings:
             return True
-        return self.at_s >= settings.budget_s * (_HUNT_SHARE if corpus.findings else 1.0)
+        kept_s = max(_KEPT_SHARE * settings.budget_s, _KEPT_STARTS * self._start_s)
+        kept_s = min(kept_s, _MOST_KEPT_SHARE * settings.budget_s)
+        return self.at_s >= settings.budget_s - (kept_s if corpus.findings else 0.0)
 
     def _fold(self, choice: WorkloadChoice, result: dict[str, Any], pool: GenePool) -> None:
         """Record the result of a workload, keep what is new, remove its run."""

@@ -31,6 +31,7 @@ class RuleRunner:
         self.stopped = False
 
     async def probe(self) -> Mapping[str, Any]:
+        self._answer(0)
         return {"facts": FACTS.to_json(), "settings": {}, "models": ["a"], "trouble": None}
 
     async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -201,14 +202,18 @@ def test_interrupt_ends_in_order_and_tells_130(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
-def test_budget_keeps_time_for_what_was_found(tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("found_in", "start_s", "workloads"), [(50, 0.0, 70), (90, 0.0, 90), (5, 50.0, 60), (5, 100.0, 50)]
+)
+def test_budget_keeps_time_for_what_was_found(
+    tmp_path: Path, found_in: int, start_s: float, workloads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [0.0]
     monkeypatch.setattr("loadchaos.runner.hunt.session.time.monotonic", lambda: clock[0])
 
     def answer(n: int) -> Mapping[str, Any]:
-        clock[0] += 10
-        return result(f"a:{n}", failures=(failure(),) if n == round(share * 100) else ())
+        clock[0] += 10 if n else start_s
+        return result(f"a:{n}", failures=(failure(),) if n == found_in else ())
 
     hunt(tmp_path, answer, budget_s=1000.0)
-    assert len(rows(tmp_path)) == max(70, round(share * 100)), "after a finding 30 % of the budget are kept"
+    assert len(rows(tmp_path)) == workloads, "30 % of the budget are kept, or eight starts of the server, at most half"
