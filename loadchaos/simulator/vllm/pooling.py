@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ class PoolingContext(Protocol):
     metrics: VllmMetrics
     release: Release
     model: str
-    adapters: Container[str]
+    adapters: dict[str, str]
 
 
 class _Sink:
