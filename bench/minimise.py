@@ -42,7 +42,7 @@ CASES = (
     Case(
         "mm_cache_desync", "mtp_mm", ("target.embedded.defects=[mm_cache_desync]",), failure="mm_cache_desync_request"
     ),
-    Case("pp_illegal_access", "pp_memory_pressure", most_requests=64),  # its race needs a burst of 64 requests
+    Case("pp_illegal_access", "pp_memory_pressure", most_requests=131),  # its race needs 2000 tokens in a burst
 )
 _RESULT = re.compile(
     r"MINIMISED ([\d,]+) to ([\d,]+) requests?, (\d+) to (\d+) flags?; repro.py reproduces (\d+) of (\d+) .*?; "
