@@ -82,4 +82,4 @@ class AdaptersOracle(Oracle):
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         actual += "" if self._told else "; all models answer alike when idle"
         blind = self.doubtful or not self._told
-        return [Check(self.check, "answers as when idle", actual, "unknown" if blind else "pass")]
+        return [Check("adapter_answers", "answers as when idle", actual, "unknown" if blind else "pass")]

@@ -84,4 +84,4 @@ class AloneVsLoadOracle(Oracle):
         actual = (
             f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self._ties} near ties"
         )
-        return [Check(self.check, "answers as when idle", actual, "pass" if self._compared else "unknown")]
+        return [Check("alone_vs_load", "answers as when idle", actual, "pass" if self._compared else "unknown")]

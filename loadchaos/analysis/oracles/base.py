@@ -62,9 +62,8 @@ class Oracle(Detector):
             return self.conclude()
         if not self._skipped:
             return []
-        return [
-            Check(self.check, "equal answers", f"{self._skipped} answers not compared: {self._not_compared}", "unknown")
-        ]
+        actual = f"{self._skipped} answers not compared: {self._not_compared}"
+        return [Check(name=self.check, expected="equal answers", actual=actual, verdict="unknown")]
 
     def conclude(self) -> list[Finding]:
         """Checks and notes at the end."""

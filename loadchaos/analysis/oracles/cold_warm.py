@@ -63,4 +63,4 @@ class ColdWarmOracle(Oracle):
         hits = f"{self._hits} proved to be cache hits" if self._known else "the server does not report cached tokens"
         actual = f"{self._pairs} pairs ({hits}), {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check(self.check, "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        return [Check("cold_and_warm", "equal answers", actual, "unknown" if self.doubtful else "pass")]

@@ -90,4 +90,4 @@ class ImageCanariesOracle(Oracle):
             return []
         actual = f"{self._answers} answers about {len(self._idle)} images, {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check(self.check, "answers as when idle", actual, "unknown" if self.doubtful else "pass")]
+        return [Check("image_answers", "answers as when idle", actual, "unknown" if self.doubtful else "pass")]

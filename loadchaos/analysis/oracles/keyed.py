@@ -140,7 +140,7 @@ class KeyedOracle(Oracle):
             actual += f"; {self._failed} without an answer"
         if self._exact:
             blind = not self._asked or self.doubtful
-            found.append(Check(self.check, "as right as when idle", actual, "unknown" if blind else "pass"))
+            found.append(Check("questions", "as right as when idle", actual, "unknown" if blind else "pass"))
         return found
 
     def _accuracy(self, kind: str) -> str:

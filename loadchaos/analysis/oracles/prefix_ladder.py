@@ -72,4 +72,4 @@ class PrefixLadderOracle(Oracle):
         actual += f", {self._other_length} with another length than planned" if self._other_length else ""
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         blind = self.doubtful or self._other_length == self._pairs
-        return [Check(self.check, "equal answers", actual, "unknown" if blind else "pass")]
+        return [Check("exact_prompts", "equal answers", actual, "unknown" if blind else "pass")]

@@ -65,4 +65,4 @@ class ReplicasOracle(Oracle):
             return []
         actual = f"{self._answers} answers, {len(self._reported)} groups differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check(self.check, "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        return [Check("identical_requests", "equal answers", actual, "unknown" if self.doubtful else "pass")]

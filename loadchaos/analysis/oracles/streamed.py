@@ -71,7 +71,7 @@ class StreamedOracle(Oracle):
             return []
         actual = f"{self._pairs} pairs, {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
-        return [Check(self.check, "equal answers", actual, "unknown" if self.doubtful else "pass")]
+        return [Check("streamed_and_whole", "equal answers", actual, "unknown" if self.doubtful else "pass")]
 
 
 def _wrong(row: QuestionRow) -> bool:
