@@ -7,11 +7,13 @@ The model is made by scripts/real/train_copy_model.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.real.conftest import RunOutput, Server, on, running, skipping
@@ -59,11 +61,17 @@ def short(server: Server, attack: dict[str, Any] | None = None) -> list[str]:
 def test_real_vllm_preempted_and_speculating_gives_no_false_alarm(
     answering: Callable[[str], Server], loadchaos: Run, version: str
 ) -> None:
-    result = loadchaos("corruption", *short(answering(version)))
+    server = answering(version)
+    preempt = {"engine": "preempt", "at": "3s", "for": "25s", "params": {"probability": 0.1}}
+    result = loadchaos("corruption", *short(server, preempt))
     assert not WRONG & set(result.failures), result.output
     for kind in ("copy", "lookup", "needle"):
-        assert f"{kind} 0 of" not in result.check("questions")
-    assert "preemption" in result.output
+        assert re.search(rf"{kind} [1-9]\d* of", result.check("questions"))
+    page = httpx.get(f"{server.url}/metrics").text
+    for counter in ("num_preemptions_total", "spec_decode_num_accepted_tokens_total"):
+        found = re.search(rf"^vllm:{counter}{{.*}} (\S+)$", page, re.MULTILINE)
+        assert found is not None
+        assert float(found[1]) > 0
 
 
 @pytest.mark.parametrize("mode", FAULTS)
