@@ -62,8 +62,8 @@ class Oracle(Detector):
             return self.conclude()
         if not self._skipped:
             return []
-        actual = f"{self._skipped} answers not compared: {self._not_compared}"
-        return [Check(name=self.check, expected="equal answers", actual=actual, verdict="unknown")]
+        skipped = f"{self._skipped} answers not compared"
+        return [Check(self.check, "equal answers", f"{skipped}: {self._not_compared}", verdict="unknown")]
 
     def conclude(self) -> list[Finding]:
         """Checks and notes at the end."""
