@@ -52,16 +52,12 @@ class Setup:
 SERVERS: Mapping[str, Setup] = {
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
     "lmdeploy-0.18.0": Setup("LMDeploy 0.18.0", servers.lmdeploy_018, "engine"),
-    "transformers-serve": Setup(
-        "transformers serve --continuous-batching", servers.transformers_serve, "tiny model, CPU"
-    ),
     "vllm-router": Setup(
         "vllm-router 0.1.17",
         servers.router,
         "two embedded servers behind it",
         behind=(servers.embedded, servers.embedded),
     ),
-    "litellm": Setup("LiteLLM", servers.litellm, "an embedded server behind it", behind=(servers.embedded,)),
 }
 
 

@@ -128,44 +128,10 @@ def vllm_032_mtp() -> Command:
     return vllm("0.32.0", "--speculative-config", speculative, env={}, model="tiny-qwen3_5")
 
 
-def transformers_serve() -> Command:
-    """`transformers serve` of a tiny model. Raises NotInstalledError."""
-    binary, model = ROOT / "vllm-0.32.0/bin/transformers", ROOT / "models/tiny-copy-a"
-    if not binary.is_file() or not model.is_dir():
-        raise NotInstalledError(
-            f"{binary} or {model} is missing: scripts/real/install.sh vllm-0.32.0, train_copy_model.py"
-        )
-    port = free_port()
-    argv = [str(binary), "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--continuous-batching"]
-    limits = ["--device", "cpu", "--cb-num-blocks", "256", "--cb-block-size", "32", "--cb-max-batch-tokens", "512"]
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    return Command([*argv, *limits], offline, f"http://127.0.0.1:{port}")
-
-
 def embedded() -> Command:
     """An embedded server, to stand behind a gateway."""
     port = free_port()
     return Command(command(SimulatorSpec("vllm", "0.32", (), {}), port=port), {}, f"http://127.0.0.1:{port}")
-
-
-def litellm(upstream: str) -> Command:
-    """A LiteLLM proxy in front of a server. Raises NotInstalledError."""
-    binary = ROOT / "litellm/bin/litellm"
-    if not binary.is_file():
-        raise NotInstalledError(f"LiteLLM is not installed in {binary}: scripts/real/install.sh litellm")
-    port = free_port()
-    argv = [
-        str(binary),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--model",
-        "openai/sim",
-        "--api_base",
-        f"{upstream}/v1",
-    ]
-    return Command(argv, {"OPENAI_API_KEY": "none"}, f"http://127.0.0.1:{port}")
 
 
 def router(*workers: str) -> Command:
