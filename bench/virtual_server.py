@@ -78,11 +78,28 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 @contextlib.contextmanager
+def _absent(module: str) -> Iterator[None]:
+    """Make an import fail for a while.
+
+    Not `mock.patch.dict(sys.modules)`: it also forgets modules that were imported meanwhile, so that there are two of them
+    later, with different exceptions.
+    """
+    was_there, before = module in sys.modules, sys.modules.get(module)
+    sys.modules[module] = None  # type: ignore[assignment]  # the import system reads None as absent
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+        if was_there and before is not None:
+            sys.modules[module] = before
+
+
+@contextlib.contextmanager
 def virtual_time() -> Iterator[asyncio.Runner]:
     """Yield a runner in whose process `time.monotonic` is virtual, too."""
     loop = VirtualLoop()
     with (
-        mock.patch.dict(sys.modules, {"sniffio": None}),  # else httpcore searches for it at each request
+        _absent("sniffio"),  # else httpcore searches for it at each request
         asyncio.Runner(loop_factory=lambda: loop) as runner,
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(time, "monotonic_ns", loop.time_ns),

@@ -1,7 +1,13 @@
 """The bench of the oracles: virtual time, faults that are thinned out, and one trial of each sort."""
 
 import asyncio
+import contextlib
+import importlib
+import io
+import sys
 import time
+
+import pytest
 
 from bench.oracles import Case, trial, whole_trial
 from bench.virtual_server import Injection, virtual_time
@@ -39,3 +45,12 @@ def test_trial_of_a_healthy_server_gives_no_alarm() -> None:
     assert min(result.requests, result.questions) > 20
     assert result.touched == 0
     assert {check.verdict for check in result.checks} == {"pass"}
+
+
+def test_virtual_time_forgets_no_module_that_was_imported_meanwhile() -> None:
+    sys.modules.pop("this", None)
+    with virtual_time(), contextlib.redirect_stdout(io.StringIO()):
+        importlib.import_module("this")
+        with pytest.raises(ImportError):
+            importlib.import_module("sniffio")
+    assert "this" in sys.modules
