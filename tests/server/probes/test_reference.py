@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.server.probes.parts.reference import ReferencePart
 
 
@@ -37,3 +38,17 @@ def test_reference_says_before_the_load_that_idle_answers_disagree(asker: Any, c
     why = "the idle server gave different answers to equal prompts (3 of 3)"
     assert part.notes == [f"{why}: nothing is found by replicas, cold_warm"]
     assert [(row["kind"], row["used"], row["why"]) for row in rows] == [("equal answers", False, why)]
+
+
+def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any) -> None:
+    """A short load has ten answers: of three prompts four are compared, of nine none."""
+    server = asker(lambda question, *_: question.prompt)
+    part = ReferencePart(server, random.Random(3), share=0.1, requests=lambda: 100)
+    asyncio.run(part.learn())
+    oracle = AloneVsLoadOracle()
+    asyncio.run(part.act())
+    for row in server.rows:
+        oracle.feed({**row, "hash": row["text"]})
+    [check] = oracle.conclude()
+    assert check.verdict == "pass"
+    assert check.actual.startswith("10 answers, 4 compared by text, 0 differ")
