@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.alone_vs_load import AloneVsLoadOracle
 from loadchaos.server.probes.parts.reference import ReferencePart
 
@@ -50,5 +51,6 @@ def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any) -> 
     for row in server.rows:
         oracle.feed({**row, "hash": row["text"]})
     [check] = oracle.conclude()
+    assert isinstance(check, Check)
     assert check.verdict == "pass"
     assert check.actual.startswith("10 answers, 4 compared by text, 0 differ")
