@@ -7,7 +7,7 @@ not sent because `max_in_flight` was reached had to succeed, too: a server that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadchaos.analysis.request_stats import Part, had_to_succeed, sum_of
@@ -26,6 +26,8 @@ class GoodputCount:
         self._good: Counter[str] = Counter()
         self._over: Counter[str] = Counter()
         self._without_gaps = 0
+        self._measured: Counter[str] = Counter()
+        self._limits: tuple[str, ...] = ()
 
     def end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
         """Fold the end of a request."""
@@ -37,7 +39,10 @@ class GoodputCount:
             self._over["failed"] += 1
             return
         self._without_gaps += bool(row.get("folded")) and any(name.startswith("itl_") for name in limits_s)
-        over = limits_missed(row, limits_s)
+        self._limits = tuple(limits_s)
+        figures = figures_of(row, limits_s)
+        self._measured.update(figures)
+        over = [name for name, seconds in figures.items() if seconds > limits_s[name]]
         self._over.update(over)
         self._good[traffic] += not over
 
@@ -50,8 +55,12 @@ class GoodputCount:
 
     def unproved(self) -> str | None:
         """Reason why the goodput may be too high, None without one."""
-        n = self._without_gaps
-        return f"{n:,} answers were recorded without their gaps, as disk space was low" if n else None
+        if n := self._without_gaps:
+            return f"{n:,} answers were recorded without their gaps, as disk space was low"
+        missing = [name for name in self._limits if not self._measured[name]]
+        if missing and self._good.total():
+            return f"no answer had {' or '.join(missing)}: was it streamed?"
+        return None
 
     def parts(self) -> dict[str, Part]:
         """Good requests of those that had to be, by traffic ("": all)."""
@@ -75,26 +84,26 @@ class GoodputCount:
         }
 
 
-def limits_missed(row: EndRow, limits_s: Mapping[str, float]) -> list[str]:
-    """Names of the limits that a good answer exceeds.
+def figures_of(row: EndRow, names: Iterable[str]) -> dict[str, float]:
+    """Figures of an answer that limits name, in seconds.
 
-    An answer that was not streamed has its first token at its end, and no gaps. The limits of a figure that an answer does
-    not have, such as the TTFT of an embedding, do not apply.
+    An answer that was not streamed has its first token at its end, and no gaps. A figure that an answer does not have, such
+    as the TTFT of an embedding, is left out.
     """
     sample = sample_of(row)
     if sample is None:
-        return []
+        return {}
     gaps = LogHistogram()
     if not row.get("folded"):  # its gaps are those of several requests
         gaps.merge(sample.gaps)
     ttft_ns = sample.e2e_ns if sample.ttft_ns is None and row.get("completion_tokens") else sample.ttft_ns
     found_ns = {"ttft": ttft_ns, "tpot": sample.tpot_ns, "e2e": sample.e2e_ns}
-    missed = []
-    for name, limit_s in limits_s.items():
+    figures = {}
+    for name in names:
         ns = found_ns[name] if name in found_ns else gaps.statistic(name.removeprefix("itl_"))
-        if ns is not None and ns > limit_s * _S:
-            missed.append(name)
-    return missed
+        if ns is not None:
+            figures[name] = ns / _S
+    return figures
 
 
 def _rounded(value: float | None) -> float | None:

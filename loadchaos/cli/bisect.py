@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, server_options
+from loadchaos.cli.common import duration, echo, positive_duration, server_options
 from loadchaos.cli.replay import prepare, replay_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -62,7 +62,7 @@ Exit codes:
     metavar="FLAG",
     help="With --flags: also try this flag as a remedy, e.g. '--max-num-seqs 8'. Repeatable.",
 )
-@click.option("--budget", callback=duration, metavar="TIME", help="Stop after this time (default: 2h).")
+@click.option("--budget", callback=positive_duration, metavar="TIME", help="Stop after this time (default: 2h).")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
 )

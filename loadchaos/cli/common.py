@@ -49,6 +49,14 @@ def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
     return headers
 
 
+def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Parse a duration as `duration` does, and refuse 0."""
+    found = duration(context, parameter, value)
+    if found == 0:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: more than 0 was expected (got {value!r})")
+    return found
+
+
 def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Parse an option such as `30s` into seconds.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, parse_header_options, server_options
+from loadchaos.cli.common import duration, echo, parse_header_options, positive_duration, server_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -33,7 +33,7 @@ Exit codes:
 
 @click.command(epilog=_EXIT_CODES)
 @click.option("--launch", metavar="COMMAND", help="Launch command of the server, e.g. 'vllm serve MODEL --port 8000'.")
-@click.option("--budget", callback=duration, metavar="TIME", help="Time for the whole hunt (default: 2h).")
+@click.option("--budget", callback=positive_duration, metavar="TIME", help="Time for the whole hunt (default: 2h).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of workloads.")
 @click.option(
     "--genes", metavar="FILE", type=click.Path(path_type=Path), help="YAML file of genes to use or leave out."
@@ -50,7 +50,7 @@ Exit codes:
     help="Requests of the largest workload.",
 )
 @click.option(
-    "--workload-time", callback=duration, metavar="TIME", help="End a workload after this time (default: 60s)."
+    "--workload-time", callback=positive_duration, metavar="TIME", help="End a workload after this time (default: 60s)."
 )
 @click.option("--no-feedback", is_flag=True, help="Draw every workload at random. For comparison.")
 @click.option("--resume", is_flag=True, help="Continue the newest hunt in --out.")

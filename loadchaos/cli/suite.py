@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, print_json, server_options, terminal
+from loadchaos.cli.common import duration, echo, positive_duration, print_json, server_options, terminal
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError
@@ -46,7 +46,9 @@ Exit codes: the worst of the runs.
 @click.option(
     "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
 )
-@click.option("-t", "--duration", "duration", callback=duration, metavar="TIME", help="End each load after this time.")
+@click.option(
+    "-t", "--duration", "duration", callback=positive_duration, metavar="TIME", help="End each load after this time."
+)
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.goodput import GoodputCount, limits_missed
+from loadchaos.analysis.goodput import GoodputCount, figures_of
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.request_stats import Part
 from loadchaos.analysis.throughput import Throughput
@@ -15,6 +15,10 @@ from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 MS = 1_000_000
+
+
+def limits_missed(row: Any, limits_s: dict[str, float]) -> list[str]:
+    return [name for name, seconds in figures_of(row, limits_s).items() if seconds > limits_s[name]]
 
 
 def end(outcome: str = "ok", **other: Any) -> Any:
@@ -115,3 +119,13 @@ def test_goodput_is_unknown_where_gaps_of_single_answers_are_lost() -> None:
     [found] = judge.verdict()["expectations"]
     assert found["verdict"] == "unknown"
     assert "without their gaps" in found["actual"]
+
+
+@pytest.mark.parametrize("limits_s", [{"ttft": 0.1}, {"tpot": 0.1}, {"itl_max": 0.1, "e2e": 5.0}])
+def test_goodput_is_unknown_where_no_answer_has_the_figure(limits_s: dict[str, float]) -> None:
+    judge = Judge(Terms("p", expect=["goodput >= 90%"], slo=limits_s))
+    judge.feed({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
+    judge.feed(end(first_token_ns=None, itl_hist={}, completion_tokens=None))
+    [found] = judge.verdict()["expectations"]
+    assert found["verdict"] == "unknown"
+    assert "no answer had" in found["actual"]

@@ -97,7 +97,7 @@ class FlagSearch:
     def __init__(self, whole: Reduction, decider: Decider, changes: Sequence[Flag] = ()) -> None:
         self._whole, self._decider, self._changes = whole, decider, tuple(changes)
         self.left = 0
-        self.reducing = False
+        self.reducing = self.out_of_time = False
         self.smallest = whole
         self._decisions: dict[str, Decision] = {}
         self._without: dict[tuple[Flag, str | None], Decision] = {}
@@ -110,6 +110,7 @@ class FlagSearch:
         try:
             found = await raised(self._whole, self._decider, MOST_ROUNDS)
         except BudgetSpentError:
+            self.out_of_time = True
             return None
         if found is None:
             return None
@@ -223,8 +224,9 @@ class FlagSearch:
 
     async def _prove_remedies(self, findings: FlagFindings) -> None:
         before = [number < findings.before[0] for number in range(findings.before[1])]
-        tries, confidence = tries_for_confidence(before)
         changes = list(self._single_changes(findings.needed))
+        # Each change may survive by chance: all of them together at most as often as one.
+        tries, confidence = tries_for_confidence(before, 1 - (1 - FIXED_CONFIDENCE) / max(1, len(changes)))
         known = {self._whole.key()}
         for number, (text, candidate) in enumerate(changes):
             self.left = len(changes) - number

@@ -15,7 +15,7 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect import flag_parts
 from loadchaos.runner.bisect.flag_parts import Flag
 from loadchaos.runner.bisect.flag_search import FlagFindings, FlagSearch, Remedy
-from loadchaos.runner.bisect.result_files import STATE, redacted_command, short_reason, write_result
+from loadchaos.runner.bisect.result_files import STATE, redacted_command, result_redactor, short_reason, write_result
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
@@ -50,7 +50,9 @@ class FlagSession:
         )
         self._trials.strict = True
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
+        self._hide = result_redactor(plan.server)
         self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s)
+        self._decider.hide = self._hide.text
         self._search = FlagSearch(self._whole, self._decider)
         self._begin_s = time.monotonic()
 
@@ -62,6 +64,8 @@ class FlagSession:
             findings = await self._search.run()
         finally:
             await self._trials.stop()
+        if findings is None and self._search.out_of_time:
+            return FlagResult(exit_codes.UNKNOWN, None, "UNKNOWN: the budget was spent before the failure came again")
         if findings is None:
             why = next((f": {short_reason(d.why)}" for d in self._decider.steps[-1:] if d.why), "")
             text = f"NOT REPRODUCED: the recorded requests do not fail often enough with all flags{why}"
@@ -71,8 +75,9 @@ class FlagSession:
         text = (
             f"{summary(findings)}\n{self._decider.tries} tries, {describe_duration(max(1, round(seconds)))}: {folder}"
         )
-        write_result(folder, self._readme(findings), self._data(findings))
-        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, text)
+        hide = self._hide
+        write_result(folder, hide.text(self._readme(findings)), hide.data(self._data(findings)))
+        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, hide.text(text))
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
         self._trials.fresh = self._decider.counting and not self.share

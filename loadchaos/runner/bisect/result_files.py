@@ -24,6 +24,16 @@ def redacted_command(server: ServerChoice) -> str:
     return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
 
 
+def result_redactor(server: ServerChoice) -> Redactor:
+    """Redactor that knows the secrets of a launch command."""
+    assert server.launch is not None
+    redactor = Redactor.from_environment(os.environ)
+    for value in launch_secrets(server.launch.env).values():
+        redactor.add(value)
+    redactor.argv(list(server.launch.argv))
+    return redactor
+
+
 def short_reason(why: str) -> str:
     """Shorten the reason of something untried; the state has all of it."""
     cause = why.partition("; look at the log of the server")[0].partition(". To do: ")[0]

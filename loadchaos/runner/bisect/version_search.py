@@ -64,6 +64,9 @@ class VersionFindings:
     out_of_time: bool = False
 
 
+_TOO_RARE = f"it fails too rarely to tell releases apart, also when its requests are sent {MOST_ROUNDS} times"
+
+
 class VersionSearch:
     """Search over the releases of a range, oldest first.
 
@@ -127,8 +130,12 @@ class VersionSearch:
         failed, tries = await self._decider.estimate(candidate, _ESTIMATE_TRIES)
         if tries and failed / tries < RAISED_BELOW and (failed or raise_at_zero):
             found = await raised(candidate, self._decider, MOST_ROUNDS)
-            self._rounds = found[0].rounds if found is not None else 1
             failed, tries = self._decider.steps[-1].successes, self._decider.steps[-1].tries
+            if found is None and failed:
+                self._results[index] = ReleaseResult(version, SKIPPED, self._decider.steps[-1], why=_TOO_RARE)
+                return False
+            candidate = found[0] if found is not None else candidate
+        self._rounds = candidate.rounds
         decision = self._decider.steps[-1]
         if not tries:
             self._results[index] = ReleaseResult(version, SKIPPED, decision, why=decision.why)

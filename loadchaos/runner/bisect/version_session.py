@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect.flag_session import share, table_cell
 from loadchaos.runner.bisect.installs import InstallPlan, ReleaseInstaller
-from loadchaos.runner.bisect.result_files import STATE, redacted_command, short_reason, write_result
+from loadchaos.runner.bisect.result_files import STATE, redacted_command, result_redactor, short_reason, write_result
 from loadchaos.runner.bisect.version_search import BAD, SKIPPED, Boundary, ReleaseResult, VersionFindings, VersionSearch
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
@@ -52,7 +53,7 @@ class VersionSession:
     ) -> VersionResult:
         """Search, write the results and describe them."""
         trials = Trials(self._plan, self._folder, str(self._trace.header.server.get("dialect") or "vllm"), print_line)
-        trials.strict, trials.server_of = True, lambda candidate: self._servers[_command_key(candidate)]
+        trials.strict, trials.server_of = True, lambda candidate: self._servers[candidate.release]
 
         async def attempt(candidate: Reduction) -> bool | None:
             trials.fresh = not self.share
@@ -79,8 +80,9 @@ class VersionSession:
     def _candidate(self, version: str) -> Reduction:
         server = from_launch(self._installs.filled(self._installs.launch, version))
         assert server.launch is not None
-        candidate = Reduction(self._trace, *split_command(server.launch.argv), rounds=self._plan.rounds)
-        self._servers[_command_key(candidate)] = replace(server, ready_within_s=self._plan.server.ready_within_s)
+        command, flags = split_command(server.launch.argv)
+        candidate = Reduction(self._trace, command, flags, rounds=self._plan.rounds, release=version)
+        self._servers[version] = replace(server, ready_within_s=self._plan.server.ready_within_s)
         return candidate
 
     def _result(self, found: VersionFindings, versions: Sequence[str], tries: int) -> VersionResult:
@@ -88,8 +90,10 @@ class VersionSession:
         folder = self._folder / "bisect"
         seconds = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
         text = f"{summary(found, versions)}\n{tries} tries, {seconds}: {folder}"
-        write_result(folder, self._readme(found, versions), self._data(found, versions))
-        return VersionResult(code, found, text)
+        hide = result_redactor(from_launch(self._installs.launch))
+        hide.argv(shlex.split(self._installs.install))
+        write_result(folder, hide.text(self._readme(found, versions)), hide.data(self._data(found, versions)))
+        return VersionResult(code, found, hide.text(text))
 
     def _data(self, found: VersionFindings, versions: Sequence[str]) -> dict[str, Any]:
         return {
@@ -127,10 +131,6 @@ Releases {versions[0]} to {versions[-1]}, {len(versions)} in all. Each is instal
 {rows or "| none was tried | | | |" + chr(10)}"""
 
 
-def _command_key(candidate: Reduction) -> str:
-    return repr((candidate.command, candidate.flags))
-
-
 def _exit_code(found: VersionFindings) -> int:
     if found.out_of_time:
         return exit_codes.UNKNOWN
@@ -166,18 +166,18 @@ def _release(result: ReleaseResult) -> str:
 def summary(found: VersionFindings, versions: Sequence[str]) -> str:
     """Describe the result in a few lines."""
     lines = []
-    if not found.anchor:
+    if not found.anchor and not found.out_of_time:
         lines.append("NOT REPRODUCED: no release that was tried fails; name one that does with --bad VERSION")
     if (first := found.first_bad) is not None:
         lines.append(f"FIRST BAD {first.bad} (last good {first.good}; confidence {first.confidence * 100:.1f} %)")
-    elif found.anchor:
+    elif found.anchor and not found.out_of_time:
         oldest = min((versions.index(r.version) for r in found.releases if r.state == BAD), default=0)
         lines.append(
             f"FIRST BAD {versions[oldest]} or older: no older release of the range was seen without the failure"
         )
     if (first := found.first_good) is not None:
         lines.append(f"FIRST GOOD {first.good} (last bad {first.bad}; confidence {first.confidence * 100:.1f} %)")
-    elif found.anchor:
+    elif found.anchor and not found.out_of_time:
         newest = max((versions.index(r.version) for r in found.releases if r.state == BAD), default=0)
         lines.append(
             f"FIRST GOOD none: {versions[newest]} still fails, and no newer release of the range was seen without"

@@ -30,6 +30,9 @@ _LEAST_S = 10.0
 _END_S = 30.0
 
 
+_NO_TIME = "the budget was spent"
+
+
 @dataclass
 class HuntFinding:
     """A failure by id and guilty frame, and the workloads that showed it.
@@ -139,6 +142,9 @@ class Reproduction:
         """
         order = sorted(findings, key=lambda f: (f.failure.get("severity") not in DEADLY, f.number))
         deadline_s = time.monotonic() + budget_s
+        for finding in order:
+            if finding.note.startswith(_NO_TIME):
+                finding.note = ""  # a resumed hunt has time again
         waiting = [f for f in order if not f.replay and not f.note]
         for i, finding in enumerate(waiting):
             share_s = (deadline_s - time.monotonic()) / (2 * (len(waiting) - i))
@@ -151,7 +157,7 @@ class Reproduction:
     async def _step(self, finding: HuntFinding, step: Callable[..., Any], share_s: float) -> None:
         if share_s < _LEAST_S:
             missing = "minimised" if finding.replay else "replayed"
-            finding.note = finding.note or f"the budget was spent before it could be {missing}"
+            finding.note = finding.note or f"{_NO_TIME} before it could be {missing}"
         elif not self._stopped:
             await step(finding, share_s)
         if not self._stopped:

@@ -201,6 +201,8 @@ def _unproved(result: Result, verdict: Mapping[str, Any], requests: int) -> str:
         return result.error or "it was not judged"
     if not requests:
         return "no request was sent"
+    if not result.verdict.get("failures") and not (result.verdict.get("outcomes") or {}).get("ok"):
+        return "no request was answered"
     for check in verdict.get("checks") or ():
         if check.get("name") in _NEEDED_CHECKS and check.get("verdict") == "unknown":
             return f"{check['name']}: {check.get('actual')}"

@@ -21,6 +21,7 @@ class Reduction:
 
     Attributes:
         command: Arguments of the launch command before its first flag.
+        release: Release of the server, where several are tried: their commands may be equal.
         flags: Each flag with its values; those in `fixed` are never left out.
     """
 
@@ -28,6 +29,7 @@ class Reduction:
     command: tuple[str, ...]
     flags: tuple[tuple[str, ...], ...]
     rounds: int = 1
+    release: str = ""
 
     @property
     def requests(self) -> int:
@@ -38,6 +40,7 @@ class Reduction:
         """Hash of everything but the server's address that a try depends on."""
         loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]
         parts = [repr(self.command), repr(loose), str(self.rounds)]
+        parts += [f"release {self.release}"] if self.release else []
         parts += [s.model_dump_json(exclude={"plan", "outcome"}) for s in self.trace.sends]
         parts += [a.model_dump_json() for a in (*self.trace.aborts, *self.trace.attacks)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

@@ -54,7 +54,7 @@ class Decider:
     """Sequential tests of candidates against the probability of the whole.
 
     `step` is the name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted
-    whose share matters, and not only a decision.
+    whose share matters, and not only a decision. `hide` removes secrets from texts that are kept.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Decider:
         self._known: dict[str, Decision] = dict(_load(file)) if file is not None else {}
         self.step = self.why = ""
         self.counting = False
+        self.hide: Callable[[str], str] = str
 
     async def fails(self, candidate: Reduction) -> bool:
         """Tell if the candidate fails about as often as the whole did.
@@ -146,7 +147,8 @@ class Decider:
 
     def _decision(self, candidate: Reduction, fails: bool, counts: tuple[int, int], begin_s: float) -> Decision:
         seconds = round(time.monotonic() - begin_s, 3)
-        return Decision(fails, *counts, self.step, candidate.requests, len(candidate.flags), seconds, self.why)
+        step, why = self.hide(self.step), self.hide(self.why)
+        return Decision(fails, *counts, step, candidate.requests, len(candidate.flags), seconds, why)
 
     def _save(self) -> None:
         if self._file is None:

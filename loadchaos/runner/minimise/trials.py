@@ -146,6 +146,6 @@ def doubt(result: TryResult, *, kills: bool) -> str:
         return ""
     if result.other:
         return f"the server dies of {result.failure} instead"
-    if not kills or 2 * result.answered >= result.sent:
+    if not kills or 2 * result.answered >= result.sent - result.left:
         return ""
     return f"the server answers only {result.answered} of {result.sent} requests: {result.outcomes}"

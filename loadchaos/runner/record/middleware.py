@@ -213,8 +213,10 @@ def record_from_middleware(file: int, recording: MiddlewareRecording) -> int:
     os.nice(5)
     server, reader = os.getppid(), FrameReader()
     with socket.socket(fileno=file) as channel:
+        waiting = select.poll()  # not select: the server may have more than 1,024 open descriptors
+        waiting.register(channel, select.POLLIN)
         while True:
-            ready, _, _ = select.select([channel], [], [], _WAIT_S)
+            ready = waiting.poll(1000 * _WAIT_S)
             try:
                 data = channel.recv(_READ_BYTES) if ready else None
             except ConnectionError:

@@ -41,6 +41,7 @@ class TryResult:
         sent: Requests sent until the death or the end.
         died: The server died or hung: it is of no use for another try.
         answered: Requests whose outcome was ok; `outcomes` has the numbers of all outcomes in words.
+        left: Requests whose client left as planned.
     """
 
     reproduced: bool | None
@@ -53,6 +54,7 @@ class TryResult:
     why: str = ""
     died: bool = False
     answered: int = 0
+    left: int = 0
     outcomes: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +117,8 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     outcomes = verdict.get("outcomes") or {}
     return replace(
         found, died=any(f.get("severity") in _DEADLY for f in verdict.get("failures") or ()),
-        answered=outcomes.get("ok", 0), outcomes=", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
+        answered=outcomes.get("ok", 0), left=outcomes.get("aborted", 0),
+        outcomes=", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
     )  # fmt: skip
 
 
