@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.cache_pairs import CachePairs
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
-
-_MOST_OPEN = 16
 
 
 class ColdWarmOracle(Oracle):
@@ -25,25 +23,20 @@ class ColdWarmOracle(Oracle):
 
     def __init__(self) -> None:
         super().__init__()
-        self._cold: OrderedDict[int, QuestionRow] = OrderedDict()
-        self._pairs = self._hits = self._known = self._ties = 0
+        self._pairs = CachePairs()
+        self._ties = 0
 
     def judge(self, row: QuestionRow) -> None:
         """Keep a cold answer; compare a warm one with it."""
         if row.get("part") != self.asked_by or not answered(row):
             return
         if row["role"] == "cold":
-            self._cold[row["group"]] = row
-            if len(self._cold) > _MOST_OPEN:
-                self._cold.popitem(last=False)
+            self._pairs.keep(row)
             return
-        cold = self._cold.pop(row["group"], None)
+        cold = self._pairs.cold_of(row)
         if cold is None:
             return
-        self._pairs += 1
-        cached, before = row.get("cached_tokens"), cold.get("cached_tokens")
-        self._known += cached is not None
-        self._hits += (cached or 0) > (before or 0)
+        cached = row.get("cached_tokens")
         difference = self.margin.compare(cold, row)
         if difference is None:
             return
@@ -58,9 +51,8 @@ class ColdWarmOracle(Oracle):
 
     def conclude(self) -> list[Finding]:
         """A check with the number of pairs and of proved cache hits."""
-        if not self._pairs:
+        if not self._pairs.n:
             return []
-        hits = f"{self._hits} proved to be cache hits" if self._known else "the server does not report cached tokens"
-        actual = f"{self._pairs} pairs ({hits}), {self.wrong} differ, {self._ties} near ties"
+        actual = f"{self._pairs.n} pairs ({self._pairs.hits_text()}), {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         return [Check("cold_and_warm", "equal answers", actual, "unknown" if self.doubtful else "pass")]
