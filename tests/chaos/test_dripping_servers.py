@@ -35,7 +35,7 @@ def test_admin_attack_on_a_dripping_server_ends_at_its_limit(drips: Answer) -> N
     began = time.monotonic()
     with serving(drips) as url:
         asyncio.run(call(url))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("drips", [drips_body, drips_head])
@@ -44,7 +44,7 @@ def test_toxiproxy_that_drips_is_an_error_at_its_limit(drips: Answer, monkeypatc
     began = time.monotonic()
     with serving(drips) as url, pytest.raises(TargetError, match=r"no answer .*start it, or give the address"):
         asyncio.run(ToxiproxyProxy(url, url).open())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
 
 
 def test_network_delay_of_a_dripping_server_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
