@@ -107,7 +107,6 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
     echo(f"bisecting {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
     session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
-    session.share = options["share_server"]
     _finish(session.run(options["changes"]), source, out)
 
 
@@ -127,7 +126,6 @@ def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
         err=True,
     )
     session = VersionSession(trace, plan, installs, folder)
-    session.share = options["share_server"]
     _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), source, out)
 
 

@@ -91,7 +91,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
 
         against = from_launch(options["against"])
     dialect = str(trace.header.server.get("dialect") or "vllm")
-    request = ReplayRequest(plan, folder, options["times"], options["share_server"], against, dialect)
+    request = ReplayRequest(plan, folder, options["times"], against, dialect)
     echo(f"replaying {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
     echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
     session = ReplaySession(trace, request, lambda text: echo(text, err=not text.startswith(_RESULTS)))
@@ -126,7 +126,10 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
         wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
         authorize=options.get("authorize") or (), argv=sys.argv,
     )  # fmt: skip
-    plan = TryPlan(server, expected, run_options, recorded_parts(found), options.get("rounds") or 1)
+    plan = TryPlan(
+        server, expected, run_options, recorded_parts(found), options.get("rounds") or 1,
+        share=bool(options.get("share_server")),
+    )  # fmt: skip
     return bodies.stored(found, folder), plan
 
 

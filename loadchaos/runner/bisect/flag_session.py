@@ -15,11 +15,13 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect import flag_parts
 from loadchaos.runner.bisect.flag_parts import Flag
 from loadchaos.runner.bisect.flag_search import FlagFindings, FlagSearch, Remedy
-from loadchaos.runner.bisect.result_files import STATE, redacted_command, result_redactor, short_reason, write_result
+from loadchaos.runner.bisect.result_files import STATE, result_redactor, short_reason, write_result
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.replay.one_try import TryPlan
+from loadchaos.runner.replay.resumed import settings_of
+from loadchaos.runner.replay.servers import redacted_command
 from loadchaos.server.dialects import DIALECTS
 
 
@@ -33,15 +35,11 @@ class FlagResult:
 
 
 class FlagSession:
-    """Tries, decisions and result files of one bisection over flags.
-
-    `share`: counted tries share a server that survives, too.
-    """
+    """Tries, decisions and result files of one bisection over flags."""
 
     def __init__(
         self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
     ) -> None:
-        self.share = False
         assert plan.server.launch is not None
         self._plan, self._folder, self._print = plan, folder, print_line
         self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
@@ -51,7 +49,7 @@ class FlagSession:
         self._trials.strict = True
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._hide = result_redactor(plan.server)
-        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s)
+        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
         self._decider.hide = self._hide.text
         self._search = FlagSearch(self._whole, self._decider)
         self._begin_s = time.monotonic()
@@ -80,7 +78,7 @@ class FlagSession:
         return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, hide.text(text))
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
-        self._trials.fresh = self._decider.counting and not self.share
+        self._trials.fresh = self._decider.counting and not self._plan.share
         found = await self._trials.attempt(candidate)
         self._decider.why = self._trials.why
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -23,6 +24,7 @@ from loadchaos.server.process.launcher import last_line
 
 _LIST_S = 180.0
 _INSTALL_S = 3600.0
+_LOOK_AGAIN_S = 1.0
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[\w,.-]+\])?==\{version\}")
 _INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
 _PRE_RELEASE = re.compile(r"\d(a|b|rc|\.dev)\d")
@@ -160,28 +162,100 @@ def _plain(version: str) -> str:
 
 
 class ReleaseInstaller:
-    """Installs releases, each once. Logs are beside the installed releases."""
+    """Installs releases, each once. Logs are beside the installed releases.
+
+    Each release has a lock. A bisection that uses a release has it shared, one that installs it has it alone. The
+    processes of an install command hold it too: those of a killed bisection may still write.
+    """
 
     def __init__(self, plan: InstallPlan, print_line: Callable[[str], None]) -> None:
         self._plan, self._print, self._folder = plan, print_line, plan.folder()
+        self._locks: dict[str, int] = {}
 
     async def prepare(self, version: str) -> str:
         """Install a release that is not installed. Returns why that failed, or ""."""
-        done, log = self._folder / f"{version}.installed", self._folder / f"{version}.log"
-        venv = self._folder / version
-        if done.exists():
-            return ""
-        self._print(f"{version}: installing into {venv}")
-        shutil.rmtree(venv, ignore_errors=True)
         self._folder.mkdir(parents=True, exist_ok=True)
+        if version not in self._locks:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._locks[version] = os.open(self._folder / f"{version}.lock", flags, 0o600)
+        lock = self._locks[version]
+        while True:
+            if _locked(lock, fcntl.LOCK_SH) and self._is_installed(version):
+                return ""
+            if why := await self._lock_alone(version, lock):
+                return why
+            if not self._is_installed(version) and (why := await self._install(version, lock)):
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                return why
+
+    def close(self) -> None:
+        """Let other bisections install the releases again."""
+        for lock in self._locks.values():
+            os.close(lock)
+        self._locks.clear()
+
+    def _is_installed(self, version: str) -> bool:
+        """True if this install command has installed the release."""
+        return _read(self._marker(version)) == self._plan.install and (self._folder / version).is_dir()
+
+    def _marker(self, version: str) -> Path:
+        return self._folder / f"{version}.installed"
+
+    async def _lock_alone(self, version: str, lock: int) -> str:
+        """Wait until nobody else uses a release.
+
+        Returns why that is in vain, or "".
+        """
+        told = False
+        while not _locked(lock, fcntl.LOCK_EX):
+            other = _read(self._marker(version))
+            if other is not None and other != self._plan.install:
+                return f"another bisection uses it, installed with another command ({other}): choose another --venvs"
+            if _locked(lock, fcntl.LOCK_SH) and self._is_installed(version):
+                return ""
+            fcntl.flock(lock, fcntl.LOCK_UN)  # two that wait with a shared lock would wait for each other
+            if not told:
+                self._print(f"{version}: another bisection installs it; waiting")
+            told = True
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return ""
+
+    async def _install(self, version: str, lock: int) -> str:
+        marker, log, venv = self._marker(version), self._folder / f"{version}.log", self._folder / version
+        if venv.exists() and not log.exists():
+            return f"{venv} was not made by a bisection: move it, or choose another --venvs"
+        if marker.exists() and venv.is_dir():
+            self._print(f"{version}: {venv} was installed with another command: it is made anew")
+        self._print(f"{version}: installing into {venv}")
+        marker.unlink(missing_ok=True)
+        shutil.rmtree(venv, ignore_errors=True)
         with log.open("wb") as output:
             for command in (f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(venv))}", self._plan.install):
-                code = await _run(self._plan.filled(command, version), output.fileno())
+                code = await _run(self._plan.filled(command, version), output.fileno(), lock)
                 if code != 0:
                     shutil.rmtree(venv, ignore_errors=True)
                     return f"it cannot be installed: {_decisive(log)} ({log})"
-        done.write_text(self._plan.install + "\n")
+        part = marker.with_name(f"{marker.name}.part")
+        part.write_text(self._plan.install + "\n")
+        part.replace(marker)
         return ""
+
+
+def _locked(lock: int, kind: int) -> bool:
+    """Lock a file without waiting. Returns False where another process has it."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(marker: Path) -> str | None:
+    """Install command of an installed release; None where it is not installed."""
+    try:
+        return marker.read_text("utf-8").removesuffix("\n")
+    except FileNotFoundError:
+        return None
 
 
 def _decisive(log: Path) -> str:
@@ -190,10 +264,18 @@ def _decisive(log: Path) -> str:
     return (errors[-1].strip() if errors else last_line(log))[:200] or "the command printed nothing"
 
 
-async def _run(command: str, output: int) -> int:
-    """Run a shell command; its processes end with us."""
+async def _run(command: str, output: int, lock: int) -> int:
+    """Run a shell command; its processes end with us.
+
+    They hold a lock until then.
+    """
     process = await asyncio.create_subprocess_shell(
-        command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=(lock,),
     )
     try:
         return await asyncio.wait_for(process.wait(), _INSTALL_S)

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
+from loadchaos.core.redact import Redactor, launch_secrets
 from loadchaos.runner.replay.servers import ServerChoice
 
 STATE = "bisect.json"
 _LONGEST_REASON = 300
-
-
-def redacted_command(server: ServerChoice) -> str:
-    """Launch command of a server without its secrets."""
-    assert server.launch is not None
-    redactor, secret = Redactor.from_environment(os.environ), launch_secrets(server.launch.env)
-    env = [f"{name}={REDACTED if name in secret else value}" for name, value in server.launch.env.items()]
-    return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
 
 
 def result_redactor(server: ServerChoice) -> Redactor:

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core import exit_codes
+from loadchaos.core.redact import Redactor
 from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect.flag_session import share, table_cell
 from loadchaos.runner.bisect.installs import InstallPlan, ReleaseInstaller
-from loadchaos.runner.bisect.result_files import STATE, redacted_command, result_redactor, short_reason, write_result
+from loadchaos.runner.bisect.result_files import STATE, result_redactor, short_reason, write_result
 from loadchaos.runner.bisect.version_search import BAD, SKIPPED, Boundary, ReleaseResult, VersionFindings, VersionSearch
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.replay.one_try import TryPlan
-from loadchaos.runner.replay.servers import ServerChoice, from_launch
+from loadchaos.runner.replay.resumed import settings_of
+from loadchaos.runner.replay.servers import ServerChoice, from_launch, redacted_command
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,7 @@ class VersionResult:
 
 
 class VersionSession:
-    """Installations, tries and result files of one bisection over releases.
-
-    `share`: tries share a server that survives.
-    """
+    """Installations, tries and result files of one bisection over releases."""
 
     def __init__(self, trace: RequestTrace, plan: TryPlan, installs: InstallPlan, folder: Path) -> None:
         self._trace, self._installs, self._folder = trace, installs, folder
@@ -46,7 +45,6 @@ class VersionSession:
         self._servers: dict[str, ServerChoice] = {}
         self._said: dict[str, str] = {}
         self._begin_s = time.monotonic()
-        self.share = False
 
     async def run(
         self, versions: Sequence[str], known_bad: str | None, budget_s: float, print_line: Callable[[str], None]
@@ -56,7 +54,7 @@ class VersionSession:
         trials.strict, trials.server_of = True, lambda candidate: self._servers[candidate.release]
 
         async def attempt(candidate: Reduction) -> bool | None:
-            trials.fresh = not self.share
+            trials.fresh = not self._plan.share
             found = await trials.attempt(candidate)
             decider.why = trials.why
             if found is not None:
@@ -68,14 +66,26 @@ class VersionSession:
             eta = describe_duration(max(1, round(search.left * seconds)))
             print_line(f"{decision.step}: {_outcome(decision)}; at most {search.left} more releases, {eta}")
 
-        decider = Decider(attempt, self._folder / STATE, report, budget_s)
+        decider = Decider(attempt, self._folder / STATE, report, budget_s, self._settings())
         installer = ReleaseInstaller(self._installs, print_line)
         search = VersionSearch(versions, decider, self._candidate, installer.prepare, known_bad)
         try:
             findings = await search.run()
         finally:
             await trials.stop()
+            installer.close()
         return self._result(findings, versions, decider.tries)
+
+    def _settings(self) -> dict[str, str]:
+        """Settings of saved decisions; the environment is that of --launch."""
+        server = from_launch(self._installs.launch)
+        install = self._redactor().text(self._installs.install)
+        return settings_of(replace(self._plan, server=server)) | {"command of --install": install}
+
+    def _redactor(self) -> Redactor:
+        hide = result_redactor(from_launch(self._installs.launch))
+        hide.argv(shlex.split(self._installs.install))
+        return hide
 
     def _candidate(self, version: str) -> Reduction:
         server = from_launch(self._installs.filled(self._installs.launch, version))
@@ -90,8 +100,7 @@ class VersionSession:
         folder = self._folder / "bisect"
         seconds = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
         text = f"{summary(found, versions)}\n{tries} tries, {seconds}: {folder}"
-        hide = result_redactor(from_launch(self._installs.launch))
-        hide.argv(shlex.split(self._installs.install))
+        hide = self._redactor()
         write_result(folder, hide.text(self._readme(found, versions)), hide.data(self._data(found, versions)))
         return VersionResult(code, found, hide.text(text))
 

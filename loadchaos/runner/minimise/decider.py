@@ -13,6 +13,7 @@ import orjson
 from loadchaos.core.errors import OptionError
 from loadchaos.core.stats import SequentialTest
 from loadchaos.runner.minimise.candidate import Reduction
+from loadchaos.runner.replay.resumed import require_same
 
 STATE = "minimise.json"
 LEAST_P = 0.15
@@ -53,19 +54,22 @@ class Decision:
 class Decider:
     """Sequential tests of candidates against the probability of the whole.
 
-    `step` is the name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted
-    whose share matters, and not only a decision. `hide` removes secrets from texts that are kept.
+    `settings` are those on which all decisions depend: a saved state with others is refused (OptionError). `step` is the
+    name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted whose share
+    matters, and not only a decision. `hide` removes secrets from texts that are kept.
     """
 
     def __init__(
-        self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float
-    ) -> None:
+        self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._attempt, self._file, self._report = attempt, file, report
         self._deadline_s = time.monotonic() + budget_s
         self.p = 1.0
         self.tries = 0
         self.steps: list[Decision] = []
-        self._known: dict[str, Decision] = dict(_load(file)) if file is not None else {}
+        self._settings = dict(settings or {})
+        self._known: dict[str, Decision] = dict(_load(file, self._settings)) if file is not None else {}
         self.step = self.why = ""
         self.counting = False
         self.hide: Callable[[str], str] = str
@@ -154,13 +158,15 @@ class Decider:
         if self._file is None:
             return
         part = self._file.with_name(f"{STATE}.part")
-        part.write_bytes(orjson.dumps({"schema": 1, "decisions": {k: d.__dict__ for k, d in self._known.items()}}))
+        decisions = {k: d.__dict__ for k, d in self._known.items()}
+        part.write_bytes(orjson.dumps({"schema": 2, "settings": self._settings, "decisions": decisions}))
         part.replace(self._file)
 
 
-def _load(file: Path) -> Iterator[tuple[str, Decision]]:
+def _load(file: Path, settings: Mapping[str, str]) -> Iterator[tuple[str, Decision]]:
     try:
         data: dict[str, Any] = orjson.loads(file.read_bytes())
+        require_same(file, data.get("settings"), settings)
         for key, value in data["decisions"].items():
             yield key, Decision(**value)
     except FileNotFoundError:

@@ -19,6 +19,7 @@ from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minim
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.minimise.validate import ScriptRuns, run_script
 from loadchaos.runner.replay.one_try import TryPlan
+from loadchaos.runner.replay.resumed import settings_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class MinimiseSession:
         self._trials = Trials(replace(plan, name="minimise"), folder, dialect, print_line)
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._best = self._whole
-        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s)
+        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
 
     async def run(self) -> MinimiseResult:
         """Minimise, write repro/ and run it on fresh servers."""

@@ -13,6 +13,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.replay.one_try import TryPlan, TryResult, run_try
+from loadchaos.runner.replay.refusals import doubt, refusal, refuses_all
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
 
 _KEPT_TRIES = 20
@@ -75,12 +76,21 @@ class Trials:
             if result.reproduced:
                 self._kills = result.died
             if result.reproduced is not None:
-                self.why = doubt(result, kills=self._kills) if self.strict else ""
+                self.why = await self._doubt(result, candidate, server) if self.strict else ""
                 return None if self.why else result.reproduced
             self.why = result.why
         if not self.strict:
             self._print(f"a candidate cannot be tried: {self.why[:160]}")
         return None
+
+    async def _doubt(self, result: TryResult, candidate: Reduction, server: ServerChoice) -> str:
+        """Say why the try proves nothing; "" if it does."""
+        if self._kills or not refuses_all(result):
+            return doubt(result, kills=self._kills)
+        assert server.launch is not None
+        return doubt(result, kills=False) or await refusal(
+            result, candidate.trace, server.launch.url, self._plan.options
+        )
 
     async def stop(self) -> None:
         """Stop the server."""
@@ -135,17 +145,3 @@ def patience(limit_s: float, first_s: float | None, *, known_flags: bool, least_
     if first_s is None or known_flags:
         return limit_s
     return min(limit_s, max(least_s, _SLOWER * first_s))
-
-
-def doubt(result: TryResult, *, kills: bool) -> str:
-    """Say why a server without the failure proves nothing; "" if it does.
-
-    A refused request does not reach the code that fails. A failure that kills no server may be cured by refusing requests.
-    """
-    if result.reproduced:
-        return ""
-    if result.other:
-        return f"the server dies of {result.failure} instead"
-    if not kills or 2 * result.answered >= result.sent - result.left:
-        return ""
-    return f"the server answers only {result.answered} of {result.sent} requests: {result.outcomes}"

@@ -69,6 +69,7 @@ class TryPlan:
     Attributes:
         base: Parts of the recorded profile that tries keep: `limits` and `watch`.
         rounds: How often the trace is sent in one try.
+        share: Counted tries share a launched server that survives; its caches are emptied between them.
     """
 
     server: ServerChoice
@@ -77,6 +78,7 @@ class TryPlan:
     base: Mapping[str, Any]
     rounds: int = 1
     name: str = "replay"
+    share: bool = False
 
 
 def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.redact import REDACTED
+from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.server_under_test import free_port
@@ -125,6 +126,15 @@ def _of_embedded(embedded: Mapping[str, Any]) -> ServerChoice:
     )
     argv = embedded_command(spec, port)
     return ServerChoice(CommandLine(tuple(argv), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
+
+
+def redacted_command(server: ServerChoice) -> str:
+    """Launch command of a server without its secrets, or its URL."""
+    if server.launch is None:
+        return str(server.url)
+    redactor, secret = Redactor.from_environment(os.environ), launch_secrets(server.launch.env)
+    env = [f"{name}={REDACTED if name in secret else value}" for name, value in server.launch.env.items()]
+    return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
 
 
 class ServerPool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -16,7 +17,9 @@ from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.replay import estimate
 from loadchaos.runner.replay.one_try import STOPPED, TryPlan, TryResult, run_try
-from loadchaos.runner.replay.servers import ServerChoice, ServerPool
+from loadchaos.runner.replay.refusals import doubt, refusal, refuses_all
+from loadchaos.runner.replay.resumed import require_same, settings_of
+from loadchaos.runner.replay.servers import ServerChoice, ServerPool, redacted_command
 
 STATE = "replay.json"
 _MOST_USELESS = 3
@@ -28,14 +31,12 @@ class ReplayRequest:
 
     Attributes:
         times: Number of tries; None: by a sequential test.
-        share: Tries share a launched server as long as it survives; its caches are emptied between them.
         against: Other server, on which the failure should not come any more.
     """
 
     plan: TryPlan
     folder: Path
     times: int | None = None
-    share: bool = False
     against: ServerChoice | None = None
     dialect: str = "vllm"
 
@@ -59,10 +60,16 @@ class ReplaySession:
     def __init__(self, trace: RequestTrace, request: ReplayRequest, print_line: Callable[[str], None]) -> None:
         self._trace, self._request, self._print = trace, request, print_line
         self._file = request.folder / STATE
-        self.state = _load(self._file)
+        self._settings = settings_of(request.plan) | {
+            "server": _without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
+            "server of --against": _without_port(request.against) if request.against is not None else "",
+        }  # fmt: skip
+        self.state = _load(self._file, self._settings)
         self.stopped: int | None = None
         self._useless = 0
         self._noted = False
+        self._kills: bool | None = None
+        """Set for tries that have to prove a cure: True if the failure ended the server."""
 
     async def run(self) -> int:
         """Run the tries that are left. Returns the exit code.
@@ -85,6 +92,7 @@ class ReplaySession:
 
     async def _run_against(self, server: ServerChoice, before: list[bool]) -> int:
         plan = replace(self._request.plan, server=server)
+        self._kills = any(t["died"] for t in self.state.tries if t["reproduced"])
         needed, _ = estimate.tries_for_confidence(before)
         after = await self._series(plan, self.state.against, _UntilFailure(needed), "try against the other server")
         self._print(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
@@ -99,7 +107,8 @@ class ReplaySession:
     ) -> list[bool]:
         for reproduced in ReplayState.proved(tries):
             count.add(reproduced)
-        pool = ServerPool(plan.server, self._request.folder / "servers") if self._request.share else None
+        held = plan.share or self._kills is False  # it is asked after the try
+        pool = ServerPool(plan.server, self._request.folder / "servers") if held else None
         try:
             while not count.done and self.stopped is None and self._useless < _MOST_USELESS:
                 result = await self._one(plan, pool, len(self.state.tries) + len(self.state.against))
@@ -125,11 +134,21 @@ class ReplaySession:
                 self._noted = True
                 self._print(f"note: these caches could not be emptied between tries: {', '.join(kept)}")
         result = await run_try(self._trace, plan, folder, held)
-        if pool is not None and result.died:
+        if self._kills is not None and (why := await self._doubt(result, plan)):
+            result = replace(result, reproduced=None, why=why)
+        if pool is not None and (result.died or not plan.share):
             await pool.stop()
         if result.reproduced is None and result.why == "it was interrupted":
             self.stopped = STOPPED[0]
         return result
+
+    async def _doubt(self, result: TryResult, plan: TryPlan) -> str:
+        """Say why a try without the failure proves no cure; "" if it may."""
+        if result.reproduced is not False:
+            return ""
+        if self._kills or plan.server.launch is None or not refuses_all(result):
+            return doubt(result, kills=bool(self._kills))
+        return doubt(result, kills=False) or await refusal(result, self._trace, plan.server.launch.url, plan.options)
 
     def _progress(
         self, tries: Sequence[dict[str, Any]], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
@@ -161,9 +180,7 @@ class ReplaySession:
     def _save(self) -> None:
         part = self._file.with_name(f"{STATE}.part")
         data = {
-            "schema": 1, "source": self._trace.header.source, "failure": self._request.plan.expected.describe(),
-            "server": self._request.plan.server.describe(),
-            "against_server": self._request.against.describe() if self._request.against else None,
+            "schema": 2, "source": self._trace.header.source, "settings": self._settings,
             "tries": self.state.tries, "against": self.state.against,
         }  # fmt: skip
         part.write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
@@ -188,9 +205,10 @@ class _UntilFailure:
         return max(0, self._needed - self._tries), True
 
 
-def _load(file: Path) -> ReplayState:
+def _load(file: Path, settings: Mapping[str, str]) -> ReplayState:
     try:
         data = orjson.loads(file.read_bytes())
+        require_same(file, data.get("settings"), settings)
         return ReplayState(list(data["tries"]), list(data["against"]))
     except FileNotFoundError:
         return ReplayState()
@@ -198,6 +216,16 @@ def _load(file: Path) -> ReplayState:
         raise OptionError(
             f"{file}: the state of the replay cannot be read: {e}; start it again without --resume"
         ) from e
+
+
+def _without_port(server: ServerChoice) -> str:
+    """Command of a server without its port, or its URL.
+
+    The port of an embedded server differs each time.
+    """
+    if server.launch is None:
+        return redacted_command(server)
+    return redacted_command(server).replace(f" {urlsplit(server.launch.url).port}", " PORT")
 
 
 def _exit_code(results: Sequence[bool]) -> int:

@@ -8,10 +8,11 @@ import pytest
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.runner.minimise import trials
 from loadchaos.runner.minimise.candidate import Reduction
-from loadchaos.runner.minimise.trials import Trials, doubt
+from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.options import Options
 from loadchaos.runner.replay.expected import ExpectedFailure
 from loadchaos.runner.replay.one_try import TryPlan, TryResult
+from loadchaos.runner.replay.refusals import doubt
 from loadchaos.runner.replay.servers import ServerChoice
 from loadchaos.server.process.launcher import CommandLine
 

@@ -1,0 +1,59 @@
+"""Servers that refuse requests, as proof of a cure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.runner.options import Options
+from loadchaos.runner.replay import bodies
+from loadchaos.runner.replay.one_try import TryResult
+from loadchaos.runner.replay.refusals import refusal, refuses_all, shortened
+
+LONG = {"model": "m", "messages": [{"role": "user", "content": "time " * 500}], "max_tokens": 64, "top_k": 4}
+
+
+def asked(tmp_path: Path, answer: Callable[[dict[str, object]], int]) -> str:
+    """Why a try proves nothing, on a server that answers with a status of its own."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        status = answer(orjson.loads(await reader.readexactly(length)))
+        said = b'{"error": {"message": "the model m does not exist"}}'
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(said), said))
+        writer.close()
+
+    async def ask() -> str:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        send = TraceSend(id="r0", body=bodies.store(tmp_path / "bodies", orjson.dumps(LONG)))
+        trace = RequestTrace(TraceHeader(event="trace", version=1), (send,), folder=tmp_path)
+        result = TryResult(False, None, False, 1, 0.1, str(tmp_path), fresh=True, outcomes="1 rejected")
+        assert refuses_all(result)
+        async with server:
+            return await refusal(result, trace, f"http://127.0.0.1:{port}", Options())
+
+    return asyncio.run(ask())
+
+
+def test_refusal_of_a_short_request_as_well_proves_nothing(tmp_path: Path) -> None:
+    assert asked(tmp_path, lambda _: 404) == (
+        "the server answers none of 1 requests, nor a short one: 404 "
+        '{"error": {"message": "the model m does not exist"}}'
+    )
+
+
+def test_refusal_of_a_long_request_alone_may_be_the_cure(tmp_path: Path) -> None:
+    assert asked(tmp_path, lambda body: 400 if len(str(body)) > 500 else 200) == ""
+
+
+def test_shortened_body_keeps_its_options() -> None:
+    assert shortened(LONG) == {
+        "model": "m", "messages": [{"role": "user", "content": "time time time t"}], "max_tokens": 1, "top_k": 4,
+    }  # fmt: skip
+    assert shortened({"prompt": [1, 2, 3], "min_tokens": 5}) == {"prompt": [1], "min_tokens": 1}
