@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from loadchaos.cli.load_options import load_option_names
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.runner.resume import ResumePoint
 
+_CHANGE_THE_PLAN = {"overrides", "users", "endpoint", "goodput", *load_option_names()}
 _MIN_REMAINING_S = 1.0
 """A run's time counts from the start of its load process, its load from that process's first row: both differ a little."""
 
@@ -29,8 +31,9 @@ def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...]
 
     run = RunFolder(folder)
     given = _given(ctx)
-    if {"overrides", "users", "endpoint"} & set(given):
-        raise OptionError("--resume continues the same plan: leave out --set, --users and --endpoint, which change it")
+    if changing := sorted(_CHANGE_THE_PLAN & set(given)):
+        names = " and ".join(next(p.opts[-1] for p in ctx.command.params if p.name == name) for name in changing)
+        raise OptionError(f"--resume continues the same plan: leave out {names}, which would change it")
     params = {**_recorded_options(ctx.command, run), **given}
     for param in ctx.command.params:
         if hidden(params.get(str(param.name))):
@@ -38,8 +41,10 @@ def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...]
     profile = given.get("profile") or str(run.profile)
     if "profile" not in given and hidden(run.profile.read_text("utf-8")):
         raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
-    options = {k: v for k, v in params.items() if k not in ("profile", "overrides")}
-    return profile, (), {**options, "users": None, "endpoint": None, "dry_run": bool(given.get("dry_run"))}
+    options = {k: v for k, v in params.items() if k != "profile"}
+    unchanged: dict[str, Any] = {**dict.fromkeys(_CHANGE_THE_PLAN, None), "goodput": {}, "overrides": ()}
+    given_now = {name: bool(given.get(name)) for name in ("dry_run", "print_profile")}
+    return profile, (), {**options, **unchanged, **given_now}
 
 
 def _given(ctx: click.Context) -> dict[str, Any]:

@@ -19,6 +19,15 @@ from loadchaos.cli.common import (
     server_options,
     terminal,
 )
+from loadchaos.cli.load_options import (
+    ManyGoodputWords,
+    endpoint_of,
+    goodput_option,
+    load_options,
+    made_from,
+    made_profile,
+    refuse_with_profile,
+)
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.resume import called_again, remaining_duration, resume_point
 from loadchaos.cli.worker import master
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
     from loadchaos.runner.web_runs import WebAddress
 
 
-@click.command()
+@click.command(cls=ManyGoodputWords)
 @click.pass_context
 @set_option
 @allow_path_option
@@ -82,10 +91,14 @@ if TYPE_CHECKING:
     "-u",
     "--users",
     "--concurrency",
+    "--max-concurrency",
     "users",
     type=click.IntRange(min=1),
-    help="Number of users in every phase that has users.",
+    help="Number of users in every phase that has users. Without a profile and with --rate: most requests in flight.",
 )
+@load_options
+@goodput_option
+@click.option("--print-profile", is_flag=True, help="Print the profile as YAML, with all options in it. Send nothing.")
 @click.option(
     "--endpoint",
     metavar="NAME",
@@ -145,20 +158,17 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     """Run a profile: send its load, watch the server, judge the result.
 
     The server is --target, --launch, the one the profile launches, or the embedded one. PROFILE is a path or the name of a
-    shipped profile.
+    shipped profile. Without a profile, options named as in `vllm bench serve` describe the load, for example
+    `loadchaos run --target URL --rate 5 --num-prompts 200 --random-input-len 1024 --random-output-len 128`.
     """
     create_privately()
     resumed = None
     if (folder := options["resume"]) is not None:
         profile, overrides, options = called_again(ctx, folder)
-    elif profile is None:
-        raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
-    users, endpoint = options["users"], options["endpoint"]
-    changes = [*overrides, *([f"load.*.users={users}"] if users else [])]
-    loaded = profile_of(profile, changes)
-    if endpoint:
-        changes += [f"traffic.{number}.endpoint={endpoint}" for number in range(len(loaded.traffic))]
-        loaded = profile_of(profile, changes)
+    loaded = _loaded(profile, overrides, options)
+    if options["print_profile"]:
+        click.echo(loaded.to_yaml(), nl=False)
+        return
     if options["launch"]:
         loaded, options["target"] = with_launch(loaded, options["launch"], options["target"]), None
     if folder is not None:
@@ -172,7 +182,38 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     sys.exit(_run(loaded, profile, options, resumed))
 
 
-def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
+def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, Any]) -> Profile:
+    """The profile with the options that change it, or one made from options."""
+    if profile is None:
+        from loadchaos.profile.target import Target
+
+        if (made := made_from(options)) is None:
+            raise OptionError(
+                "a profile is missing: give a path or a shipped name (`loadchaos profiles` lists them), or describe the "
+                "load, e.g. --rate 5 --num-prompts 200"
+            )
+        if made.duration_s is not None and (made.users is None or made.requests is None or made.rate is not None):
+            options["duration"] = None  # the phase has it
+        profile_made = made_profile(made, overrides)
+        server = options["target"] or options["launch"] or profile_made.target != Target()
+        if not (server or options["print_profile"] or options["dry_run"]):
+            raise OptionError("no server: give --target URL, --launch COMMAND, or --embedded (a simulated one)")
+        return profile_made
+    refuse_with_profile(options, profile)
+    users, endpoint = options["users"], endpoint_of(options["endpoint"], options["backend"])
+    changes = [*overrides, *([f"load.*.users={users}"] if users else [])]
+    if options["goodput"]:
+        from loadchaos.core.units import format_duration
+
+        changes.append(f"slo={{{', '.join(f'{k}: {format_duration(v)}' for k, v in options['goodput'].items())}}}")
+    loaded = profile_of(profile, changes)
+    if endpoint:
+        changes += [f"traffic.{number}.endpoint={endpoint}" for number in range(len(loaded.traffic))]
+        loaded = profile_of(profile, changes)
+    return loaded
+
+
+def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
     """Run the profile, or every run of the web UI. Returns the exit code."""
     import asyncio
 
@@ -241,7 +282,7 @@ def _web_address(options: Mapping[str, Any]) -> WebAddress:
     return WebAddress(options["web_host"] or standard.host, standard.port if port is None else port)
 
 
-def _print_result(result: Result, profile: str, ci: str | None, addresses: Sequence[str]) -> None:
+def _print_result(result: Result, profile: str | None, ci: str | None, addresses: Sequence[str]) -> None:
     """Print the report and send it to GitHub and the notification URLs."""
     from loadchaos.report.export import github, notify
     from loadchaos.report.terminal.summary import render
@@ -270,11 +311,12 @@ def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     )
 
 
-def _print_github(verdict: Mapping[str, Any], home: Path, profile: str) -> None:
+def _print_github(verdict: Mapping[str, Any], home: Path, profile: str | None) -> None:
     from loadchaos.core import resources
     from loadchaos.report.export import github
 
-    echo("\n".join(github.annotate(verdict, os.path.relpath(resources.profile(profile)))))
+    path = home / "profile.yaml" if profile is None else resources.profile(profile)
+    echo("\n".join(github.annotate(verdict, os.path.relpath(path))))
     try:
         github.summarise(verdict, home)
     except OSError as e:  # a summary that cannot be written must not change the run's exit code

@@ -186,5 +186,9 @@ DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format
 Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
 Bytes = Annotated[int, BeforeValidator(byte_count)]
 RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(lambda v: f"{v:g}/s", return_type=str)]
-IntRange = Annotated[Range, BeforeValidator(int_range), PlainSerializer(_plain, return_type=str)]
+IntRange = Annotated[
+    Range,
+    BeforeValidator(int_range),
+    PlainSerializer(lambda v: v.low if v.low == v.high else str(v), return_type=int | str),
+]
 ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(_plain, return_type=str)]

@@ -91,7 +91,7 @@ def estimate(profile: Profile, seed: int, folder: Path, duration_s: float | None
     Users of a closed phase with a duration count as one request per second each.
     """
     planned = planned_requests(profile.load, seed)
-    seconds = sum(phase.for_ or (phase.every or 0.0) * phase.repeat for phase in profile.load)
+    seconds = sum(phase.timed_s or (phase.every or 0.0) * phase.repeat for phase in profile.load)
     users = sum(phase.slots * (phase.for_ or 0.0) for phase in profile.load if phase.kind == "closed")
     requests = planned if planned is not None else users / _SECONDS_PER_REQUEST
     if duration_s is not None and seconds > duration_s:

@@ -190,8 +190,9 @@ def _phase(phase: Phase) -> str:
         return f"the recorded requests of {Path(phase.trace).name} {pace}, at most {phase.slots} in flight"
     if phase.rate is not None:
         to = f" to {phase.to:g}" if phase.to else ""
-        length = describe_duration(phase.for_ or 0)
-        return f"{phase.rate:g}{to} requests/s ({_law(phase)}) for {length}, at most {phase.slots} in flight"
+        ends = [f"for {describe_duration(phase.for_)}"] if phase.for_ else []
+        ends += [f"until {_count(phase.requests, 'request')}"] if phase.requests is not None else []
+        return f"{phase.rate:g}{to} requests/s ({_law(phase)}) {' or '.join(ends)}, at most {phase.slots} in flight"
     users = f"{_count(phase.slots, 'user')} in a closed loop"
     if phase.for_ is not None:
         return f"{users} for {describe_duration(phase.for_)}"
@@ -277,7 +278,7 @@ def _amount(value: float) -> str:
 
 
 def _run_time(profile: Profile, output: float, *, bounded: bool) -> str:
-    if not bounded and any(phase.for_ is None and phase.trace is None for phase in profile.load):
+    if not bounded and any(not phase.timed_s and phase.trace is None for phase in profile.load):
         return "run time: unknown, because the profile does not limit the output"
     each = _ASSUMED_FIRST_TOKEN_S + output * _ASSUMED_SECONDS_PER_TOKEN
     seconds = 0.0
@@ -287,8 +288,8 @@ def _run_time(profile: Profile, output: float, *, bounded: bool) -> str:
             seconds += min(whole, phase.for_ or whole) + each
         elif phase.replay is not None:
             seconds += phase.rounds * request_trace.read(Path(phase.replay)).sends[-1].at_s / phase.speed + each
-        elif phase.for_ is not None:
-            seconds += phase.for_
+        elif phase.timed_s:
+            seconds += phase.timed_s
         elif phase.burst is not None:
             seconds += (phase.repeat - 1) * (phase.every or 0) + each
         else:

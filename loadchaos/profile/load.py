@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -25,6 +26,9 @@ _SHAPED_BY: Mapping[str, tuple[Law, ...]] = {
 
 With any other law the key is a mistake.
 """
+_ENDLESS: tuple[Law, ...] = ("constant", "poisson", "gamma")
+"""Laws without a shape over time: a number of requests is enough to end them."""
+
 DEFAULT_IN_FLIGHT = 256
 """Maximum requests in flight of an open phase that sets none."""
 
@@ -35,7 +39,8 @@ MOST_REPLAYED_IN_FLIGHT = 4096
 class Phase(ProfilePart):
     """One phase: one of `users`, `rate`, `burst`, `trace` and `replay`.
 
-    `users` is a closed loop, `rate` an open one, `burst` sends N requests at once, `trace` replays recorded arrivals,
+    `users` is a closed loop, `rate` an open one that ends after a time (`for`) or a number of `requests`, whichever is
+    first, `burst` sends N requests at once, `trace` replays recorded arrivals,
     `replay` sends the recorded requests of a trace.jsonl `rounds` times, each after the events that caused it. A phase may
     instead have `phases`, which run one after the other, `repeat` times (`unrolled`).
 
@@ -109,6 +114,13 @@ class Phase(ProfilePart):
             return min(len(request_trace.read(Path(self.replay)).sends), MOST_REPLAYED_IN_FLIGHT)
         return self.max_in_flight or (self.burst if self.burst is not None else DEFAULT_IN_FLIGHT)
 
+    @property
+    def timed_s(self) -> float:
+        """Length in seconds as far as the phase sets it; 0: the server does."""
+        if self.rate is None or self.requests is None or self.law not in _ENDLESS:
+            return self.for_ or 0.0
+        return min(self.requests / self.rate, self.for_ or math.inf)
+
     def describe_slots(self) -> str:
         """Describe the limit of requests in flight, and who set it."""
         if self.kind == "closed":
@@ -138,8 +150,12 @@ def _closed(phase: Phase) -> None:
 
 
 def _open(phase: Phase) -> None:
-    if not phase.for_:
-        raise ValueError("a phase with rate needs a duration, e.g. for: 10m")
+    if not phase.for_ and phase.requests is None:
+        raise ValueError(
+            "a phase with rate needs a duration, e.g. for: 10m, or a number of requests, e.g. requests: 500"
+        )
+    if not phase.for_ and phase.law not in _ENDLESS:
+        raise ValueError(f"the law {phase.law} needs a duration, e.g. for: 10m; requests may end it earlier")
     if phase.law in ("ramp", "step", "spike", "day") and phase.to is None:
         raise ValueError(f"the law {phase.law} needs a second rate, e.g. to: 50/s")
     if phase.law == "day" and not phase.period:
@@ -147,9 +163,9 @@ def _open(phase: Phase) -> None:
     if phase.law == "spike":
         if phase.at is None or not phase.width:
             raise ValueError("the law spike needs at (its start) and width (its length)")
-        if phase.at + phase.width > phase.for_:
+        if phase.at + phase.width > (phase.for_ or 0.0):
             raise ValueError("the spike (at + width) ends after the phase (for)")
-    _only(phase, {"rate", "law", "for_", "max_in_flight", *_SHAPED_BY})
+    _only(phase, {"rate", "law", "for_", "requests", "max_in_flight", *_SHAPED_BY})
     for name in sorted(phase.model_fields_set & set(_SHAPED_BY)):
         if phase.law not in _SHAPED_BY[name]:
             raise ValueError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from loadchaos.core.rng import hash64
@@ -42,7 +44,7 @@ def pace(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
     if phase.burst is not None:
         yield from arrivals.burst(phase.burst, phase.repeat, phase.every or 0.0)
     elif phase.rate is not None:
-        for due_s in _due_times(phase, seed):
+        for due_s in islice(_due_times(phase, seed), phase.requests):
             yield 0, due_s
     elif phase.replay is not None:
         for round_ in range(phase.rounds):
@@ -70,7 +72,7 @@ def replayed(phase: Phase) -> Iterator[tuple[float, trace.Arrival]]:
 
 
 def _due_times(phase: Phase, seed: int) -> Iterator[float]:
-    rate, for_s, to = phase.rate or 0.0, phase.for_ or 0.0, phase.to or phase.rate or 0.0
+    rate, for_s, to = phase.rate or 0.0, phase.for_ or math.inf, phase.to or phase.rate or 0.0
     if phase.law == "poisson":
         return arrivals.poisson(rate, for_s, seed)
     if phase.law == "gamma":

@@ -305,12 +305,15 @@ def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profi
     return _checked(Document(node, str(path), origin), registry, path.parent)
 
 
-def from_mapping(data: Mapping[str, Any], registry: Registry) -> Profile:
+def from_mapping(
+    data: Mapping[str, Any], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
+) -> Profile:
     """Make a profile from the data of `to_json`.
 
-    Raises ProfileError as `load` does, without places.
+    Raises ProfileError as `load` does, without places; `name` stands for the file.
     """
-    return _checked(Document(dict(data), "profile", {}), registry)
+    node, origin = apply(dict(data), overrides)
+    return _checked(Document(node, name, origin), registry)
 
 
 def _checked(document: Document, registry: Registry, folder: Path | None = None) -> Profile:

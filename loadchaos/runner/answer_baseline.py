@@ -35,7 +35,7 @@ _REQUEST_S = 15.0
 
 def is_wanted(profile: Profile) -> bool:
     """Tell whether the load is long enough, and may not kill the idle server."""
-    lengths = [phase.for_ or 0.0 for phase in profile.load if phase.replay is None]
+    lengths = [phase.timed_s for phase in profile.load if phase.replay is None]
     return sum(lengths) >= _LEAST_LOAD_S and not profile.can_kill
 
 

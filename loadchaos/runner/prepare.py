@@ -31,6 +31,7 @@ from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.server_config import configuration, flags_in_log
 
+_ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
 _POLL_S = 0.1
 _PROGRESS_S = 3.0
 _EXTERNAL_READY_S = 5.0
@@ -284,5 +285,5 @@ def facts_line(facts: Facts) -> str:
         parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
     elif facts.images is False:
         parts.append("no image input")
-    parts.append(f"text tokens counted by {facts.text.source}" if facts.text else "text tokens are estimates")
+    parts.append(f"text tokens counted by {facts.text.source}" if facts.text else _ESTIMATES)
     return "server: " + "; ".join(parts)

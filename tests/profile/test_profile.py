@@ -124,6 +124,14 @@ BAD = {
         "a phase needs one of users, rate, burst, trace or replay (got users and rate)",
     ),
     "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (per round) or for (a duration)"),
+    "rate without an end": (
+        "name: x\n" + TRAFFIC + "load: [{rate: 5/s}]\n",
+        "a phase with rate needs a duration, e.g. for: 10m, or a number of requests",
+    ),
+    "shape without a length": (
+        "name: x\n" + TRAFFIC + "load: [{rate: 5/s, law: ramp, to: 9/s, requests: 9}]\n",
+        "the law ramp needs a duration, e.g. for: 10m; requests may end it earlier",
+    ),
     "what a law does not know": (
         "name: x\n" + TRAFFIC + "load: [{rate: 5/s, for: 3s, burstiness: 0.5}]\n",
         "x.yaml:3:8: load.0: burstiness has no effect with the law constant: it belongs to gamma",

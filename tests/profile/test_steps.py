@@ -111,6 +111,20 @@ def test_burst_arrivals_have_size_and_interval(size: int, repeat: int, every_s: 
     assert due == sorted(due)
 
 
+@pytest.mark.parametrize("law", ["constant", "poisson", "gamma"])
+def test_rate_steps_end_at_the_number_of_requests(law: str, write: Write) -> None:
+    traffic = "name: x\ntraffic: [{name: t, payload: {text: {}}}]\n"
+    alone = write(f"{traffic}load: [{{rate: 20/s, law: {law}, requests: 30}}]\n")
+    due = [s.due_s or 0.0 for s in steps(alone, 3)]
+    assert len(due) == planned_requests(alone.load, 3) == 30
+    timed = write(f"{traffic}load: [{{rate: 20/s, law: {law}, for: 1s, requests: 3000}}]\n")
+    assert [s.due_s for s in steps(timed, 3)] == [at for at in due if at < 1][:3000]
+    assert timed.load[0].timed_s == 1
+    assert alone.load[0].timed_s == 1.5
+    shared = [s.index for w in range(2) for s in steps(alone, 3, w, 2)]
+    assert sorted(shared) == list(range(30))
+
+
 def test_burst_steps_are_due_together() -> None:
     assert list(arrivals.burst(2, 2, 20.0)) == [(0, 0.0), (0, 0.0), (1, 20.0), (1, 20.0)]
 

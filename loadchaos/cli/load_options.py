@@ -1,0 +1,274 @@
+"""Options of `loadchaos run` that describe a load without a profile.
+
+They have the names of `vllm bench serve`. profile/made.py makes the profile.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.core.dataset_names import DATASET_OPTIONS, DATASETS
+from loadchaos.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from loadchaos.profile.made import LoadOptions
+    from loadchaos.profile.profile import Profile
+
+_DOWNLOADED = ("hf", "spec_bench", "speed_bench", "custom_image", "custom_audio", "random-rerank", "sonnet")
+_BACKENDS = {
+    "openai-chat": "chat",
+    "vllm-chat": "chat",
+    "openai": "completions",
+    "vllm": "completions",
+    "openai-embeddings": "embeddings",
+    "vllm-rerank": "rerank",
+    "openai-audio": "transcriptions",
+}
+"""Endpoint of each --backend of vllm bench."""
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_INSTEAD = {
+    "rate": "load.0.rate={}/s",
+    "num_prompts": "load.0.requests={}",
+    "burstiness": "load.0.burstiness={}",
+    "random_input_len": "traffic.0.payload.text.tokens={}",
+    "input_len": "traffic.0.payload.text.tokens={}",
+    "random_output_len": "traffic.0.output.max={}",
+    "output_len": "traffic.0.output.max={}",
+    "temperature": "traffic.0.payload.sampling.temperature={}",
+}
+"""What changes a profile in the way of an option, where one --set does."""
+
+
+def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    from loadchaos.core.units import rate_per_s
+
+    if text is None or text == "inf":
+        return None if text is None else math.inf
+    try:
+        value = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else rate_per_s(text)
+        if value <= 0:
+            raise ValueError(f"a rate must be above 0 (got {text!r})")
+    except ValueError:
+        raise OptionError(f"--rate {text}: requests per second such as 20, 600/m or inf were expected") from None
+    return value
+
+
+def _limits(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> Mapping[str, float]:
+    if not texts:
+        return {}
+    from loadchaos.profile.made import parse_limits
+
+    return parse_limits(texts)
+
+
+def _ratio(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, float] | None:
+    from loadchaos.profile import made
+
+    return None if text is None else made.parse_range_ratio(text)
+
+
+def _buckets(_: click.Context, __: click.Parameter, text: str | None) -> Mapping[Any, float] | None:
+    from loadchaos.profile import made
+
+    return None if text is None else made.parse_buckets(text)
+
+
+def _dataset(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+    if name is None or name in DATASETS:
+        return name
+    more = "; nothing is downloaded: save its requests as a file and give --dataset-name custom --dataset-path FILE"
+    raise OptionError(
+        f"--dataset-name {name}: {', '.join(DATASETS)} were expected{more if name in _DOWNLOADED else ''}"
+    )
+
+
+_positive = click.IntRange(min=1)
+_LOAD_OPTIONS = (
+    click.option(
+        "--rate",
+        "--request-rate",
+        "rate",
+        callback=_rate,
+        metavar="N",
+        help="Requests per second, or inf: all at once.",
+    ),
+    click.option("--num-prompts", type=_positive, metavar="N", help="End the load after this many requests."),
+    click.option(
+        "--burstiness", type=click.FloatRange(min=0, min_open=True), help="Shape of gamma arrivals; 1: Poisson."
+    ),
+    click.option("--ramp-up-strategy", metavar="linear", help="Change the rate over the load."),
+    click.option("--ramp-up-start-rps", type=click.FloatRange(min=0, min_open=True), metavar="N", help="First rate."),
+    click.option("--ramp-up-end-rps", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Last rate."),
+    click.option("--dataset-name", callback=_dataset, metavar="NAME", help=f"{', '.join(DATASETS)} (default: random)."),
+    click.option("--dataset-path", metavar="FILE", help="File of a data set. Nothing is downloaded."),
+    click.option("--input-len", type=_positive, metavar="N", help="As --random-input-len."),
+    click.option("--output-len", type=_positive, metavar="N", help="Output tokens of any data set."),
+    click.option("--random-input-len", type=_positive, metavar="N", help="Prompt tokens as the server counts them."),
+    click.option("--random-output-len", type=_positive, metavar="N", help="Output tokens."),
+    click.option("--random-range-ratio", callback=_ratio, metavar="R", help="Lengths are from N x (1-R) to N x (1+R)."),
+    click.option("--random-prefix-len", type=_positive, metavar="N", help="Prompt tokens before these, equal in all."),
+    click.option("--random-mm-base-items-per-request", type=_positive, metavar="N", help="Images of a request."),
+    click.option(
+        "--random-mm-num-mm-items-range-ratio", type=float, metavar="R", help="As the range ratio, for images."
+    ),
+    click.option(
+        "--random-mm-bucket-config", callback=_buckets, metavar="DICT", help="Sizes of images, e.g. {(256,256,1): 1.0}."
+    ),
+    click.option("--prefix-repetition-prefix-len", type=_positive, metavar="N", help="Tokens that prompts share."),
+    click.option("--prefix-repetition-suffix-len", type=_positive, metavar="N", help="Tokens of their own."),
+    click.option("--prefix-repetition-num-prefixes", type=_positive, metavar="N", help="Number of shared prefixes."),
+    click.option("--prefix-repetition-output-len", type=_positive, metavar="N", help="Output tokens."),
+    click.option("--timed-trace-chunk-hash-size", type=_positive, metavar="N", help="Tokens of a block of the trace."),
+    click.option("--timed-trace-sec-multiplier", type=float, metavar="X", help="Seconds of a unit of its timestamps."),
+    click.option("--ignore-eos/--no-ignore-eos", default=None, help="Exact output lengths (default of random data)."),
+    click.option("--backend", metavar="NAME", help="Backend of vllm bench, in place of --endpoint."),
+    click.option("--temperature", type=float, help="Sampling of each request."),
+    click.option("--top-p", type=float, help="Sampling of each request."),
+    click.option("--top-k", type=int, help="Sampling of each request."),
+    click.option("--min-p", type=float, help="Sampling of each request."),
+    click.option("--presence-penalty", type=float, help="Sampling of each request."),
+    click.option("--frequency-penalty", type=float, help="Sampling of each request."),
+    click.option("--repetition-penalty", type=float, help="Sampling of each request."),
+)
+
+goodput_option = click.option(
+    "--goodput",
+    multiple=True,
+    callback=_limits,
+    metavar="NAME:MS...",
+    help="Limits of each request, e.g. ttft:2000 tpot:50 e2el:30000.",
+)
+
+
+def load_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a load without a profile."""
+    for option in reversed(_LOAD_OPTIONS):
+        command = option(command)
+    return command
+
+
+class ManyGoodputWords(click.Command):
+    """Command whose --goodput takes several words, as in vllm bench."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat --goodput before each further `name:number`."""
+        found: list[str] = []
+        in_limits = False
+        for word in args:
+            if in_limits and found[-1] != "--goodput" and re.fullmatch(r"\w+:\d[\w.]*", word):
+                found.append("--goodput")
+            elif found and found[-1] != "--goodput":
+                in_limits = False
+            in_limits = in_limits or word == "--goodput"
+            found.append(word)
+        return super().parse_args(ctx, found)
+
+
+def load_option_names() -> list[str]:
+    """Names of the parameters of `load_options`."""
+
+    @load_options
+    def command() -> None: ...
+
+    return [str(p.name) for p in reversed(getattr(command, "__click_params__", []))]
+
+
+def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
+    """The load that options of the command line describe; None: none does."""
+    given = given_names(options)
+    if not given and options["users"] is None:
+        return None
+    from loadchaos.load.endpoints import ENDPOINTS
+    from loadchaos.profile.made import LoadOptions
+
+    endpoint = endpoint_of(options["endpoint"], options["backend"]) or "chat"
+    return LoadOptions(
+        rate=options["rate"],
+        users=options["users"],
+        requests=options["num_prompts"],
+        duration_s=options["duration"],
+        burstiness=options["burstiness"],
+        ramp=_ramp(options),
+        dataset=options["dataset_name"] or "random",
+        values={name: options[name] for name in DATASET_OPTIONS if options[name] is not None},
+        sampling={name: options[name] for name in _SAMPLING if options[name] is not None},
+        slo=options["goodput"],
+        exact=options["ignore_eos"],
+        endpoint=endpoint,
+        generates=endpoint not in ENDPOINTS or ENDPOINTS[endpoint].generates,
+        embedded=options["embedded"],
+    )
+
+
+def given_names(options: Mapping[str, Any]) -> list[str]:
+    """Options of a load without a profile that were given."""
+    return [name for name in load_option_names() if options.get(name) is not None]
+
+
+def refuse_with_profile(options: Mapping[str, Any], profile: str) -> None:
+    """Refuse options that describe a load beside a profile that has one."""
+    for name in given_names(options):
+        if name == "backend":
+            continue
+        change = _INSTEAD.get(name)
+        value = options[name]
+        instead = f"change it with --set {change.format(f'{value:g}')}" if change else "change the profile with --set"
+        raise OptionError(
+            f"--{name.replace('_', '-')} describes a load without a profile, but {profile} has its own: {instead}, or "
+            "leave out the profile"
+        )
+
+
+def endpoint_of(endpoint: str | None, backend: str | None) -> str | None:
+    """Endpoint from --endpoint, which may be a path, or --backend."""
+    from loadchaos.load.endpoints import ENDPOINTS
+
+    by_path = {e.path: name for name, e in ENDPOINTS.items()}
+    found = by_path.get(endpoint or "", endpoint)
+    if backend is None:
+        return found
+    if backend not in _BACKENDS:
+        raise OptionError(f"--backend {backend}: {', '.join(_BACKENDS)} were expected; or give --endpoint NAME")
+    if found is not None and found != _BACKENDS[backend]:
+        raise OptionError(f"--backend {backend} sends to {_BACKENDS[backend]}, --endpoint to {found}: give one of them")
+    return _BACKENDS[backend]
+
+
+def _ramp(options: Mapping[str, Any]) -> tuple[float, float] | None:
+    strategy, first, last = (options[f"ramp_up_{name}"] for name in ("strategy", "start_rps", "end_rps"))
+    if strategy is None and first is None and last is None:
+        return None
+    if strategy != "linear":
+        raise OptionError(
+            f"--ramp-up-strategy {strategy or 'is missing'}: linear was expected; for other shapes write a profile "
+            "(law: step, spike or day)"
+        )
+    if first is None or last is None:
+        raise OptionError("--ramp-up-strategy needs both --ramp-up-start-rps and --ramp-up-end-rps")
+    return float(first), float(last)
+
+
+def made_profile(options: LoadOptions, overrides: Sequence[str]) -> Profile:
+    """Make and check the profile of options.
+
+    Raises OptionError or ProfileError.
+    """
+    from loadchaos.load import registry
+    from loadchaos.profile.made import profile_data
+    from loadchaos.profile.profile import from_mapping
+
+    return from_mapping(profile_data(options), registry.full_registry(), overrides, name="options")

@@ -1,0 +1,360 @@
+"""Profile data made from options, named as `vllm bench serve` does.
+
+`loadchaos run` without a profile and `loadchaos new` use it. The result is plain data that `profile.from_mapping` reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadchaos.core.dataset_names import DATASET_OPTIONS
+from loadchaos.core.errors import OptionError
+from loadchaos.core.slo_names import SLO_LIMITS
+from loadchaos.core.units import Range, duration_s, format_duration
+
+_BUCKETS = {(256, 256, 1): 0.5, (720, 1280, 1): 0.5}
+_LIMIT = re.compile(r"(\w+):(\d+(?:\.\d+)?)(ms|s|m)?")
+_BUCKET = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)?\s*['\"]?\s*:\s*([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Load and requests that a profile is made of; None: not given.
+
+    Args:
+        rate: requests per second; infinite: all at once.
+        users: users of a closed loop, or with a rate the most requests in flight.
+        requests: number of requests of the load.
+        duration_s: length of the load in seconds.
+        ramp: first and last rate per second of a linear ramp.
+        dataset: one of `core.dataset_names.DATASETS`.
+        values: options of the dataset by name, as in `DATASET_OPTIONS`.
+        sampling: options of the payload `sampling`.
+        slo: limits in seconds by name.
+        exact: answers have exactly the length; None: as the dataset does by default.
+        generates: answers of the endpoint have a length that is asked for.
+        expect: expectations; empty: the default ones.
+    """
+
+    rate: float | None = None
+    users: int | None = None
+    requests: int | None = None
+    duration_s: float | None = None
+    burstiness: float | None = None
+    ramp: tuple[float, float] | None = None
+    dataset: str = "random"
+    values: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    slo: Mapping[str, float] = field(default_factory=dict)
+    exact: bool | None = None
+    endpoint: str = "chat"
+    generates: bool = True
+    embedded: bool = False
+    name: str = "options"
+    expect: Sequence[str] = ()
+
+
+def profile_data(options: LoadOptions) -> dict[str, Any]:
+    """Make the data of a profile.
+
+    Raises OptionError where options contradict each other or do not say how much is sent.
+    """
+    _refuse_other_datasets(options)
+    data: dict[str, Any] = {"name": options.name, "about": describe(options)}
+    if options.embedded:
+        data["target"] = {"embedded": {}}
+    if options.slo:
+        data["slo"] = {name: format_duration(value) for name, value in options.slo.items()}
+    data["traffic"] = list(_traffic(options))
+    data["load"] = [_phase(options)]
+    if options.expect:
+        data["expect"] = list(options.expect)
+    return data
+
+
+def describe(options: LoadOptions) -> str:
+    """Describe the load in a few words, for `about`."""
+    if options.dataset == "timed_trace":
+        return f"the trace {Path(str(options.values.get('dataset_path'))).name}"
+    parts = [options.dataset.replace("_", " ")]
+    if options.ramp is not None:
+        parts.append(f"{options.ramp[0]:g} to {options.ramp[1]:g} requests/s")
+    elif options.rate is not None:
+        parts.append("all at once" if math.isinf(options.rate) else f"{options.rate:g} requests/s")
+    if options.users is not None:
+        parts.append(f"{options.users} users" if options.rate is None else f"at most {options.users} in flight")
+    return ", ".join(parts)
+
+
+def parse_limits(texts: Sequence[str]) -> dict[str, float]:
+    """Parse the limits of --goodput into seconds by name.
+
+    `ttft:2000` is in milliseconds, as in vllm bench; `ttft:2s` has its unit.
+    """
+    limits: dict[str, float] = {}
+    for text in texts:
+        match = _LIMIT.fullmatch(text.strip())
+        name = {"e2el": "e2e"}.get(match[1], match[1]) if match else ""
+        if match is None or name not in SLO_LIMITS:
+            known = ", ".join(["e2el", *SLO_LIMITS])
+            raise OptionError(
+                f"--goodput {text}: NAME:MILLISECONDS was expected, e.g. ttft:2000 or ttft:2s; names are {known}"
+            )
+        limits[name] = duration_s(f"{match[2]}{match[3] or 'ms'}")
+    return limits
+
+
+def parse_range_ratio(text: str) -> tuple[float, float]:
+    """Parse --random-range-ratio into those of input and output."""
+    try:
+        ratios = (float(text), float(text))
+    except ValueError:
+        found = dict(re.findall(r"[\"']?(input|output)[\"']?\s*:\s*([0-9.]+)", text))
+        if set(found) != {"input", "output"}:
+            raise OptionError(
+                f'--random-range-ratio {text}: 0.3 or {{"input": 0.3, "output": 0.5}} was expected'
+            ) from None
+        ratios = float(found["input"]), float(found["output"])
+    if not all(0 <= ratio < 1 for ratio in ratios):
+        raise OptionError(f"--random-range-ratio {text}: at least 0 and less than 1 was expected")
+    return ratios
+
+
+def parse_buckets(text: str) -> dict[tuple[int, int, int], float]:
+    """Parse --random-mm-bucket-config: (height, width, frames) to a weight."""
+    found = {(int(h), int(w), int(t)): float(p) for h, w, t, p in _BUCKET.findall(text)}
+    wanted = {size: weight for size, weight in found.items() if weight > 0}
+    if not wanted or len(found) != text.count("("):
+        raise OptionError(
+            f"--random-mm-bucket-config {text}: {{(HEIGHT, WIDTH, 1): WEIGHT}} was expected, e.g. {{(256, 256, 1): 1.0}}"
+        )
+    if any(frames != 1 for _, _, frames in wanted):
+        raise OptionError(
+            f"--random-mm-bucket-config {text}: only images (one frame) are made; write a profile with the payload video"
+        )
+    return wanted
+
+
+def _refuse_other_datasets(options: LoadOptions) -> None:
+    """Refuse options of another dataset, and two names of one option."""
+    for name, datasets in DATASET_OPTIONS.items():
+        if options.values.get(name) is not None and options.dataset not in datasets:
+            raise OptionError(
+                f"{flag(name)} has no effect with --dataset-name {options.dataset}: it goes with {' and '.join(datasets)}"
+            )
+    short = [("input_len", "random_input_len"), ("output_len", "random_output_len")]
+    short.append(("output_len", "prefix_repetition_output_len"))
+    for one, other in short:
+        if options.values.get(one) is not None and options.values.get(other) is not None:
+            raise OptionError(f"{flag(one)} and {flag(other)} have the same meaning: give one of them")
+
+
+def flag(name: str) -> str:
+    """Name of an option as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _value(options: LoadOptions, names: Sequence[str], default: Any) -> Any:
+    return next((v for n in names if (v := options.values.get(n)) is not None), default)
+
+
+# --- traffic ------------------------------------------------------------------------------------------------------------
+
+
+def _traffic(options: LoadOptions) -> Iterator[dict[str, Any]]:
+    """Yield each traffic; images of several sizes are one traffic each."""
+    makers = {"random": _random, "random-mm": _random_images, "prefix_repetition": _prefixes, "timed_trace": _timed}
+    for entry in makers.get(options.dataset, _from_file)(options):
+        if options.sampling:
+            if "requests" in entry["payload"]:
+                names = ", ".join(flag(n) for n in options.sampling)
+                raise OptionError(
+                    f"{names}: the requests of {options.dataset} are sent as the file has them; leave it out"
+                )
+            entry["payload"]["sampling"] = dict(options.sampling)
+        if options.endpoint != "chat":
+            entry["endpoint"] = options.endpoint
+        if not options.generates:
+            _refuse_lengths(options)
+            entry.pop("output", None)
+        yield entry
+
+
+def _refuse_lengths(options: LoadOptions) -> None:
+    given = [n for n in ("random_output_len", "output_len", "prefix_repetition_output_len") if options.values.get(n)]
+    if given or options.exact:
+        name = flag(given[0]) if given else "--ignore-eos"
+        raise OptionError(f"{name} has no effect: the endpoint {options.endpoint} generates no text; leave it out")
+
+
+def _random(options: LoadOptions) -> Iterator[dict[str, Any]]:
+    yield {"name": "random", "payload": {"text": _random_text(options)}, "output": _random_output(options)}
+
+
+def _random_text(options: LoadOptions) -> dict[str, Any]:
+    length = _value(options, ("random_input_len", "input_len"), 1024)
+    prefix = _value(options, ("random_prefix_len",), 0)
+    around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[0])
+    text: dict[str, Any] = {"tokens": _written(Range(around.low + prefix, around.high + prefix))}
+    if prefix:
+        text["shared_prefix"] = {"tokens": prefix, "groups": 1}
+    return text
+
+
+def _random_output(options: LoadOptions) -> dict[str, Any]:
+    length = _value(options, ("random_output_len", "output_len"), 128)
+    around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[1])
+    return {"max" if options.exact is False else "exact": _written(around)}
+
+
+def _random_images(options: LoadOptions) -> Iterator[dict[str, Any]]:
+    count = _value(options, ("random_mm_base_items_per_request",), 1)
+    ratio = _value(options, ("random_mm_num_mm_items_range_ratio",), 0.0)
+    if not 0 <= ratio <= 1:
+        raise OptionError(f"--random-mm-num-mm-items-range-ratio {ratio:g}: 0 to 1 was expected")
+    counts = Range(math.floor(count * (1 - ratio)), math.ceil(count * (1 + ratio)))
+    buckets = _value(options, ("random_mm_bucket_config",), _BUCKETS)
+    if len(buckets) > 1 and counts.high > 1:
+        raise OptionError(
+            "--random-mm-base-items-per-request: several images of different sizes in one request cannot be made; "
+            "give one size: --random-mm-bucket-config '{(256, 256, 1): 1.0}'"
+        )
+    for (height, width, _), weight in buckets.items():
+        entry: dict[str, Any] = {"name": f"images_{width}x{height}" if len(buckets) > 1 else "images"}
+        if len(buckets) > 1:
+            entry["weight"] = weight
+        images = {"count": _written(counts), "size": f"{width}x{height}"}
+        yield {
+            **entry,
+            "payload": {"images": images, "text": _random_text(options)},
+            "output": _random_output(options),
+        }
+
+
+def _prefixes(options: LoadOptions) -> Iterator[dict[str, Any]]:
+    prefix = _value(options, ("prefix_repetition_prefix_len",), 256)
+    suffix = _value(options, ("prefix_repetition_suffix_len",), 256)
+    groups = _value(options, ("prefix_repetition_num_prefixes",), 10)
+    length = _value(options, ("prefix_repetition_output_len", "output_len"), 128)
+    text = {"tokens": prefix + suffix, "shared_prefix": {"tokens": prefix, "groups": groups}}
+    yield {"name": "prefixes", "payload": {"text": text}, "output": {"exact" if options.exact else "max": length}}
+
+
+def _from_file(options: LoadOptions) -> Iterator[dict[str, Any]]:
+    length = _value(options, ("output_len",), None)
+    if options.exact:
+        raise OptionError(
+            f"--ignore-eos: the requests of {options.dataset} are sent as the file has them; leave it out"
+        )
+    requests = {"file": _file(options), "order": "sampled", "turns": "first"}
+    output = {} if length is None else {"output": {"max": length}}
+    yield {"name": options.dataset, "payload": {"requests": requests}, **output}
+
+
+def _timed(_: LoadOptions) -> Iterator[dict[str, Any]]:
+    yield {"name": "trace", "payload": {"text": {}}}
+
+
+def _file(options: LoadOptions) -> str:
+    path = options.values.get("dataset_path")
+    if path is None:
+        raise OptionError(f"--dataset-name {options.dataset} needs --dataset-path FILE; nothing is downloaded")
+    if not Path(path).is_file():
+        raise OptionError(f"--dataset-path {path}: no such file; give a file on this machine, nothing is downloaded")
+    return str(Path(path).absolute())
+
+
+def _around(length: int, ratio: float) -> Range:
+    """Lengths around a mean, as vllm bench draws them."""
+    low, high = (round(length * factor, 6) for factor in (1 - ratio, 1 + ratio))  # 50 x 1.1 is not quite 55
+    return Range(max(1, math.floor(low)), math.ceil(high))
+
+
+def _written(bounds: Range) -> int | str:
+    return bounds.low if bounds.low == bounds.high else str(bounds)
+
+
+# --- load ---------------------------------------------------------------------------------------------------------------
+
+
+def _phase(options: LoadOptions) -> dict[str, Any]:
+    if options.burstiness is not None and (options.rate is None or math.isinf(options.rate)):
+        raise OptionError("--burstiness shapes arrivals at a rate: give --rate, too")
+    if options.dataset == "timed_trace":
+        return _trace_phase(options)
+    if options.ramp is not None:
+        return _ramp(options)
+    if options.rate is None and options.users is None:
+        raise OptionError(
+            "how fast? Give --rate N (requests per second), --concurrency N (users in a closed loop), or both"
+        )
+    if options.requests is None and options.duration_s is None:
+        raise OptionError("how long? Give --num-prompts N, --duration TIME, or both")
+    if options.rate is None:
+        return _closed(options)
+    if math.isinf(options.rate):
+        return _at_once(options)
+    phase: dict[str, Any] = {"rate": f"{options.rate:g}/s", "law": "poisson"}
+    if options.burstiness is not None and options.burstiness != 1:
+        phase.update(law="gamma", burstiness=options.burstiness)
+    return {**phase, **_ends(options), **_in_flight(options)}
+
+
+def _closed(options: LoadOptions) -> dict[str, Any]:
+    phase: dict[str, Any] = {"users": options.users}
+    if options.requests is not None:
+        return {**phase, "requests": options.requests}
+    return {**phase, "for": format_duration(options.duration_s or 0.0)}
+
+
+def _at_once(options: LoadOptions) -> dict[str, Any]:
+    """All requests at once, or a closed loop where --concurrency limits them."""
+    if options.users is not None:
+        return _closed(options)
+    if options.requests is None or options.duration_s is not None:
+        raise OptionError("--rate inf sends all requests at once: give their number (--num-prompts) and no --duration")
+    return {"burst": options.requests}
+
+
+def _ramp(options: LoadOptions) -> dict[str, Any]:
+    first, last = options.ramp or (0.0, 0.0)
+    if options.rate is not None:
+        raise OptionError("--rate and --ramp-up-strategy exclude each other: the ramp has its own rates")
+    if (options.requests is None) == (options.duration_s is None):
+        raise OptionError(
+            "--ramp-up-strategy: give either --num-prompts or --duration; the other follows from the rates"
+        )
+    length_s = options.duration_s or 2 * (options.requests or 0) / (first + last)
+    ends: dict[str, Any] = {"for": format_duration(math.ceil(length_s * 1000) / 1000)}
+    if options.requests is not None:
+        ends["requests"] = options.requests
+    return {"rate": f"{first:g}/s", "law": "ramp", "to": f"{last:g}/s", **ends, **_in_flight(options)}
+
+
+def _trace_phase(options: LoadOptions) -> dict[str, Any]:
+    if options.rate is not None or options.ramp is not None:
+        raise OptionError("--rate: a trace has its own times; leave it out")
+    phase: dict[str, Any] = {
+        "trace": _file(options),
+        "unit": format_duration(_value(options, ("timed_trace_sec_multiplier",), 1.0)),
+        "block_tokens": _value(options, ("timed_trace_chunk_hash_size",), 16),
+    }
+    return {**phase, **_ends(options), **_in_flight(options)}
+
+
+def _ends(options: LoadOptions) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if options.requests is not None:
+        found["requests"] = options.requests
+    if options.duration_s is not None:
+        found["for"] = format_duration(options.duration_s)
+    return found
+
+
+def _in_flight(options: LoadOptions) -> dict[str, Any]:
+    return {} if options.users is None else {"max_in_flight": options.users}

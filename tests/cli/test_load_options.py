@@ -1,0 +1,74 @@
+"""`loadchaos run` without a profile: options as in `vllm bench serve`."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from loadchaos.cli.main import main
+
+SHORT = ["--rate", "5", "--num-prompts", "20"]
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["run", *words])
+    return done.exit_code, done.output
+
+
+def printed(*words: str) -> Any:
+    code, output = run(*words, "--print-profile")
+    assert code == 0, output
+    return YAML(typ="safe").load(output)
+
+
+def test_run_options_make_a_profile_that_runs_again(tmp_path: Any) -> None:
+    words = [*SHORT, "--random-input-len", "64", "--goodput", "ttft:2000", "tpot:50", "--temperature", "0.5"]
+    code, output = run(*words, "--print-profile")
+    assert code == 0, output
+    path = tmp_path / "made.yaml"
+    path.write_text(output)
+    again = printed(str(path))
+    assert again == YAML(typ="safe").load(output)
+    assert again["slo"] == {"ttft": "2s", "tpot": "50ms"}
+    assert again["traffic"][0]["payload"]["sampling"] == {"temperature": 0.5}
+
+
+def test_goodput_words_end_at_the_next_option_or_profile() -> None:
+    found = printed("--goodput", "ttft:1000", "e2el:5s", "smoke")
+    assert (found["name"], found["slo"]) == ("smoke", {"ttft": "1s", "e2e": "5s"})
+
+
+def test_run_options_take_set_too() -> None:
+    assert printed(*SHORT, "--set", "load.0.law=constant")["load"][0]["law"] == "constant"
+
+
+def test_backend_and_path_name_the_endpoint() -> None:
+    for words in (["--backend", "openai"], ["--endpoint", "/v1/completions"], ["--endpoint", "completions"]):
+        assert printed(*SHORT, *words)["traffic"][0]["endpoint"] == "completions"
+    assert "output" not in printed(*SHORT, "--endpoint", "embeddings")["traffic"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["smoke", "--rate", "5"], "smoke has its own: change it with --set load.0.rate=5/s"),
+        (["smoke", "--dataset-name", "random"], "--dataset-name describes a load without a profile"),
+        (SHORT, "no server: give --target URL"),
+        ([], "a profile is missing"),
+        (["--rate", "x", "--num-prompts", "5"], "--rate x: requests per second such as 20, 600/m or inf"),
+        (["--rate", "0", "--num-prompts", "5"], "--rate 0"),
+        ([*SHORT, "--dataset-name", "hf"], "nothing is downloaded"),
+        ([*SHORT, "--goodput", "tftt:5"], "--goodput tftt:5: NAME:MILLISECONDS was expected"),
+        ([*SHORT, "--backend", "openai", "--endpoint", "chat"], "--backend openai sends to completions"),
+        ([*SHORT, "--backend", "tgi"], "--backend tgi: openai-chat"),
+        ([*SHORT, "--endpoint", "completions", "--dataset-name", "random-mm"], "cannot carry images"),
+        (["--num-prompts", "5", "--ramp-up-strategy", "exponential"], "--ramp-up-strategy exponential: linear was"),
+        (["--num-prompts", "5", "--ramp-up-strategy", "linear"], "needs both --ramp-up-start-rps and"),
+    ],
+    ids=lambda o: o if isinstance(o, str) else "",
+)
+def test_run_options_that_contradict_are_refused_before_anything_is_sent(words: list[str], text: str) -> None:
+    code, output = run(*words)
+    assert code == 2, output
+    assert text in output
