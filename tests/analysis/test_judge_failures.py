@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.chaos import operation_named
 from loadchaos.core.model import Terms
+from loadchaos.server.dialects import DIALECTS
+
+CRASHES = Path(__file__).parents[1] / "crashes"
 
 
 def test_judge_names_unexplained_errors_by_outcome_and_text(history: Any) -> None:
@@ -106,6 +111,18 @@ def test_judge_attributes_a_miss_after_our_encoder_reset_to_us(history: Any) -> 
     verdict = history.verdict()
     assert verdict["failures"][0]["attribution"] == "self-inflicted"
     assert verdict["verdict"] == "fail"
+
+
+def test_judge_attributes_a_refused_kv_release_to_our_call(history: Any) -> None:
+    history.begin().work(5)
+    operation = operation_named("release_kv_cache_memory", DIALECTS["vllm"])
+    history.attacked(operation.name, list(operation.effects))
+    log = (CRASHES / "vllm/kv-release-without-pause-0.32.log").read_text()
+    for line in log.split("\n\n", 1)[1].splitlines():
+        history.log(line)
+    failures = history.work(10).end().verdict()["failures"]
+    assert {f["attribution"] for f in failures} == {"self-inflicted"}
+    assert "kv_release_without_pause" in {f["id"] for f in failures}
 
 
 def test_judge_attributes_a_miss_after_a_processor_reset_to_the_server(history: Any) -> None:
