@@ -38,6 +38,16 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def launched_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a server that loadchaos starts.
+
+    Its launch command has the address.
+    """
+    for option in reversed(_SERVER_OPTIONS[1:]):
+        command = option(command)
+    return command
+
+
 def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
     """Parse the values of --header."""
     headers = {}

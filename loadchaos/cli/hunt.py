@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, parse_header_options, positive_duration, server_options
+from loadchaos.cli.common import duration, echo, launched_server_options, parse_header_options, positive_duration
+from loadchaos.cli.hunt_settings import stored_form, with_stored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -53,19 +54,22 @@ Exit codes:
     "--workload-time", callback=positive_duration, metavar="TIME", help="End a workload after this time (default: 60s)."
 )
 @click.option("--no-feedback", is_flag=True, help="Draw every workload at random. For comparison.")
-@click.option("--resume", is_flag=True, help="Continue the newest hunt in --out.")
+@click.option("--resume", is_flag=True, help="Continue the newest hunt in --out, with its options.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
+@launched_server_options
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the hunt."
 )
-def hunt(out: Path, **options: Any) -> None:
+@click.pass_context
+def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     """Find failures that no profile describes.
 
     Sends small workloads made of genes to a server that loadchaos starts, keeps those that show something new in its log,
     counters or states, and changes them. What is found is replayed and minimised.
     """
     import asyncio
+
+    import orjson
 
     from loadchaos.runner.hunt import gene_file
     from loadchaos.runner.hunt.findings import Reproduction
@@ -74,16 +78,16 @@ def hunt(out: Path, **options: Any) -> None:
     from loadchaos.runner.hunt.workers import SlotProcess
 
     create_privately()
-    folder = _newest(out) if options["resume"] else None
+    folder = newest_hunt(out) if options["resume"] else None
     stored = read_settings(folder) if folder is not None else {}
+    options = with_stored(context, options, stored)
     line, shown = _launch(options["launch"], stored)
-    chosen = stored.get("genes")
-    if options["genes"] is not None:
-        chosen = gene_file.read(options["genes"])
-    seed, requests = stored.get("seed", options["seed"]), stored.get("requests", options["requests"])
+    chosen = gene_file.read(options["genes"]) if options["genes"] is not None else stored.get("genes")
+    if stored and orjson.dumps(chosen) != orjson.dumps(stored.get("genes")):
+        raise OptionError("--genes differs from those of the hunt; start a new hunt")
     budget_s = float(options["budget"] or stored.get("budget_s") or _BUDGET_S)
     settings = HuntSettings(
-        seed, budget_s, requests, options["findings"], not stored.get("no_feedback", options["no_feedback"]), chosen
+        options["seed"], budget_s, options["requests"], options["findings"], not options["no_feedback"], chosen
     )
     slots = _slots(line, options, folder or Path())
     if folder is None:
@@ -93,11 +97,8 @@ def hunt(out: Path, **options: Any) -> None:
         slots = _slots(line, options, folder)
     write_json(
         folder / SETTINGS,
-        {
-            "schema": 1, "launch": shown, "seed": seed, "budget_s": budget_s, "requests": requests, "genes": chosen,
-            "no_feedback": not settings.feedback,
-        },
-    )  # fmt: skip
+        {"schema": 1, "launch": shown, "budget_s": budget_s, "genes": chosen, **stored_form(options)},
+    )
     command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
     say = lambda text: echo(text, err=True)  # noqa: E731 - one line
     echo(f"hunting on {shown}; files are in {folder}", err=True)
@@ -110,12 +111,17 @@ def hunt(out: Path, **options: Any) -> None:
     sys.exit(code)
 
 
-def _newest(out: Path) -> Path:
-    """Folder of the newest hunt."""
-    found = sorted(out.glob("hunt-*/hunt.json"), key=lambda p: p.stat().st_mtime)
+def newest_hunt(out: Path) -> Path:
+    """Folder of the newest hunt.
+
+    A hunt without workloads, whose server did not start, is the last choice.
+    """
+    from loadchaos.runner.hunt.journal import SETTINGS, count_of_workloads
+
+    found = [file.parent for file in out.glob("hunt-*/hunt.json")]
     if not found:
         raise OptionError(f"--resume: {out} has no hunt; start one without --resume")
-    return found[-1].parent
+    return max(found, key=lambda p: (count_of_workloads(p) > 0, (p / SETTINGS).stat().st_mtime))
 
 
 def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine, str]:

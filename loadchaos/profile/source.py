@@ -84,8 +84,15 @@ class Document:
         return mark[0] + 1, mark[1] + 1
 
 
-def read(path: Path) -> Any:
+_PROFILE = "a profile with name, traffic and load (`loadchaos init` copies examples)"
+
+
+def read(path: Path, *, expected: str = _PROFILE) -> Any:
     """Parse a YAML 1.2 file into ruamel's tree.
+
+    Args:
+        path: the file.
+        expected: content that the file must have, for messages.
 
     Raises ProfileError if it is not YAML, empty or not a mapping.
     """
@@ -106,9 +113,9 @@ def read(path: Path) -> Any:
         raise ProfileError([f"{path}:1:1: not YAML: {e}"]) from None
     _refuse_alias_bomb(path, node)
     if node is None:
-        raise ProfileError([f"{path}:1:1: the profile is empty; `loadchaos init` copies examples to start from"])
+        raise ProfileError([f"{path}:1:1: the file is empty: {expected} was expected"])
     if not isinstance(node, dict):
-        raise ProfileError([f"{path}:1:1: not a profile: a mapping with name, traffic and load was expected"])
+        raise ProfileError([f"{path}:1:1: {expected} was expected"])
     return node
 
 

@@ -117,8 +117,8 @@ BAD = {
     "duplicate key": ("name: x\nname: y\n" + TRAFFIC + LOAD, 'x.yaml:2:1: found duplicate key "name"'),
     "tab": ("name: x\ntarget:\n\tdialect: vllm\n" + TRAFFIC + LOAD, "x.yaml:3:1: a tab"),
     "not YAML": ("name: [x\n" + TRAFFIC, "not YAML"),
-    "empty": ("# nothing\n", "the profile is empty"),
-    "no mapping": ("- a\n", "not a profile"),
+    "empty": ("# nothing\n", "the file is empty: a profile with name, traffic and load"),
+    "no mapping": ("- a\n", "a profile with name, traffic and load (`loadchaos init` copies examples) was expected"),
     "two kinds of load": (
         "name: x\n" + TRAFFIC + "load: [{users: 1, rate: 1/s, for: 1s}]\n",
         "a phase needs one of users, rate, burst, trace or replay (got users and rate)",

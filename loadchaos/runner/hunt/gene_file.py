@@ -36,7 +36,7 @@ def read(file: Path) -> Chosen:
 
     Raises ProfileError with line, key and expected value of each mistake.
     """
-    document = Document(source.read(file), str(file), {})
+    document = Document(source.read(file, expected="genes such as `traffic: {images: false}`"), str(file), {})
     data = source.plain(document.node)
     mistakes: list[Mistake] = []
     for group, genes in data.items():

@@ -39,6 +39,11 @@ class Journal:
         self._writer.close()
 
 
+def count_of_workloads(folder: Path) -> int:
+    """Count the rows of the workloads of a hunt; 0 where the file is missing."""
+    return sum(row.get("row") != "header" for row in Tail(folder / WORKLOADS).rows())
+
+
 def write_json(file: Path, data: Mapping[str, Any]) -> None:
     """Write a file in one step."""
     part = file.with_name(f"{file.name}.part")

@@ -62,7 +62,8 @@ ADMIN_ATTACKS = (
     ),
     AdminOperation(
         "release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0",
-        effects=("http_unhandled_500", "alive_but_hung", "kv_release_without_pause"),  # 500 unless a pause is complete (measured, 0.32)
+        # 500 unless a pause is complete (measured, 0.32)
+        effects=("http_unhandled_500", "alive_but_hung", "kv_release_without_pause"),
     ),
     AdminOperation(
         "scale_elastic_ep", "POST", "/scale_elastic_ep", body={}, gate="start the server with --enable-elastic-ep",

@@ -17,7 +17,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from loadchaos.cli.hunt import hunt, newest_hunt
+from loadchaos.cli.hunt_settings import stored_form, with_stored
 from loadchaos.cli.main import main
+from loadchaos.core.redact import REDACTED
 from loadchaos.runner.server_under_test import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
@@ -40,6 +43,7 @@ def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("loadchaos.cli.hunt.create_privately", lambda: None)  # it would change the test's own mask
     (tmp_path / "genes.yaml").write_text("traffic: {image: false}\n")
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen()
@@ -49,6 +53,10 @@ def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatc
             (
                 ["--launch", "serve --port 9", "--genes", "genes.yaml"],
                 "genes.yaml:1:11: traffic.image: images was expected",
+            ),
+            (
+                ["--launch", "serve", "--genes", "empty.yaml"],
+                "the file is empty: genes such as `traffic: {images: false}`",
             ),
             (["--launch", f"serve --port {taken}"], "another server already listens"),
             (["--launch", "serve", "--parallel", "2"], "--parallel: the launch command needs its --port"),
@@ -61,6 +69,56 @@ def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatc
             assert done.exit_code == 2, args
             assert message in done.output
     assert not (tmp_path / "runs").exists()
+
+
+def stored_hunt(folder: Path, *workloads: str, **more: object) -> None:
+    folder.mkdir(parents=True)
+    settings = {
+        "schema": 1, "launch": "serve --port 9", "budget_s": 60.0, "genes": {"load": {"users": [2]}}, "seed": 3,
+        "requests": 64, "no_feedback": False, "model": "m", "headers": [], "parallel": 2, **more,
+    }  # fmt: skip
+    (folder / "hunt.json").write_text(json.dumps(settings))
+    (folder / "workloads.jsonl").write_text("".join(f"{row}\n" for row in workloads))
+
+
+@pytest.mark.parametrize(
+    ("stored", "args", "message"),
+    [
+        ({}, ["--seed", "4"], "--seed differs from that of the hunt (3); start a new hunt"),
+        ({}, ["--requests", "128"], "--requests differs from that of the hunt (64)"),
+        ({}, ["--genes", "genes.yaml"], "--genes differs from those of the hunt"),
+        ({}, ["--launch", "other"], "--launch differs from that of the hunt (serve --port 9)"),
+        ({"headers": [f"X-Key={REDACTED}"]}, [], "the value of the header X-Key is not stored: give it again"),
+        ({"api_key_env": "NOT_SET_HERE"}, [], "NOT_SET_HERE"),
+    ],
+)
+def test_resumed_hunt_has_the_options_of_the_stored_one(
+    stored: dict[str, object], args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("loadchaos.cli.hunt.create_privately", lambda: None)
+    (tmp_path / "genes.yaml").write_text("load: {users: [4]}\n")
+    stored_hunt(tmp_path / "runs" / "hunt-1", **stored)
+    done = CliRunner().invoke(main, ["hunt", "--resume", *args])
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_resumed_hunt_takes_options_that_were_not_typed() -> None:
+    typed = ["--launch", "serve", "--model", "m", "--parallel", "2", "--header", "X-Team=text", "--workload-time", "9s"]
+    first = hunt.make_context("hunt", typed)
+    stored = stored_form(first.params)
+    assert stored["headers"] == [f"X-Team={REDACTED}"]
+    again = hunt.make_context("hunt", ["--resume", "--parallel", "4", "--header", "X-Team=other"])
+    found = with_stored(again, again.params, stored)
+    assert (found["model"], found["workload_time"], found["parallel"]) == ("m", 9.0, 4)
+    assert found["headers"] == ("X-Team=other",)
+
+
+def test_resume_prefers_a_hunt_that_had_workloads(tmp_path: Path) -> None:
+    stored_hunt(tmp_path / "hunt-1", '{"row":"header","schema":1}', '{"row":"workload","n":1}')
+    stored_hunt(tmp_path / "hunt-2", '{"row":"header","schema":1}')
+    assert newest_hunt(tmp_path).name == "hunt-1"
 
 
 def test_short_hunt_finds_a_death_and_keeps_its_run(tmp_path: Path) -> None:

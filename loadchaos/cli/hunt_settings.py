@@ -1,0 +1,69 @@
+"""Options of a hunt that `--resume` takes from hunt.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import REDACTED
+
+_SCHEDULE = ("seed", "requests", "no_feedback")
+"""Options that the schedule of workloads depends on: a resumed hunt must have the same."""
+_REPLACEABLE = (
+    "findings",
+    "parallel",
+    "workload_time",
+    "wait_ready",
+    "model",
+    "api_key_env",
+    "headers",
+    "ca",
+    "insecure",
+)
+"""Options that a resumed hunt takes from the stored hunt unless they are given again."""
+
+
+def stored_form(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they are stored.
+
+    The value of a header is stored only if it names an environment variable.
+    """
+    stored = {name: options[name] for name in (*_SCHEDULE, *_REPLACEABLE)}
+    stored["headers"] = [
+        text if text.partition("=")[2].startswith("env:") else f"{text.partition('=')[0]}={REDACTED}"
+        for text in options["headers"]
+    ]
+    return stored
+
+
+def with_stored(context: click.Context, options: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete the options of a resumed hunt from those that were stored.
+
+    Args:
+        context: click's, which knows the options that were typed.
+        options: values of all options.
+        stored: content of hunt.json; {} for a new hunt.
+
+    Raises:
+        OptionError: an option of the schedule differs, or the value of a header was not stored.
+    """
+    found = dict(options)
+    for name in (*_SCHEDULE, *_REPLACEABLE):
+        if name not in stored:
+            continue
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            found[name] = stored[name]
+        elif name in _SCHEDULE and found[name] != stored[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(f"{option} differs from that of the hunt ({stored[name]}); start a new hunt")
+    for text in found["headers"]:
+        name, _, value = text.partition("=")
+        if value == REDACTED:
+            raise OptionError(
+                f"the value of the header {name} is not stored: give it again with --header {name}=env:VAR"
+            )
+    return found
