@@ -29,6 +29,7 @@ from loadchaos.cli.load_options import (
     refuse_with_profile,
 )
 from loadchaos.cli.profiles import profile_of, set_option
+from loadchaos.cli.result_options import figures_of, result_options, show
 from loadchaos.cli.resume import called_again, remaining_duration, resume_point
 from loadchaos.cli.worker import master
 from loadchaos.core.errors import OptionError
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
 )
 @load_options
 @goodput_option
+@result_options
 @click.option("--print-profile", is_flag=True, help="Print the profile as YAML, with all options in it. Send nothing.")
 @click.option(
     "--endpoint",
@@ -221,10 +223,12 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
     from loadchaos.runner.run import run as run_once
 
     addresses = [notify.address(a) for a in options["notify"]]
-    settings = run_options(options, resumed, notify.to_environment(addresses))
+    settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
         _print_result(result, profile, options["ci"], addresses)
+        if text := show(result, figures, options):
+            echo(text)
 
     if options["web"]:
         from loadchaos.runner.web_runs import serve_web_ui

@@ -120,28 +120,38 @@ def runs(folder: Path, as_json: bool) -> None:
 @click.option("--openmetrics", is_flag=True, help="Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
 @click.option("--csv", "as_csv", is_flag=True, help="Write requests.csv, metrics.csv and events.csv.")
 @click.option("--parquet", is_flag=True, help="Write the same tables as Parquet.")
+@click.option("--vllm-bench", is_flag=True, help="Write vllm_bench.json, with the keys of `vllm bench serve`.")
 @click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder (default: RUN/export).")
 @click.option(
     "--step", callback=duration, default="1s", show_default=True, help="Time between points of --openmetrics."
 )
-def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to: Path | None, step: float) -> None:
-    """Export a run as OpenMetrics, CSV or Parquet (see docs/metrics.md)."""
+def export(run_folder: Path, to: Path | None, step: float, **formats: bool) -> None:
+    """Export a run as OpenMetrics, CSV, Parquet or the JSON of vllm bench.
+
+    docs/metrics.md describes them.
+    """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import export as tables
+    from loadchaos.report.export import vllm_bench
+    from loadchaos.runner.finalize import read_verdict
 
-    if not (openmetrics or as_csv or parquet):
-        raise OptionError("a format is missing: give --openmetrics, --csv, --parquet, or several of them")
+    if not any(formats.values()):
+        raise OptionError("a format is missing: give --openmetrics, --csv, --parquet, --vllm-bench, or several of them")
     folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
     try:
         to.mkdir(parents=True, exist_ok=True)
-        if openmetrics:
+        if formats["openmetrics"]:
             path = to / "openmetrics.txt"
             with path.open("w", encoding="utf-8") as f:
                 tables.openmetrics(folder, f, step, say)
             click.echo(str(path))
-        made = tables.write_csv(folder, to, say) if as_csv else []
-        for path in [*made, *(tables.write_parquet(folder, to, say) if parquet else [])]:
+        made = tables.write_csv(folder, to, say) if formats["as_csv"] else []
+        for path in [*made, *(tables.write_parquet(folder, to, say) if formats["parquet"] else [])]:
             click.echo(str(path))
+        if formats["vllm_bench"]:
+            figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
+            vllm_bench.save(vllm_bench.result(folder, read_verdict(folder), figures, say), to / "vllm_bench.json")
+            click.echo(str(to / "vllm_bench.json"))
     except OSError as e:
         raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
 

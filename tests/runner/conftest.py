@@ -191,12 +191,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     runs: list[Run] = []
 
     def start_one(
-        *args: str, env: Mapping[str, str] | None = None, out: str = "runs", prefix: tuple[str, ...] = (), **parts: Any
-    ) -> Run:
+        *args: str, env: Mapping[str, str] | None = None, out: str = "runs", prefix: tuple[str, ...] = (),
+        profile: tuple[str, ...] = ("small.yaml",), **parts: Any,
+    ) -> Run:  # fmt: skip
         home = tmp_path / f"user-{len(runs) + 1}"
         home.mkdir()
         (home / "small.yaml").write_text(json.dumps({**SMALL, **parts}))
-        command = ["run", "small.yaml", "--exporter-port", "0", "--out", out, *args]
+        command = ["run", *profile, "--exporter-port", "0", "--out", out, *args]
         variables = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")} | dict(env or {})
         runs.append(Run(home, _started(command, home, variables, prefix)))
         return runs[-1]

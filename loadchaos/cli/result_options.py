@@ -1,0 +1,72 @@
+"""Options of `loadchaos run` that write or print the result of vllm bench."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from loadchaos.report.export.vllm_bench import BenchFigures
+    from loadchaos.runner.finalize import Result
+
+_WITH_FILE = ("save_detailed", "result_dir", "result_filename", "label", "metadata")
+_RESULT_OPTIONS = (
+    click.option("--save-result", is_flag=True, help="Write the result as JSON with the keys of vllm bench serve."),
+    click.option("--save-detailed", is_flag=True, help="Also write lists with a value for each request."),
+    click.option("--result-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the result."),
+    click.option("--result-filename", metavar="NAME", help="File name of the result."),
+    click.option("--label", metavar="TEXT", help="Begin of its file name."),
+    click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="More keys of the result. Repeatable."),
+    click.option("--percentile-metrics", metavar="LIST", help="ttft,tpot,itl,e2el: print them as vllm bench does."),
+    click.option("--metric-percentiles", metavar="LIST", help="Percentiles of these, e.g. 50,90,99 (default: 99)."),
+)
+
+
+def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the result."""
+    for option in reversed(_RESULT_OPTIONS):
+        command = option(command)
+    return command
+
+
+def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
+    """The figures that are asked for; None: none are.
+
+    Raises OptionError for options that have no effect.
+    """
+    if not options["save_result"] and (useless := [name for name in _WITH_FILE if options[name]]):
+        raise OptionError(f"--{useless[0].replace('_', '-')} has no effect without --save-result: give that, too")
+    for item in options["metadata"]:
+        if not item.partition("=")[0].strip() or "=" not in item:
+            raise OptionError(f"--metadata {item}: KEY=VALUE was expected")
+    if not (options["save_result"] or options["percentile_metrics"] or options["metric_percentiles"]):
+        return None
+    from loadchaos.report.export.vllm_bench import BenchFigures
+
+    return BenchFigures.parse(
+        options["percentile_metrics"], options["metric_percentiles"], detailed=options["save_detailed"]
+    )
+
+
+def show(result: Result, figures: BenchFigures | None, options: Mapping[str, Any]) -> str:
+    """Write the result as asked for; returns the text to print."""
+    if figures is None or result.verdict is None:
+        return ""
+    from loadchaos.report.export import vllm_bench
+
+    found = vllm_bench.result(result.folder, result.verdict, figures)
+    found["label"] = options["label"]
+    found |= {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in options["metadata"])}
+    lines = []
+    if options["percentile_metrics"] or options["metric_percentiles"]:
+        lines.append(vllm_bench.text(found, figures))
+    if options["save_result"]:
+        path = (options["result_dir"] or Path()) / (options["result_filename"] or vllm_bench.file_name(found))
+        vllm_bench.save(found, path)
+        lines.append(f"result: {path}")
+    return "\n".join(lines)

@@ -1,0 +1,253 @@
+"""Result of a run with the keys of `vllm bench serve --save-result`.
+
+Latencies count from the time a request was due, as in every report of loadchaos. Only answers with the outcome `ok` are
+completed; tokens are those of usage.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from ruamel.yaml import YAML
+
+from loadchaos.core import progress
+from loadchaos.core.errors import OptionError
+from loadchaos.core.histogram import LogHistogram, bucket_middle
+from loadchaos.core.latency import sample_of
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
+
+METRICS: Mapping[str, str] = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+"""Names of --percentile-metrics, with their headings."""
+
+_OTHER_NAMES = {"e2e": "e2el"}
+_NS_PER_MS = 1e6
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class BenchFigures:
+    """Metrics and percentiles of a result.
+
+    `detailed` adds lists with a value for each request.
+    """
+
+    metrics: Sequence[str] = ("ttft", "tpot", "itl")
+    percentiles: Sequence[float] = (99.0,)
+    detailed: bool = False
+
+    @classmethod
+    def parse(cls, metrics: str | None, percentiles: str | None, *, detailed: bool = False) -> BenchFigures:
+        """Parse the values of --percentile-metrics and --metric-percentiles."""
+        standard = cls()
+        names = [_OTHER_NAMES.get(n, n) for n in (metrics or ",".join(standard.metrics)).replace(" ", "").split(",")]
+        if unknown := [name for name in names if name not in METRICS]:
+            raise OptionError(f"--percentile-metrics {unknown[0]}: {', '.join(METRICS)} were expected")
+        try:
+            values = [float(p) for p in (percentiles or "99").split(",")]
+        except ValueError:
+            values = [-1.0]
+        if not all(0 < p <= 100 for p in values):
+            raise OptionError(f"--metric-percentiles {percentiles}: numbers up to 100 were expected, e.g. 50,90,99")
+        return cls([name for name in METRICS if name in names], values, detailed)
+
+
+class _Fold:
+    """Latencies, tokens and concurrency of the requests of a run."""
+
+    def __init__(self, *, detailed: bool) -> None:
+        self.values: dict[str, array[float]] = {name: array("d") for name in METRICS if name != "itl"}
+        self.gaps = LogHistogram()
+        self._edges = array("q")  # send times, and end times as negative numbers
+        self._first_ns: int | None = None
+        self._detailed = detailed
+        self._requests: list[tuple[int, dict[str, Any]]] = []
+
+    def feed(self, row: Mapping[str, Any]) -> None:
+        if row.get("row") != "end" or row.get("outcome") == "missed" or row.get("sent_ns") is None:
+            return
+        sent_ns, ended_ns = int(row["sent_ns"]), int(row["at_ns"])
+        self._first_ns = min(self._first_ns or sent_ns, sent_ns)
+        self._edges.extend((sent_ns, -ended_ns))
+        sample = sample_of(row) if row.get("outcome") == "ok" else None
+        if sample is not None:
+            ttft = sample.e2e_ns if sample.ttft_ns is None and row.get("completion_tokens") else sample.ttft_ns
+            for name, value in (("ttft", ttft), ("tpot", sample.tpot_ns), ("e2el", sample.e2e_ns)):
+                if value is not None:
+                    self.values[name].append(value)
+            self.gaps.merge(sample.gaps)
+        if self._detailed:
+            found = None if sample is None else sample
+            self._requests.append(
+                (
+                    int(row.get("step") or 0),
+                    {
+                        "input_lens": row.get("prompt_tokens") or row.get("planned_tokens") or 0,
+                        "output_lens": (row.get("completion_tokens") or 0) if found else 0,
+                        "ttfts": (found.ttft_ns or 0) / _NS_PER_S if found else 0.0,
+                        "latencies": (found.e2e_ns or 0) / _NS_PER_S if found else 0.0,
+                        "start_times": sent_ns,
+                        "errors": ""
+                        if row.get("outcome") == "ok"
+                        else f"{row.get('outcome')}: {row.get('error') or ''}",
+                    },
+                )
+            )
+
+    def most_in_flight(self) -> int:
+        """Most requests in flight at one time."""
+        most = now = 0
+        for edge in sorted(self._edges, key=lambda at: (abs(at), at > 0)):
+            now += 1 if edge > 0 else -1
+            most = max(most, now)
+        return most
+
+    def lists(self) -> dict[str, list[Any]]:
+        """Values of each request in the order of the plan."""
+        rows = [row for _, row in sorted(self._requests, key=lambda found: found[0])]
+        for row in rows:
+            row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / _NS_PER_S, 6)
+        return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
+
+
+def result(
+    folder: RunFolder, verdict: Mapping[str, Any], figures: BenchFigures, say: progress.Say | None = None
+) -> dict[str, Any]:
+    """Make the result of a run; latencies are in milliseconds."""
+    fold = _Fold(detailed=figures.detailed)
+    for row in progress.rows(Reader(folder).new(final=True), "the result of the requests", say):
+        fold.feed(row)
+    found = {**_head(folder, verdict), **_totals(verdict), "max_concurrent_requests": fold.most_in_flight()}
+    for metric in figures.metrics:
+        found.update(_statistics(metric, fold, figures.percentiles))
+    return {**found, **(fold.lists() if figures.detailed else {})}
+
+
+def _head(folder: RunFolder, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    profile = YAML(typ="safe", pure=True).load(folder.profile.read_text("utf-8")) or {}
+    phases = [phase for phase in profile.get("load") or () if not phase.get("warm_up")]
+    phase = phases[0] if len(phases) == 1 else {}
+    endpoints = {traffic.get("endpoint", "chat") for traffic in profile.get("traffic") or ()}
+    rate = str(phase.get("rate") or "").removesuffix("/s")
+    return {
+        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": " and ".join(sorted(endpoints)),
+        "backend": (verdict.get("target") or {}).get("dialect"),
+        "label": None,
+        "model_id": (verdict.get("target") or {}).get("model"),
+        "tokenizer_id": None,
+        "num_prompts": sum((verdict.get("outcomes") or {}).values()),
+        "request_rate": _number(rate) if phase.get("law", "constant") in ("constant", "poisson", "gamma") else None,
+        "burstiness": phase.get("burstiness", 1.0 if phase.get("law") == "poisson" else None),
+        "max_concurrency": phase.get("users") or phase.get("concurrency") or phase.get("max_in_flight"),
+        "loadchaos_run": str(folder.path.resolve()),
+        "loadchaos_verdict": verdict.get("verdict"),
+        "loadchaos_outcomes": verdict.get("outcomes"),
+    }
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _totals(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    done, goodput = verdict.get("throughput") or {}, verdict.get("goodput") or {}
+    outcomes = sum((verdict.get("outcomes") or {}).values())
+    tokens = [done.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
+    return {
+        "duration": done.get("seconds"),
+        "completed": done.get("requests", 0),
+        "failed": outcomes - done.get("requests", 0),
+        "total_input_tokens": done.get("input_tokens"),
+        "total_output_tokens": done.get("output_tokens"),
+        "request_throughput": done.get("requests_per_s"),
+        "request_goodput": goodput.get("good_per_s"),
+        "output_throughput": tokens[1],
+        "total_token_throughput": sum(t for t in tokens if t is not None) if None not in tokens else None,
+    }
+
+
+def _statistics(metric: str, fold: _Fold, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
+    """Yield the mean, median, deviation and percentiles of a metric."""
+    if metric == "itl":
+        gaps = fold.gaps
+        mean = gaps.mean()
+        spread = sum(n * (bucket_middle(i) - (mean or 0.0)) ** 2 for i, n in gaps.counts.items())
+        deviation = math.sqrt(spread / gaps.n) if gaps.n else None
+        quantiles = [gaps.quantile(p / 100) for p in (50.0, *percentiles)]
+    else:
+        values = sorted(fold.values[metric])
+        mean = math.fsum(values) / len(values) if values else None
+        deviation = math.sqrt(math.fsum((v - (mean or 0.0)) ** 2 for v in values) / len(values)) if values else None
+        quantiles = [_percentile(values, p) for p in (50.0, *percentiles)]
+    names = ["mean", "median", "std", *(f"p{p:g}" for p in percentiles)]
+    for name, value in zip(names, [mean, quantiles[0], deviation, *quantiles[1:]], strict=True):
+        yield f"{name}_{metric}_ms", None if value is None else round(value / _NS_PER_MS, 4)
+
+
+def _percentile(values: Sequence[float], p: float) -> float | None:
+    """Percentile of sorted values by linear interpolation, as numpy's."""
+    if not values:
+        return None
+    at = (len(values) - 1) * p / 100
+    low = math.floor(at)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (at - low)
+
+
+def text(found: Mapping[str, Any], figures: BenchFigures) -> str:
+    """The result as lines, with the words of vllm bench."""
+    lines = ["Figures as vllm bench serve names them"]
+    totals = {
+        "Successful requests": "completed",
+        "Failed requests": "failed",
+        "Benchmark duration (s)": "duration",
+        "Total input tokens": "total_input_tokens",
+        "Total generated tokens": "total_output_tokens",
+        "Request throughput (req/s)": "request_throughput",
+        "Request goodput (req/s)": "request_goodput",
+        "Output token throughput (tok/s)": "output_throughput",
+        "Total token throughput (tok/s)": "total_token_throughput",
+        "Peak concurrent requests": "max_concurrent_requests",
+    }
+    rows = [(label, found[key]) for label, key in totals.items() if found[key] is not None]
+    for metric in figures.metrics:
+        shown = {"Mean": "mean", "Median": "median", **{f"P{p:g}": f"p{p:g}" for p in figures.percentiles}}
+        rows += [(f"{word} {metric.upper()} (ms)", found[f"{key}_{metric}_ms"]) for word, key in shown.items()]
+    for label, value in rows:
+        shown_value = "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        lines.append(f"  {label + ':':34} {shown_value}")
+    return "\n".join(lines)
+
+
+def file_name(found: Mapping[str, Any]) -> str:
+    """Name of the file, as vllm bench makes it."""
+    model = str(found["model_id"] or "model").rsplit("/", 1)[-1]
+    label = found["label"] or found["endpoint_type"].replace(" ", "-")
+    rate, users = found["request_rate"], found["max_concurrency"]
+    limit = f"-concurrency{users}" if users is not None else ""
+    return f"{label}-{'inf' if rate is None else f'{rate:g}'}qps{limit}-{model}-{found['date']}.json"
+
+
+def save(found: Mapping[str, Any], path: Path) -> None:
+    """Write the result as JSON, or raise OptionError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    except OSError as e:
+        raise OptionError(f"{path}: {e.strerror}; give --result-dir a folder that can be written") from e
