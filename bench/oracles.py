@@ -27,9 +27,14 @@ from bench.virtual_server import Injection, serving, virtual_time
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
-from loadchaos.core.model import Facts, Row
+from loadchaos.core.model import Facts, Output, Row
 from loadchaos.core.redact import Redactor
+from loadchaos.core.rng import Rng
 from loadchaos.core.units import share as parse_share
+from loadchaos.load.payloads import secret_word
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.text import QUOTE_ORDER, write_prompt
+from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.runner.run_probes import PARTS, PartSetup
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
@@ -42,6 +47,7 @@ from loadchaos.simulator.engine.tokenizer import WORDS
 
 PROFILE = Path(__file__).parent.parent / "profiles" / "corruption.yaml"
 MOST_REQUESTS, SEEDS, USERS, HEALTHY_S = 500, 20, 24, 300.0
+_QUOTING = 0.45  # share of the load, as in the profile
 _WORDS = [word for word in WORDS if len(word) > 1]
 
 
@@ -55,7 +61,6 @@ class Case:
 
 
 SMALL_CACHE: Mapping[str, object] = {"num_gpu_blocks": 384}
-SLOW = 0.05  # steps of a very large model, so that five minutes have few enough requests for 20 runs
 CASES = (
     Case("stale_kv_on_resume", SMALL_CACHE),
     Case("streams_swapped"),
@@ -64,6 +69,7 @@ CASES = (
     Case("repeated_token"),
     Case("wrong_block_at_edge"),
     Case("prompt_taken_for_decode"),
+    Case("poisoned_prefix_cache"),
     Case("stale_image_embedding", images=0.5),
 )
 SLOW = 0.05  # steps of a very large model, so that five minutes have few enough requests for 20 runs
@@ -99,57 +105,74 @@ class Trial:
 
 
 class Load:
-    """Clients as in the profile: shared prefixes, repeated prompts, plain text, and clients that leave."""
+    """Clients as in the profile: shared prefixes, repeated prompts, plain text, quotes, and clients that leave.
 
-    def __init__(self, port: int, seed: int, images: float) -> None:
+    `mixed_up` are the answers that hold another request's secret word.
+    """
+
+    def __init__(self, port: int, seed: int, images: float, facts: Facts) -> None:
         self._port, self._rng, self._images = port, random.Random(f"load {seed}"), images
-        self.sent = self.ended = 0
+        self._facts, self._seed, self._secrets = facts, seed, SecretWords(facts.text, seed, "load")
+        self.sent = self.ended = self.mixed_up = 0
         self._repeated = [self._text(32, 128) for _ in range(32)]
         self._talks = [self._text(300, 700) for _ in range(24)]
 
     def _text(self, least: int, most: int) -> str:
         return " ".join(self._rng.choices(_WORDS, k=self._rng.randint(least, most)))
 
-    def _prompt(self) -> str:
+    def _quoting(self, owner: int) -> str:
+        """The prompt of a request that has to repeat its own secret word."""
+        draft = Draft(Output(max=128), ("ok",), owner=owner, secret=secret_word.encode(owner, self._seed), quotes=4)
+        write_prompt(draft, self._facts, self._rng.randint(128, 512), Rng(self._rng.getrandbits(60)))
+        return draft.text or ""
+
+    def _prompt(self, owner: int) -> str:
         kind = self._rng.random()
-        if kind < 0.2:
+        if kind < 0.12:
             return self._rng.choice(self._repeated)
-        if kind < 0.5:
+        if kind < 0.42:
             n = self._rng.randrange(len(self._talks))
             if len(self._talks[n]) > 8_000:
                 self._talks[n] = self._text(300, 700)
             self._talks[n] += f" {self._text(8, 40)}"
             return self._talks[n]
-        return self._text(32, 512)
+        return self._quoting(owner) if kind < 0.42 + _QUOTING else self._text(32, 512)
 
     async def user(self) -> None:
         """Send one request after the other."""
         while True:
             leaves = self._rng.randint(1, 20) if self._rng.random() < 0.2 else 0
-            content: object = self._prompt()
+            owner = self.sent = self.sent + 1
+            prompt = self._prompt(owner)
+            content: object = prompt
             if self._rng.random() < self._images:
                 url = draw_number(str(self._rng.randrange(1000, 10_000)), mark=self._rng.getrandbits(24))
                 content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": content}]
             body = {
                 "messages": [{"role": "user", "content": content}], "stream": bool(leaves), "temperature": 0,
-                "max_tokens": self._rng.randint(16, 96), "seed": self._rng.randrange(1 << 30),
+                "max_tokens": 96 if QUOTE_ORDER in prompt else self._rng.randint(16, 96),
+                "seed": self._rng.randrange(1 << 30),
             }  # fmt: skip
-            self.sent += 1
-            await self._exchange(json.dumps(body).encode(), leaves)
+            answer = await self._exchange(json.dumps(body).encode(), leaves)
+            self.mixed_up += self._secrets.checker(owner)(answer) is not None
             self.ended += 1
 
-    async def _exchange(self, body: bytes, leaves_after: int) -> None:
+    async def _exchange(self, body: bytes, leaves_after: int) -> str:
+        """Send a request; returns the text of a whole answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             writer.write(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
                 b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
             )
-            chunks = 0
+            received = b""
             while data := await reader.read(65536):
-                chunks += data.count(b"data: ")
-                if leaves_after and chunks > leaves_after:
-                    return
+                received += data
+                if leaves_after and received.count(b"data: ") > leaves_after:
+                    return ""
+            if leaves_after:
+                return ""
+            return str(json.loads(received.partition(b"\r\n\r\n")[2])["choices"][0]["message"]["content"])
         finally:
             writer.transport.abort()
 
@@ -184,17 +207,17 @@ async def _facts(url: str) -> Facts:
     """What the questions need to know of the server."""
     async with httpx.AsyncClient(trust_env=False) as http:
         client = DiscoveryClient(http, url, url, model="sim")
-        return await measure_text(client, Facts(url, url, "vllm", "sim"), CalibrationRequest(quick=True))
+        return await measure_text(client, Facts(url, url, "vllm", "sim"), CalibrationRequest())
 
 
 async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float, requests: int, to_end: bool) -> Trial:
     judge, result = Judge(), Trial()
     async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
-        load = Load(port, seed, case.images)
         url = f"http://127.0.0.1:{port}"
         asker = Asker(url, "sim", judge.emit, Redactor(), ServerAccess())
         rng = random.Random(f"questions {seed}")
         asked, facts = options(images=case.images > 0), await _facts(url)
+        load = Load(port, seed, case.images, facts)
         setup = PartSetup(asked, asker, rng, lambda: load.ended, case.images > 0, facts)
         made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
         prober = Prober(asker, [part for part in made if part is not None])
@@ -202,7 +225,9 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
         learned, begin_s = len(injection.touched), time.monotonic()
         prober.start(lambda: False)
         users = [asyncio.create_task(load.user()) for _ in range(USERS)]
-        while time.monotonic() - begin_s < limit_s and load.ended < requests and (to_end or not judge.failures):  # noqa: ASYNC110
+        while time.monotonic() - begin_s < limit_s and load.ended < requests:
+            if not to_end and (judge.failures or load.mixed_up):
+                break
             await asyncio.sleep(0.05)  # costs nothing in virtual time
         result.requests, result.questions = load.ended, judge.questions
         result.seconds = time.monotonic() - begin_s
@@ -214,6 +239,7 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
         await prober.check()
         await prober.close()
     result.found = [(failure.id, name) for name, failure in judge.failures]
+    result.found += [("answer_of_another_request", "secret words")] * load.mixed_up
     result.checks = judge.checks()
     return result
 

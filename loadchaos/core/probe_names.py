@@ -14,6 +14,9 @@ IMAGE_KINDS: tuple[ProbeKind, ...] = ("image_digits", "image_colour")
 EQUAL_ANSWERS = "equal answers"
 """Kind of the `learned` row of a server whose idle answers to equal prompts differ."""
 
+NEW_QUESTIONS = 12
+"""New questions of a kind that are asked after the load where an answer stayed wrong."""
+
 
 def is_exact(expected: str, text: str) -> bool:
     """True when an answer is the expected text, apart from blanks around it."""

@@ -47,6 +47,11 @@ def test_trial_of_a_healthy_server_gives_no_alarm() -> None:
     assert {check.verdict for check in result.checks} == {"pass"}
 
 
+def test_trial_finds_wrong_state_that_the_server_keeps() -> None:
+    result = whole_trial(Case("poisoned_prefix_cache"), seed=1, limit_s=1.5)
+    assert ("wrong_answer", "keyed") in result.found
+
+
 def test_virtual_time_forgets_no_module_that_was_imported_meanwhile() -> None:
     sys.modules.pop("this", None)
     with virtual_time(), contextlib.redirect_stdout(io.StringIO()):

@@ -154,3 +154,21 @@ def test_answer_text_has_several_faults_at_their_places() -> None:
     answer.spoil("lost", after=2)
     answer.spoil("repeated", after=6)
     assert answer.next_text(12).split() == [*words[:2], *words[3:7], words[6], *words[7:]]
+
+
+def test_poisoned_prefix_cache_spoils_later_hits_until_they_are_computed_anew() -> None:
+    def wrong(config: EngineConfig) -> list[bool]:
+        engine, found = Engine(config), []
+        same, anew = (1, 2, 3, 4), (5, 6, 7, 8)
+        for wave in ([("a", same), ("b", ())], [("hit", same)], [("anew", anew)], [("hit2", same)]):
+            for name, hashes in wave:
+                engine.add(EngineRequest(name, 66, 8, prefix_hashes=hashes))
+            seen: set[str] = set()
+            while engine.has_work:
+                seen |= spoiled(engine.step().outputs)
+            found.append(bool(seen))
+        return found
+
+    assert wrong(with_defect("poisoned_prefix_cache", block_size=16)) == [True, True, False, True]
+    cured = with_defect("poisoned_prefix_cache", block_size=16, **DEFECTS["poisoned_prefix_cache"].remedies)
+    assert wrong(cured) == [False] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from math import comb
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
@@ -11,7 +12,7 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
-from loadchaos.core.probe_names import EQUAL_ANSWERS, is_exact, is_right
+from loadchaos.core.probe_names import EQUAL_ANSWERS, NEW_QUESTIONS, is_exact, is_right
 from loadchaos.core.stats import wilson
 
 _MOST_WORDS = 20_000
@@ -20,6 +21,9 @@ _AGAIN = 2
 _FEWEST_DOUBTFUL = 3
 _DOUBTFUL_SHARE = 0.02
 _FEWEST_FOREIGN = 2
+_ANEW = 2
+_REFERENCE = 50
+_CHANCE = 1e-4
 
 
 @dataclass
@@ -28,20 +32,45 @@ class _Asked:
 
     row: QuestionRow
     again: list[QuestionRow] = field(default_factory=list)
+    anew: list[QuestionRow] = field(default_factory=list)
+
+
+@dataclass
+class _Kind:
+    """Answers of one kind: idle, first ones under load, new ones after it."""
+
+    learned: int = 0
+    reference: int = 0
+    reference_wrong: int = 0
+    new: int = 0
+    new_wrong: int = 0
+
+    def chance(self) -> float:
+        """Probability of as many wrong new answers, if nothing changed."""
+        idle = _tail(self.new_wrong, self.new, 0, self.learned)
+        return min(idle, _tail(self.new_wrong, self.new, self.reference_wrong, self.learned + self.reference))
+
+
+def _tail(wrong: int, n: int, wrong_before: int, n_before: int) -> float:
+    """Fisher's exact test: so many of all wrong answers are among the n."""
+    total, all_wrong = n + n_before, wrong + wrong_before
+    ways = sum(comb(n, k) * comb(n_before, all_wrong - k) for k in range(wrong, min(n, all_wrong) + 1))
+    return ways / comb(total, all_wrong)
 
 
 class KeyedOracle(Oracle):
     """Compares each answer with the one that is right.
 
     A wrong answer counts if the same question was answered right when it was asked again, and the right answer preferred
-    its first differing token by more than numerics can bridge.
+    its first differing token by more than numerics can bridge. One that stays wrong on the idle server counts if it is right
+    each time it is computed without the prefix cache (`cache_salt`), or if new questions of its kind are wrong as well.
     """
 
     name: ClassVar[str] = "keyed"
     detects: ClassVar[str] = "a copied word, a key of a table, a needle or a sum that is wrong, or is another request's"
     false_alarms: ClassVar[str] = (
         "only kinds that the idle server answers right every time are asked, a wrong answer counts if it is right when "
-        f"asked again, and {MARGIN_RULE}"
+        f"asked again or without the prefix cache, or new ones are wrong by chance in 1 of 10,000 runs; {MARGIN_RULE}"
     )
     asked_by: ClassVar[str] = "probes"
     check: ClassVar[str] = "questions"
@@ -54,12 +83,15 @@ class KeyedOracle(Oracle):
         self._asked, self._right, self._failed = Counter[str](), Counter[str](), 0
         self._open: OrderedDict[int, _Asked] = OrderedDict()
         self._words: OrderedDict[str, int] = OrderedDict()
+        self._kinds: dict[str, _Kind] = {}
+        self._stayed: set[int] = set()
 
     def _on_learned(self, row: LearnedRow) -> None:
         if row["kind"] == EQUAL_ANSWERS:
             return
         if row.get("used"):
             self._exact[row["kind"]] = row["exact"]
+            self._kinds[row["kind"]] = _Kind(learned=row["asked"])
         else:
             self._off[row["kind"]] = row["why"]
 
@@ -72,9 +104,12 @@ class KeyedOracle(Oracle):
             return
         asked = self._open.get(row["group"])
         right = (is_exact if self._exact.get(row["kind"]) else is_right)(row["expected"], row["text"])
-        if row["role"] == "again":
+        if row["role"] == "new":
+            self._judge_new(row, right=right)
+            return
+        if row["role"] in ("again", "anew"):
             if asked is not None:
-                self._judge_again(asked, row, right=right)
+                (self._judge_anew if row["role"] == "anew" else self._judge_again)(asked, row, right=right)
             return
         self._asked[row["kind"]] += 1
         self._right[row["kind"]] += right
@@ -84,13 +119,21 @@ class KeyedOracle(Oracle):
             self._open[row["group"]] = _Asked(row)
             if len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
+        kind = self._kinds.setdefault(row["kind"], _Kind())
+        if kind.reference < _REFERENCE:
+            kind.reference += 1
+            kind.reference_wrong += not right
         self._remember(row)
 
     def _judge_again(self, asked: _Asked, row: QuestionRow, *, right: bool) -> None:
         """Judge a wrong answer by a later one to the same question."""
         asked.again.append(row)
         if not right:
+            if row["when"] == "after":
+                self._stayed.add(row["group"])
+                self._judge_kept(asked)
             return
+        self._stayed.discard(row["group"])
         wrong = asked.row
         if row["when"] == "load" and sum(a["when"] == "load" for a in asked.again) < _AGAIN:
             return
@@ -108,6 +151,35 @@ class KeyedOracle(Oracle):
             if self.doubtful == max(_FEWEST_DOUBTFUL, round(_DOUBTFUL_SHARE * self._asked.total())):
                 about = f"{self.doubtful} questions were answered wrong once and right when asked again"
                 self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
+
+    def _judge_anew(self, asked: _Asked, row: QuestionRow, *, right: bool) -> None:
+        """Keep a right answer that was computed without the prefix cache."""
+        if right:
+            asked.anew.append(row)
+
+    def _judge_kept(self, asked: _Asked) -> None:
+        """Judge an answer that is wrong from the cache and right without it."""
+        wrong = [row for row in asked.again if row["when"] == "after"]
+        if len(asked.anew) < _ANEW or len(wrong) <= _ANEW or len({row["text"] for row in wrong}) > 1:
+            return
+        difference = self.margin.compare(asked.anew[0], wrong[-1])
+        if difference is None or not (difference.proved or difference.gap is None):
+            return
+        del self._open[asked.row["group"]]
+        self._stayed.discard(asked.row["group"])
+        about = f"wrong {len(wrong)} times on the idle server, right {len(asked.anew)} times in between without the "
+        about += f"prefix cache (cache_salt); {difference.describe()}"
+        self.report("wrong_answer", asked.row, asked.row["expected"], about, again=wrong[-1]["text"])
+
+    def _judge_new(self, row: QuestionRow, *, right: bool) -> None:
+        """Judge new questions after the load against those before it."""
+        kind = self._kinds.setdefault(row["kind"], _Kind())
+        kind.new += 1
+        kind.new_wrong += not right
+        if kind.new == NEW_QUESTIONS and kind.chance() < _CHANCE:
+            about = f"{kind.new_wrong} of {kind.new} new questions are answered wrong on the idle server after the load, "
+            about += f"0 of {kind.learned} before it"
+            self.report("wrong_answer", row, row["expected"], about)
 
     def _remember(self, row: QuestionRow) -> None:
         for word in row["expected"].split():
@@ -136,6 +208,12 @@ class KeyedOracle(Oracle):
         actual = "; ".join(parts) or "no kind was answered right every time by the idle server"
         if self.doubtful:
             actual += f"; {self.doubtful} wrong answers without logprobs, numerics or corruption"
+        if self._stayed:
+            new, wrong = sum(k.new for k in self._kinds.values()), sum(k.new_wrong for k in self._kinds.values())
+            found.append(
+                f"Questions: {len(self._stayed)} answers stayed wrong on the idle server after the load; {new - wrong} of "
+                f"{new} new questions of the same kinds were right. The model may have answered them wrong by itself."
+            )
         if self._failed:
             actual += f"; {self._failed} without an answer"
         if self._exact:

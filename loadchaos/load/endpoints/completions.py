@@ -24,6 +24,6 @@ def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
 ENDPOINT = ModelEndpoint(
     path="/v1/completions",
     body=_body,
-    payloads=frozenset({"text", "near_limit", "structured", "sampling"}),
+    payloads=frozenset({"text", "quote", "near_limit", "structured", "sampling"}),
     lacks=frozenset({"sampling.thinking", "sampling.reasoning_effort"}),
 )

@@ -20,6 +20,7 @@ from loadchaos.load.payloads import (
     images,
     near_limit,
     positions,
+    quote,
     recorded,
     requests_file,
     sampling,
@@ -35,6 +36,7 @@ __all__ = ["PAYLOADS", "Draft", "Payload", "build"]
 
 PAYLOADS: Mapping[str, Payload] = {
     "text": cast("Payload", text),
+    "quote": cast("Payload", quote),
     "images": cast("Payload", images),
     "video": cast("Payload", video),
     "audio": cast("Payload", audio),

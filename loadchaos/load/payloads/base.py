@@ -22,6 +22,7 @@ class Draft:
     Attributes:
         nonce: Words that only this prompt has; with `secret_sent` they are its secret word (secret_word.py).
         owner: Owner of the secret word; `secret` is its code.
+        quotes: How often the answer has to repeat the secret word; 0: not at all.
         parts: Content parts before the text, each as JSON bytes with a trailing comma.
         text_tokens: Tokens of template and text; None where the server's count is unknown.
         text_style: Style of the text (text.TextStyle).
@@ -51,6 +52,7 @@ class Draft:
     owner: int | None = None
     secret: int = 0
     secret_sent: bool = False
+    quotes: int = 0
     images: int = 0
     videos: int = 0
     image_names: list[int] | None = field(default_factory=list)

@@ -110,6 +110,8 @@ class Alphabet:
         """Find the owners of all codes in a text."""
         found: list[int] = []
         at = text.find(self.marker) if self.bits else -1
+        if at >= 0:
+            text, at = f" {text}", at + 1  # the blank of a word at the begin of an answer is not sent
         while at >= 0 and len(found) < _MOST_FOUND:
             owner = self._owner_before(text, at, seed)
             if owner is not None:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -132,6 +133,9 @@ class TextStyle:
 
 
 _PLAIN = TextStyle()
+QUOTE_ORDER = "Repeat these words, with single blanks between them and nothing else:"
+"""Order of the payload `quote`; the words follow it, each with its leading blank."""
+_ORDER_RESERVE = 1.5
 
 
 def write_prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> None:
@@ -157,7 +161,16 @@ def write_prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> Non
         opening = "".join([text for text, _ in parts])
     draft.nonce, used, whole = corpus.make_nonce(own_tokens, draft.secret, rng)
     draft.secret_sent = whole
-    draft.text = opening + draft.nonce + corpus.text_of(own_tokens - used, rng)
+    own_tokens -= used
+    order = ""
+    if draft.quotes and not draft.fixed_length:
+        needed = corpus.order_tokens() + draft.quotes * used
+        if whole and needed <= own_tokens:
+            order = f"\n{QUOTE_ORDER}{draft.nonce * draft.quotes}"
+            own_tokens -= needed
+        else:
+            draft.notes.append("no quote: the prompt is too short for its secret word and the order to repeat it")
+    draft.text = opening + draft.nonce + corpus.text_of(own_tokens, rng) + order
     draft.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
 
 
@@ -209,6 +222,13 @@ class _Corpus:
                 return "".join(words), used, False
             words.append(word)
             used += cost
+
+    def order_tokens(self) -> int:
+        """Estimate the tokens of the order to quote, from above.
+
+        Its words were not measured; a character costs what it does in those that were.
+        """
+        return ceil(_ORDER_RESERVE * len(QUOTE_ORDER) * self.sums[-1] / self.chars[-1])
 
     def text_of(self, tokens: int, rng: draws.Rng) -> str:
         """Return text of exactly `tokens` tokens from a random place on.

@@ -120,6 +120,7 @@ class Asker:
             "model": model, "messages": [{"role": "user", "content": _content(question)}], "stream": stream,
             "max_tokens": question.most_tokens, "temperature": 0, "seed": 1,
             **({"stream_options": {"include_usage": True}} if stream else {}),
+            **({"cache_salt": question.salt} if question.salt else {}),
             **({"logprobs": True, "top_logprobs": _TOP} if self.logprobs else {}),
         }  # fmt: skip
 

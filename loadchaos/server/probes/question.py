@@ -24,6 +24,7 @@ class Question:
         most_tokens: `max_tokens` of the request; enough for a byte-level tokenizer.
         images: Images that stand before the text, as data URLs.
         uuid: Name that the client gives to the images; empty: none.
+        salt: Part of the prefix cache (`cache_salt`) that only requests with the same salt use; empty: none.
     """
 
     prompt: str
@@ -31,6 +32,7 @@ class Question:
     most_tokens: int
     images: tuple[str, ...] = ()
     uuid: str = ""
+    salt: str = ""
 
 
 def _word(rng: random.Random) -> str:

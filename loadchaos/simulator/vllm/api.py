@@ -305,7 +305,10 @@ class VllmApi:
         guided = guided_answer(data, zlib.crc32(exchange.body))
         shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
         messages = tuple(data["messages"]) if exchange.path == "/v1/responses" else ()
-        checked = CheckedRequest(prompt, sampling, chat, shown_id, guided=guided, messages=messages, adapter=adapter)
+        salt = str(data.get("cache_salt") or "")
+        checked = CheckedRequest(
+            prompt, sampling, chat, shown_id, guided=guided, messages=messages, adapter=adapter, cache_salt=salt
+        )
         if prompt.sources or not self._admitting.is_set():
             return self._submit_later(exchange, checked)
         self._submit(exchange, checked, ())
@@ -400,6 +403,6 @@ class VllmApi:
         if not engine.enable_prefix_caching:
             return ()
         images = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
-        if checked.adapter:
-            images.append((0, len(checked.ids), zlib.crc32(checked.adapter.encode())))
-        return tokenizer.block_hashes(checked.ids, engine.block_size, images)
+        names = filter(None, (checked.adapter, checked.cache_salt))
+        whole = [(0, len(checked.ids), zlib.crc32(name.encode())) for name in names]
+        return tokenizer.block_hashes(checked.ids, engine.block_size, [*images, *whole])

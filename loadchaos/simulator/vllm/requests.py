@@ -72,6 +72,7 @@ class CheckedRequest:
     guided: Guided | None = None
     messages: tuple[dict[str, Any], ...] = ()
     adapter: str = ""
+    cache_salt: str = ""
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:

@@ -101,6 +101,51 @@ def test_keyed_without_logprobs_needs_three_wrong_answers(questions: Any) -> Non
     assert server.check().verdict == "unknown"
 
 
+def kept(server: Any, *, anew: str = RIGHT, times: int = 2, gaps: Any = 4.0, last: str = "a b x") -> None:
+    """A question that stays wrong: in turns from the cache and without it."""
+    server.ask("a b x", part="probes", expected=RIGHT, group=7, gaps=gaps)
+    again(server, "a b x", gaps=gaps)
+    again(server, "a b x", 1, when="after", gaps=gaps)
+    for n in range(times):
+        server.ask(anew, part="probes", expected=RIGHT, role="anew", group=7, when="after", gaps=gaps)
+        again(server, "a b x" if n < times - 1 else last, 1, when="after", gaps=gaps)
+
+
+def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    kept(server)
+    (failure,) = server.found()
+    assert failure.id == "wrong_answer"
+    assert "wrong 3 times on the idle server, right 2 times in between" in failure.wrong[0].summary
+    assert server.oracle.finish()[0].verdict == "pass", "no answer is left that the model may have got wrong"
+
+
+@pytest.mark.parametrize("case", ["wrong without the cache", "once", "near tie", "changes by itself"])
+def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(questions: Any, case: str) -> None:
+    server = keyed(questions(KeyedOracle))
+    more: dict[str, Any] = {
+        "wrong without the cache": {"anew": "a b x"}, "once": {"times": 1}, "near tie": {"gaps": 0.05},
+        "changes by itself": {"last": "a b y"},
+    }[case]  # fmt: skip
+    kept(server, **more)
+    assert server.found() == []
+    (note,) = [f for f in server.oracle.finish() if isinstance(f, str)]
+    assert note.startswith("Questions: 1 answers stayed wrong on the idle server")
+
+
+@pytest.mark.parametrize(("before", "wrong", "found"), [(0, 12, 1), (0, 11, 0), (50, 11, 1), (50, 1, 0), (50, 0, 0)])
+def test_keyed_reports_new_questions_that_the_server_answered_right_before(
+    questions: Any, before: int, wrong: int, found: int
+) -> None:
+    server = keyed(questions(KeyedOracle))
+    for n in range(before):
+        server.ask(RIGHT, part="probes", expected=RIGHT, group=100 + n)
+    for n in range(12):
+        text = "a b x" if n < wrong else RIGHT
+        server.ask(text, part="probes", expected=RIGHT, role="new", group=200 + n, when="after")
+    assert [f.id for f in server.found()] == ["wrong_answer"] * found
+
+
 def test_keyed_check_has_the_accuracy_of_each_kind(questions: Any) -> None:
     server = keyed(questions(KeyedOracle))
     assert server.check().verdict == "unknown"

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from loadchaos.core.model import Facts, Request, Step
-from loadchaos.load.payloads import build, conversation, secret_word, text
+from loadchaos.load.payloads import build, conversation, quote, secret_word, text
 from loadchaos.load.worker.secret_words import SecretWords
 
 Steps = Callable[..., Step]
@@ -98,3 +98,32 @@ def test_words_of_other_scripts_are_found(facts: Facts, step: Steps) -> None:
     payload: dict[str, Any] = {"text": text.Options.model_validate({"tokens": 200, "script": "cjk"})}
     other = build(step(payload, 5), known)
     assert SecretWords(known.text, 3, "abc").checker(3)(prompt(other)) == f"lc-abc-{other.step.index}"
+
+
+def test_word_at_the_begin_of_an_answer_is_read_without_its_blank() -> None:
+    book = secret_word.Alphabet(words(58))
+    written = book.write(secret_word.encode(17, 7), 10_000)
+    assert written is not None
+    assert book.read(written[0].strip(), 7) == [17]
+
+
+def test_quote_orders_the_own_word_within_the_tokens_of_the_text(facts: Facts, step: Steps) -> None:
+    payload = {"text": text.Options(tokens="400"), "quote": quote.Options(times=3)}  # type: ignore[arg-type]
+    one, other = (build(step(payload, n), facts) for n in (1, 2))
+    before, _, order = prompt(one).partition(text.QUOTE_ORDER)
+    assert order == f" {one.nonce}" * 3
+    assert before.startswith(f" {one.nonce}")
+    costs = {word.strip(): cost for word, cost in facts.text.words} if facts.text else {}
+    assert sum(costs.get(w, 2) for w in prompt(one).split()) + 9 <= 400
+    assert one.tokens is None
+    assert orjson.loads(one.body)["temperature"] == 0
+    foreign = SecretWords(facts.text, 3, "run").checker(one.owner)
+    assert foreign(order.strip()) is None
+    assert foreign(prompt(other).partition(text.QUOTE_ORDER)[2].strip()) == "lc-run-2"
+
+
+def test_quote_of_a_short_prompt_is_left_out_and_noted(facts: Facts, step: Steps) -> None:
+    payload = {"text": text.Options(tokens="60"), "quote": quote.Options()}  # type: ignore[arg-type]
+    request = build(step(payload, 1), facts)
+    assert text.QUOTE_ORDER not in prompt(request)
+    assert "no quote: the prompt is too short" in request.fitted

@@ -3,7 +3,8 @@
 Only kinds are asked that the idle server can answer.
 
 A wrong answer under load is asked again at once, and once more after the load. So a model that cannot answer a question
-is told from a server that was wrong once.
+is told from a server that was wrong once. One that is still wrong then is asked with a part of the prefix cache of its own,
+and new questions of its kind are asked: that shows whether the server keeps a wrong state.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import LearnedRow
-from loadchaos.core.probe_names import ProbeKind, is_exact, is_right
+from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
+from loadchaos.core.probe_names import NEW_QUESTIONS, ProbeKind, is_exact, is_right
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.parts.base import idle_error
@@ -24,6 +25,7 @@ from loadchaos.server.probes.question import Question
 
 IDLE_TIMES = 6
 _AGAIN = 2
+_ANEW = 2
 _MOST_CHECKED = 20
 _SHOWN = 60
 
@@ -70,18 +72,36 @@ class KeyedPart:
 
     async def check(self) -> None:
         """Ask the questions with a wrong answer again on the idle server."""
+        stayed: dict[ProbeKind, None] = {}
         for kind, question, group in self._wrong[:_MOST_CHECKED]:
-            await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "after", group, "again"))
+            if await self._right(kind, self._redrawn(question), group, "again"):
+                continue
+            stayed[kind] = None
+            for _ in range(_ANEW):
+                salted = replace(self._redrawn(question), salt=f"loadchaos-{self._rng.getrandbits(48):x}")
+                if not await self._right(kind, salted, group, "anew"):
+                    break
+                await self._right(kind, self._redrawn(question), group, "again")
+        for kind in stayed:
+            for _ in range(NEW_QUESTIONS):
+                await self._right(kind, KINDS[kind](self._rng), self._asker.new_group(), "new")
+
+    async def _right(self, kind: ProbeKind, question: Question, group: int, role: str) -> bool:
+        """Ask on the idle server after the load; returns if it was right."""
+        row = await self._asker.ask(question, Purpose("probes", kind, "after", group, role))
+        return self._matches(kind, question, row)
 
     async def _ask(self, kind: ProbeKind) -> None:
         question, group = KINDS[kind](self._rng), self._asker.new_group()
         row = await self._asker.ask(question, Purpose("probes", kind, "load", group))
-        compare = is_exact if self._exact[kind] else is_right
-        if row["error"] or row["status"] != 200 or compare(question.expected, row["text"]):
+        if row["error"] or row["status"] != 200 or self._matches(kind, question, row):
             return
         self._wrong.append((kind, question, group))
         for _ in range(_AGAIN):
             await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "load", group, "again"))
+
+    def _matches(self, kind: ProbeKind, question: Question, row: QuestionRow) -> bool:
+        return (is_exact if self._exact[kind] else is_right)(question.expected, row["text"])
 
     def _redrawn(self, question: Question) -> Question:
         """The question with a new image.

@@ -1,0 +1,44 @@
+"""Quote: the answer has to repeat the prompt's own secret word.
+
+An answer that was mixed up with another one then holds a secret word of another request, which is found in every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.core.rng import Rng
+from loadchaos.load.payloads.base import Draft
+
+ORDER = 5
+
+
+class Options(BaseModel):
+    """Number of repetitions of the secret word in the answer.
+
+    Several, because answers that are mixed up in the middle then still hold a whole word of the other request.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    times: int = Field(default=3, ge=2, le=8)
+
+    @classmethod
+    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
+        """Payloads that write prompts of lengths of their own."""
+        return [name for name in names if name in ("conversation", "near_limit", "positions")]
+
+    def describe(self) -> str:
+        """Describe the payload, for `explain`."""
+        return f"answers that repeat the secret word of their prompt {self.times} times"
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
+    """Order the quote behind the text; the prompt's length becomes unknown."""
+    assert isinstance(options, Options)
+    draft.quotes = options.times
+    draft.length_known = False
+    draft.extra["temperature"] = 0
