@@ -177,7 +177,9 @@ class KeyedOracle(Oracle):
         kind.new += 1
         kind.new_wrong += not right
         if kind.new == NEW_QUESTIONS and kind.chance() < _CHANCE:
-            about = f"{kind.new_wrong} of {kind.new} new questions are answered wrong on the idle server after the load, "
+            about = (
+                f"{kind.new_wrong} of {kind.new} new questions are answered wrong on the idle server after the load, "
+            )
             about += f"0 of {kind.learned} before it"
             self.report("wrong_answer", row, row["expected"], about)
 

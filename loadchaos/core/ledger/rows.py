@@ -651,7 +651,9 @@ class QuestionRow(_Row):
     when: Annotated[
         QuestionTime, "`idle` and `busy` (several at once): before the load; `load`: beside it; `after`: after it"
     ]
-    role: Annotated[str, "cold, warm, after_aborts, streamed, whole, again, same, neighbour, uuid, anew, new; empty: none"]
+    role: Annotated[
+        str, "cold, warm, after_aborts, streamed, whole, again, same, neighbour, uuid, anew, new; empty: none"
+    ]
     model: Annotated[str, "model or adapter that was asked for"]
     prompt: Annotated[str, "text of the user's message, shortened"]
     hash: Annotated[str, "hash of the whole message"]

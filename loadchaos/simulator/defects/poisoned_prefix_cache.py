@@ -4,7 +4,7 @@ from loadchaos.simulator.engine.request import ScheduledRequest
 from loadchaos.simulator.engine.rules import EngineRules, RequestStep, Spoil
 
 NAME = "poisoned_prefix_cache"
-ABOUT = "KV blocks of prompts computed beside another prompt are wrong and stay in the prefix cache: hits are wrong later"
+ABOUT = "KV blocks of prompts that share a step are wrong and stay in the prefix cache: later hits are wrong, too"
 UPSTREAM = "https://github.com/vllm-project/vllm/issues/37076"
 REMEDIES: dict[str, object] = {"max_num_seqs": 1}
 
