@@ -123,11 +123,11 @@ def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(que
 @pytest.mark.parametrize("case", ["wrong without the cache", "once", "near tie", "changes by itself"])
 def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(questions: Any, case: str) -> None:
     server = keyed(questions(KeyedOracle))
-    more: dict[str, Any] = {
+    cases: dict[str, dict[str, Any]] = {
         "wrong without the cache": {"anew": "a b x"}, "once": {"times": 1}, "near tie": {"gaps": 0.05},
         "changes by itself": {"last": "a b y"},
-    }[case]  # fmt: skip
-    kept(server, **more)
+    }  # fmt: skip
+    kept(server, **cases[case])
     assert server.found() == []
     (note,) = [f for f in server.oracle.finish() if isinstance(f, str)]
     assert note.startswith("Questions: 1 answers stayed wrong on the idle server")

@@ -108,7 +108,7 @@ def test_word_at_the_begin_of_an_answer_is_read_without_its_blank() -> None:
 
 
 def test_quote_orders_the_own_word_within_the_tokens_of_the_text(facts: Facts, step: Steps) -> None:
-    payload = {"text": text.Options(tokens="400"), "quote": quote.Options(times=3)}  # type: ignore[arg-type]
+    payload = {"text": text.Options(tokens="400"), "quote": quote.Options(times=3)}
     one, other = (build(step(payload, n), facts) for n in (1, 2))
     before, _, order = prompt(one).partition(text.QUOTE_ORDER)
     assert order == f" {one.nonce}" * 3
@@ -123,7 +123,7 @@ def test_quote_orders_the_own_word_within_the_tokens_of_the_text(facts: Facts, s
 
 
 def test_quote_of_a_short_prompt_is_left_out_and_noted(facts: Facts, step: Steps) -> None:
-    payload = {"text": text.Options(tokens="60"), "quote": quote.Options()}  # type: ignore[arg-type]
+    payload = {"text": text.Options(tokens="60"), "quote": quote.Options()}
     request = build(step(payload, 1), facts)
     assert text.QUOTE_ORDER not in prompt(request)
     assert "no quote: the prompt is too short" in request.fitted
