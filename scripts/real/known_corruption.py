@@ -6,7 +6,7 @@
 Each server runs a hybrid model (linear and full attention) with what the reports name: prefix caching, MTP, n-gram drafts,
 chunked prefill. The profile `corruption` asks its questions beside a short load. Then prompts of 1 to 24 tokens are asked
 one at a time: a prompt of K+1 tokens is taken for a decode by some versions. Their answers are compared with those of the
-first server, which has no drafts. The model is made by make_hybrid_model.py.
+first server, which has no drafts. The model is made by make_random_models.py.
 """
 
 import argparse

@@ -122,6 +122,24 @@ def vllm_copy(version: str, *flags: str, **env: str) -> Command:
     return vllm(version, *common, *flags, env=env, model="tiny-copy", length=2048)
 
 
+def vllm_adapters(version: str, **env: str) -> Command:
+    """A vLLM that serves the trained model with three LoRA adapters of random weights."""
+    folders = [ROOT / f"models/tiny-copy-lora-{n}" for n in (1, 2, 3)]
+    if not folders[0].is_dir():
+        raise NotInstalledError("there are no adapters: scripts/real/make_random_models.py")
+    adapters = [f"{folder.name}={folder}" for folder in folders]
+    common = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
+    lora = ("--enable-lora", "--max-loras", "3", "--max-lora-rank", "8", "--lora-modules", *adapters)
+    return vllm(version, *common, "--max-num-batched-tokens", "2048", *lora, env=env, model="tiny-copy", length=2048)
+
+
+def vllm_images(version: str, **env: str) -> Command:
+    """A vLLM whose random weights answer differently about different images."""
+    common = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
+    images = ("--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-batched-tokens", "2048")
+    return vllm(version, *common, *images, env=env, model="tiny-qwen3-vl-random")
+
+
 def vllm_032_mtp() -> Command:
     """vLLM 0.32.0 killed by its first request (MTP on a hybrid model)."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'

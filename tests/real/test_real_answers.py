@@ -1,7 +1,7 @@
 """Wrong answers of a real vLLM that serves a model which can answer.
 
 The faults come from loadchaos-vllm; `corruption` has to find them, and nothing on the same server without a fault.
-The model is made by scripts/real/train_copy_model.py.
+The models are made by scripts/real/train_copy_model.py and make_random_models.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.real.conftest import RunOutput, Server, on, running, skipping
-from tests.real.servers import Command, vllm_copy
+from tests.real.servers import Command, vllm_adapters, vllm_copy, vllm_images
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(2400)]
 Run = Callable[..., RunOutput]
@@ -51,6 +51,24 @@ def answering(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Iterato
         yield start
 
 
+IMAGES: dict[str, Any] = {
+    "name": "images",
+    "traffic": [{"name": "images", "payload": {"images": {"count": 1, "size": "256x256"}, "text": {"tokens": "16..64"}},
+                 "output": {"max": 16}}],
+    "load": [{"users": 4, "for": "30s"}],
+    "correctness": {"images": {"every": "1s"}, "replicas": {"n": 3, "every": "5s"}},
+}  # fmt: skip
+
+
+@contextmanager
+def started(make: Callable[..., Command], version: str, folder: Path, plugin: Path) -> Iterator[Server]:
+    """A server of its own with the plugin."""
+    trigger = str(folder / "trigger")
+    made: Command = skipping(make)(version, PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=trigger)
+    with running(made, folder / "vllm.log") as server:
+        yield server
+
+
 def short(server: Server, attack: dict[str, Any] | None = None) -> list[str]:
     """Options for a short run of a shipped profile on this server."""
     attacks = [attack] if attack else []
@@ -82,3 +100,29 @@ def test_real_vllm_wrong_answers_of_an_injected_fault_are_found(
     attack = {"engine": mode, "at": "4s", "for": "25s", "params": {"probability": FAULTS[mode]}}
     result = loadchaos("corruption", *short(answering(version), attack))
     assert WRONG & set(result.failures), result.output
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_real_vllm_adapter_that_is_ignored_is_found(loadchaos: Run, version: str, tmp_path: Path, plugin: Path) -> None:
+    with started(vllm_adapters, version, tmp_path, plugin) as server:
+        healthy = loadchaos("lora_thrash", *short(server))
+        assert not healthy.failures, healthy.output
+        assert "4 models, 0 differ" in healthy.check("adapter_answers")
+        fault = {"engine": "ignore_adapter", "at": "4s", "for": "25s", "params": {"probability": 0.2}}
+        result = loadchaos("lora_thrash", *short(server, fault))
+    assert {"adapter_ignored", "answer_changed_under_load", "identical_requests_differ"} & set(result.failures), (
+        result.output
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_real_vllm_answer_about_another_image_is_found(
+    loadchaos: Run, version: str, tmp_path: Path, plugin: Path
+) -> None:
+    with started(vllm_images, version, tmp_path, plugin) as server:
+        healthy = loadchaos(IMAGES, *on(server))
+        assert not healthy.failures, healthy.output
+        assert "0 differ" in healthy.check("image_answers")
+        fault = {"engine": "stale_encoder", "at": "4s", "for": "25s", "params": {"probability": 0.3}}
+        result = loadchaos({**IMAGES, "attacks": [fault]}, *on(server))
+    assert {"answer_of_another_image", "answer_changed_under_load"} & set(result.failures), result.output
