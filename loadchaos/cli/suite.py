@@ -13,7 +13,7 @@ import click
 from loadchaos.cli.common import duration, echo, positive_duration, print_json, server_options, terminal
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **op
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
     create_privately()
     given = _overrides(overrides, resources.profiles())
-    profiles = {name: profile_of(name, given.get(name, ())) for name in resources.profiles()}
+    profiles = {name: _profile(name, given.get(name, ())) for name in resources.profiles()}
     folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     found, code = asyncio.run(_suite(target, profiles, folder, options))
     color_and_width = terminal()
@@ -117,6 +117,15 @@ def _shown(command: str) -> str:
     for value in launch_secrets(server.env).values():
         redactor.add(value)
     return " ".join(redactor.argv(list(server.argv)))
+
+
+def _profile(name: str, overrides: Sequence[str]) -> Profile:
+    """Load a shipped profile, with mistakes in --set as they were typed."""
+    try:
+        return profile_of(name, overrides)
+    except ProfileError as e:
+        mistakes = [f"--set {name}:{m.removeprefix('--set ')}" if m.startswith("--set ") else m for m in e.mistakes]
+        raise ProfileError(mistakes) from None
 
 
 def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, list[str]]:

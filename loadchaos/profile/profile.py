@@ -239,7 +239,7 @@ class Profile(ProfilePart):
             dangerous = [n for n, o in traffic.payload_options.items() if getattr(o, "can_kill", False)]
             found += [f"the payload {name} of traffic {traffic.name}" for name in dangerous]
         if self.can_kill:
-            found.append("the profile is marked can_kill")
+            found.append("can_kill: true of the profile")
         return list(dict.fromkeys(found))
 
     def recovers_within_s(self) -> float:

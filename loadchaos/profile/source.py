@@ -51,7 +51,7 @@ class Document:
         lines = []
         for mistake in mistakes:
             name = ".".join(map(str, mistake.loc)) or "profile"
-            given = self.override_of(mistake.loc)
+            given = self.override_of(mistake.loc) or (self._override_below(mistake.loc) if mistake.of_key else None)
             if given is not None:
                 lines.append(((1 << 30, 0), f"--set {given}: {name}: {mistake.text}"))
                 continue
@@ -65,6 +65,10 @@ class Document:
             if loc[:length] in self.overrides:
                 return self.overrides[loc[:length]]
         return None
+
+    def _override_below(self, loc: Loc) -> str | None:
+        """The --set that made a key on the way to its location, or None."""
+        return next((text for place, text in self.overrides.items() if place[: len(loc)] == loc), None)
 
     def where(self, loc: Loc, *, of_key: bool = False) -> tuple[int, int]:
         """Line and column from 1 of a value, or of its nearest written parent."""

@@ -18,7 +18,7 @@ from loadchaos.runner.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.client import DiscoveryClient
-from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, refuse_taken_port
+from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 
 _RESET_S = 10.0
 
@@ -59,7 +59,9 @@ class HeldServer:
             try:
                 await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
             except TargetError as e:
-                raise TargetError(f"{explained(str(e), self.log)}; look at the log of the server: {self.log}") from e
+                said = f"look at the log of the server: {self.log}"
+                next_step = said if last_line(self.log) else "look at the program and the options of its launch command"
+                raise TargetError(f"{explained(str(e), self.log)}; {next_step}") from e
         self.launched.ready()
 
     def _exit_reason(self) -> str | None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadchaos.core.errors import TargetError
+from loadchaos.chaos import authorization
+from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.units import Range
 from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
@@ -271,8 +272,16 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
     if limit is not None and max(lengths, default=0) > limit:
         notes.append(f"texts of up to {max(lengths)} tokens are cut to {limit}")
     if harms := profile.dangers():
-        notes.append(f"needs --authorize HOST:PORT, for {'; '.join(harms)}")
+        notes.append(f"can harm the server: {'; '.join(harms)}{_authorization_needed(facts.base_url, harms)}")
     return notes
+
+
+def _authorization_needed(url: str, harms: Sequence[str]) -> str:
+    try:
+        authorization.check(url, harms, ())
+    except AuthorizationError:
+        return f" (needs --authorize {authorization.address(url)})"
+    return ""  # a local engine
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from loadchaos.report.formatting import clean
 from loadchaos.report.phrases import remedy_text
 from loadchaos.server.discovery.preflight import READ_THE_LOG
 from loadchaos.server.process.launcher import last_line
+from loadchaos.server.process.supervisor import NOT_STARTED
 
 SILENT_S = 30.0
 _EVIDENCE = 160
@@ -45,6 +46,8 @@ def explained(message: str, log: Path) -> str:
     Without a cause, add the last line of the log.
     """
     message = message.removesuffix(READ_THE_LOG)
+    if f"it {NOT_STARTED}: " in message:
+        return message  # there is no log
     if cause := cause_of_failed_start(log):
         return f"{message}. Cause: {cause}"
     line = last_line(log)

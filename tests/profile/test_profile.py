@@ -266,6 +266,7 @@ def test_override_star_matches_every_entry_with_the_key(write: Write, good: str)
         ("load.*.rate=3/s", "no entry of load has rate"),
         ("name=[", "the value is not YAML"),
         ("lod=3", "--set lod=3: lod: unknown key; did you mean load?"),
+        ("lod.users=3", "--set lod.users=3: lod: unknown key; did you mean load?"),
     ],
 )
 def test_override_mistake_names_the_override(override: str, expected: str, write: Write, good: str) -> None:

@@ -115,6 +115,8 @@ def test_probe_vllm_in_development_mode_has_limits_setup_and_fits(embedded: Call
     fits = {p["name"]: p for p in result["profiles"]}
     assert fits["mtp_mm"]["applies"]
     assert "LMDeploy" in fits["lmdeploy_kv_capacity"]["lacks"][0]
+    [harm] = [n for n in fits["hostile"]["notes"] if n.startswith("can harm")]
+    assert "--authorize" not in harm, "a local engine needs none"
     assert result["asked"]["reads"] <= MOST_READS
     assert result["asked"]["generations"] <= MOST_GENERATIONS
 

@@ -33,6 +33,11 @@ def test_failed_start_without_a_log_line_says_so(tmp_path: Path) -> None:
     assert line(tmp_path / "none.log") == said
 
 
+def test_program_that_is_missing_needs_no_log(tmp_path: Path) -> None:
+    said = "the server did not become healthy: it could not be started: nosuch: No such file or directory"
+    assert explained(said, tmp_path / "none.log") == said
+
+
 def test_failed_start_without_a_cause_shows_the_last_line(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("loading\nbye\n")

@@ -39,6 +39,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
+NOT_STARTED = "could not be started"
 """Time that the server runs after `run` was killed: the load ends first, or it would record a death of the server."""
 
 LIMITS = {"memory": resource.RLIMIT_DATA, "open_files": resource.RLIMIT_NOFILE, "core": resource.RLIMIT_CORE}
@@ -141,7 +142,7 @@ class ServerSupervisor:
             )
         except (OSError, subprocess.SubprocessError) as e:
             why = f"{command[0]}: {e.strerror}" if isinstance(e, OSError) else f"its limits {self._limits}: {e}"
-            _report("exit", pid=None, code=None, signal=None, reason=f"could not be started: {why}")
+            _report("exit", pid=None, code=None, signal=None, reason=f"{NOT_STARTED}: {why}")
             return False
         os.close(self._input)  # the end of the output is seen only once no process can write
         _report("start", pid=self._server.pid)

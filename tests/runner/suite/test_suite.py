@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from loadchaos.cli.main import main
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
@@ -75,6 +77,21 @@ def test_probe_fits_engine_pause_to_servers_with_sleep_mode() -> None:
     engine_pause = profile_of("engine_pause", ())
     assert not profile_fit(engine_pause, FACTS, {"sleep_mode": (True, "/server_info")}).lacks
     assert "--enable-sleep-mode" in profile_fit(engine_pause, FACTS, {"sleep_mode": (False, "/server_info")}).lacks[0]
+
+
+def test_suite_tells_a_mistake_in_set_as_it_was_typed() -> None:
+    argv = ["suite", "http://127.0.0.1:9", "--set", "smoke:trafic.0=3"]
+    done = CliRunner().invoke(main, argv)
+    assert done.exit_code == 2
+    assert "--set smoke:trafic.0=3: trafic: unknown key; did you mean traffic?" in done.output
+
+
+def test_probe_says_what_can_harm_a_remote_server_and_how_to_allow_it() -> None:
+    [note] = profile_fit(PROFILES["hostile"], FACTS, {}).notes
+    assert note == (
+        "can harm the server: the payload hostile_images of traffic hostile; can_kill: true of the profile "
+        "(needs --authorize 192.0.2.1:8000)"
+    )
 
 
 def test_suite_takes_only_and_skip() -> None:
