@@ -239,6 +239,8 @@ def endpoint_of(endpoint: str | None, backend: str | None) -> str | None:
 
     by_path = {e.path: name for name, e in ENDPOINTS.items()}
     found = by_path.get(endpoint or "", endpoint)
+    if found is not None and found not in ENDPOINTS:
+        raise OptionError(f"--endpoint {found}: {', '.join(ENDPOINTS)} or a path such as /v1/completions were expected")
     if backend is None:
         return found
     if backend not in _BACKENDS:

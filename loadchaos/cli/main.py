@@ -13,10 +13,12 @@ import click
 
 from loadchaos.cli.bisect import bisect
 from loadchaos.cli.classify import classify, signatures
+from loadchaos.cli.environment import PREFIX
 from loadchaos.cli.hunt import hunt
 from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
 from loadchaos.cli.minimise import minimise
+from loadchaos.cli.new import new
 from loadchaos.cli.oracles import oracles
 from loadchaos.cli.probe import probe
 from loadchaos.cli.profiles import check, explain, init, profiles
@@ -78,7 +80,11 @@ class _Commands(click.Group):
             formatter.write_dl([(n, self.commands[n].get_short_help_str(500)) for n in self.list_commands(ctx)])
 
 
-@click.group(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    epilog=_EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX},
+)
 @click.version_option(package_name="loadchaos")
 def main() -> None:
     """Find and name bugs that an LLM server shows only under load."""
@@ -91,6 +97,7 @@ for _command in (
     check,
     explain,
     profiles,
+    new,
     init,
     judge,
     report,

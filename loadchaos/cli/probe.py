@@ -8,18 +8,20 @@ from typing import Any
 import click
 
 from loadchaos.cli.common import parse_header_options, print_json, server_options
+from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
+from loadchaos.core.errors import OptionError
 
 
 @click.command()
-@click.argument("url")
+@click.argument("url", required=False)
 @server_options
 @click.option("--lengths", is_flag=True, help="Find the longest accepted prompt, with at most 40 generations.")
 @click.option(
     "--authorize", multiple=True, metavar="HOST:PORT", help="Allow --lengths, which can harm this server. Repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def probe(url: str, lengths: bool, as_json: bool, **options: Any) -> None:
+def probe(url: str | None, lengths: bool, as_json: bool, **options: Any) -> None:
     """Report what a server is, what it accepts and which profiles fit it.
 
     Sends at most 20 reads and 3 small generations.
@@ -35,8 +37,12 @@ def probe(url: str, lengths: bool, as_json: bool, **options: Any) -> None:
     from loadchaos.runner.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
-    api_key_env = options["api_key_env"]
-    base = parse_target(url)
+    server: dict[str, Any] = {**options, "target": url}
+    use_openai_variables(server, needs_target=True)
+    if server["target"] is None:
+        raise OptionError("which server? Give its URL, e.g. http://127.0.0.1:8000, or set OPENAI_BASE_URL")
+    api_key_env = server["api_key_env"]
+    base = parse_target(server["target"])
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base
     headers = headers_of_options(Options(api_key_env=api_key_env, headers=parse_header_options(options["headers"])))
     tls = TlsSettings(options["ca"], options["insecure"]).context()

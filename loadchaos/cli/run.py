@@ -19,6 +19,7 @@ from loadchaos.cli.common import (
     server_options,
     terminal,
 )
+from loadchaos.cli.environment import openai_target, use_openai_variables, words_from_environment
 from loadchaos.cli.load_options import (
     ManyGoodputWords,
     endpoint_of,
@@ -32,7 +33,7 @@ from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.result_options import figures_of, result_options, show
 from loadchaos.cli.resume import called_again, remaining_duration, resume_point
 from loadchaos.cli.worker import master
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
@@ -168,6 +169,9 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if (folder := options["resume"]) is not None:
         profile, overrides, options = called_again(ctx, folder)
     loaded = _loaded(profile, overrides, options)
+    own_server = loaded.target.launch or loaded.target.embedded or options["embedded"] or options["launch"]
+    use_openai_variables(options, needs_target=own_server is None or own_server is False)
+    options["words"] = words_from_environment(ctx)
     if options["print_profile"]:
         click.echo(loaded.to_yaml(), nl=False)
         return
@@ -197,7 +201,7 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
         if made.duration_s is not None and (made.users is None or made.requests is None or made.rate is not None):
             options["duration"] = None  # the phase has it
         profile_made = made_profile(made, overrides)
-        server = options["target"] or options["launch"] or profile_made.target != Target()
+        server = options["target"] or options["launch"] or profile_made.target != Target() or openai_target()
         if not (server or options["print_profile"] or options["dry_run"]):
             raise OptionError("no server: give --target URL, --launch COMMAND, or --embedded (a simulated one)")
         return profile_made
@@ -209,10 +213,21 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
 
         changes.append(f"slo={{{', '.join(f'{k}: {format_duration(v)}' for k, v in options['goodput'].items())}}}")
     loaded = profile_of(profile, changes)
-    if endpoint:
-        changes += [f"traffic.{number}.endpoint={endpoint}" for number in range(len(loaded.traffic))]
-        loaded = profile_of(profile, changes)
-    return loaded
+    return _moved(profile, changes, endpoint, len(loaded.traffic)) if endpoint else loaded
+
+
+def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -> Profile:
+    """The profile with all traffic at one endpoint.
+
+    Raises ProfileError that names the traffic that cannot be sent there.
+    """
+    moves = [f"traffic.{number}.endpoint={endpoint}" for number in range(traffics)]
+    try:
+        return profile_of(profile, [*changes, *moves])
+    except ProfileError as e:
+        raise ProfileError(
+            [f"--endpoint {endpoint}: traffic of {profile} cannot be sent there:", *e.mistakes]
+        ) from None
 
 
 def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
@@ -268,7 +283,7 @@ def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variabl
         processes=options["processes"],
         master=master(options),
         resume=resumed,
-        argv=_redacted_argv(sys.argv, options["notify"]),
+        argv=_redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),
         follower_variables=variables,
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli.common import duration, echo, positive_duration, print_json, server_options, terminal
+from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
@@ -66,6 +67,9 @@ def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **op
     from loadchaos.core import resources
     from loadchaos.report.terminal.suite import render
 
+    options["target"] = target
+    use_openai_variables(options, needs_target=options["launch"] is None)
+    target = options["target"]
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
     create_privately()

@@ -1,0 +1,80 @@
+"""Options from the environment: LOADCHAOS_* and OPENAI_* variables.
+
+`LOADCHAOS_RUN_TARGET` is `loadchaos run --target`. A key is used only for the host that it belongs to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from click.core import ParameterSource
+
+PREFIX = "LOADCHAOS"
+BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
+_OPENAI = "https://api.openai.com/v1"
+_PORTS = {"http": 80, "https": 443}
+
+
+def openai_target() -> str | None:
+    """URL of OPENAI_BASE_URL, which OpenAI clients send to."""
+    return os.environ.get(BASE_URL) or None
+
+
+def key_variable(url: str | None, headers: Iterable[str]) -> str | None:
+    """Name of the variable with the key for a server; None: there is none.
+
+    OPENAI_API_KEY belongs to the host of OPENAI_BASE_URL, and without that to api.openai.com. A header of the user goes
+    before it.
+    """
+    has_header = any(text.partition("=")[0].strip().lower() == "authorization" for text in headers)
+    if url is None or has_header or not os.environ.get(API_KEY):
+        return None
+    return API_KEY if _host(url) == _host(openai_target() or _OPENAI) else None
+
+
+def _host(url: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    except ValueError:  # a bad port: the check of the target says so
+        return "", url, None
+
+
+def use_openai_variables(options: dict[str, Any], *, needs_target: bool) -> None:
+    """Set target and key of a command where it was given neither."""
+    if needs_target and options["target"] is None and (url := openai_target()) is not None:
+        options["target"] = url
+        click.echo(f"note: the target is {BASE_URL}", err=True)
+    if options["api_key_env"] is None and (name := key_variable(options["target"], options["headers"])) is not None:
+        options["api_key_env"] = name
+        click.echo(f"note: {name} is sent to the target", err=True)
+
+
+def words_from_environment(ctx: click.Context) -> list[str]:
+    """Options of a command that variables gave, as words of a command line.
+
+    The record of a run has them, so that it can be resumed and repeated.
+    """
+    words: list[str] = []
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        if not isinstance(parameter, click.Option) or ctx.get_parameter_source(name) is not ParameterSource.ENVIRONMENT:
+            continue
+        value: Any = ctx.params[name] if parameter.is_flag else parameter.value_from_envvar(ctx)
+        if parameter.is_flag:
+            words += [(parameter.opts if value else parameter.secondary_opts)[0]] if value is not None else []
+        else:
+            words += [f"{parameter.opts[-1]}={text}" for text in (value if parameter.multiple else [value])]
+    return [word for word in words if not word.endswith("=None")]
+
+
+HELP = (
+    f"Every option can be given by a variable: `{PREFIX}_RUN_TARGET` is `loadchaos run --target`. Where neither the options "
+    f"nor the profile name a server, `run`, `probe` and `suite` use `{BASE_URL}`. `{API_KEY}` is sent to the host of "
+    f"`{BASE_URL}` only, and to api.openai.com without it."
+)
+"""Explanation of the variables, for the page of commands."""

@@ -1,0 +1,104 @@
+"""Text of a new profile, with comments that explain its keys."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ruamel.yaml import YAML
+
+_HEAD = """\
+# A profile of loadchaos. All keys: docs/profile.md and docs/traffic.md.
+#
+#   loadchaos check {file}      lists mistakes with file and line
+#   loadchaos explain {file}    describes it in words
+#   loadchaos run {file} --target http://127.0.0.1:8000
+"""
+_COMMENTS = {
+    "name": "The name of run folders and reports.",
+    "target": "Without --target, the server that is built into loadchaos answers (a simulation).",
+    "slo": "Limits of each request. `goodput` is the share of requests within all of them.",
+    "traffic": "Kinds of request. Several kinds share the load by their `weight`.",
+    "load": "Phases, one after the other.",
+    "expect": "The verdict: the run fails (exit code 1) if one of these is not met.",
+}
+_PAYLOADS = {
+    "text": "Prompt tokens as the server counts them, chat template included; 100..200 draws a length.",
+    "images": "New images in each request; `unique: 80%` repeats some of them.",
+    "requests": "The requests of a file, unchanged except for the name of the model.",
+    "sampling": "Fields of each request that decide how tokens are drawn.",
+}
+_OUTPUT = {
+    "exact": "Tokens of each answer, if the server can be asked for exactly as many.",
+    "max": "Most tokens of an answer.",
+}
+_LOADS = {
+    "rate": "Requests are sent when they are due, whatever the server does. At most `max_in_flight` (256) are under way.",
+    "users": "Each user sends the next request when its answer is there.",
+    "burst": "All requests at once.",
+    "trace": "The arrivals and lengths of a recorded trace.",
+}
+_MORE = """
+# More that a profile can have:
+# abort_when: error_rate > 50% for 10s      # ends the load early
+# correctness: {replicas: {}}               # questions beside the load whose answers are checked (docs/correctness.md)
+# attacks: [{admin: reset_mm_cache, every: 5s}]   # needs --authorize HOST:PORT (docs/attacks.md)
+"""
+
+
+def commented(data: Mapping[str, Any], file: str) -> str:
+    """Write the data of a profile as YAML with comments.
+
+    `file` is its name in the commands of the first comment.
+    """
+    return "\n".join([*_HEAD.format(file=file).splitlines(), *_sections(data)]) + "\n" + _MORE
+
+
+def _sections(data: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in data.items():
+        if key != "about":
+            yield ""
+        if key in _COMMENTS:
+            yield f"# {_COMMENTS[key]}"
+        if key == "traffic":
+            yield "traffic:"
+            for entry in value:
+                yield from _entry(entry)
+        elif key in ("load", "expect"):
+            yield f"{key}:"
+            yield from _phases(value) if key == "load" else (f'  - "{text}"' for text in value)
+        else:
+            yield f"{key}: {_flow(value)}"
+
+
+def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
+    first = True
+    for key, value in entry.items():
+        if key == "output":
+            yield from (f"    # {text}" for name, text in _OUTPUT.items() if name in value)
+        if key != "payload":
+            yield f"  {'-' if first else ' '} {key}: {_flow(value)}"
+        else:
+            yield "    payload:"
+            for name, options in value.items():
+                yield f"      # {_PAYLOADS[name]}"
+                yield f"      {name}: {_flow(options)}"
+        first = False
+
+
+def _phases(phases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for phase in phases:
+        yield f"  # {next(text for name, text in _LOADS.items() if name in phase)}"
+        yield f"  - {_flow(phase)}"
+
+
+def _flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = True
+    yaml.width = 10_000
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+    out = io.StringIO()
+    yaml.dump(value, out)
+    return out.getvalue().removesuffix("...\n").strip()

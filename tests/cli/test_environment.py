@@ -1,0 +1,79 @@
+"""Options from variables: LOADCHAOS_*, OPENAI_BASE_URL, OPENAI_API_KEY."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli.environment import key_variable, use_openai_variables, words_from_environment
+from loadchaos.cli.main import main
+from loadchaos.cli.run import run
+
+BASE = "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "target", "used"),
+    [
+        (BASE, "http://127.0.0.1:8000", True),
+        (BASE, "127.0.0.1:8000", True),
+        (BASE, "http://127.0.0.1:8001", False),
+        (BASE, "https://127.0.0.1:8000", False),
+        (BASE, "http://other:8000", False),
+        (None, "https://api.openai.com", True),
+        (None, "http://127.0.0.1:8000", False),
+        ("https://gpt.example", "https://gpt.example:443/v1", True),
+        (BASE, "http://127.0.0.1:99999999", False),
+        (BASE, None, False),
+    ],
+)
+def test_openai_key_is_sent_to_its_own_host_only(
+    base_url: str | None, target: str | None, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    if base_url is not None:
+        monkeypatch.setenv("OPENAI_BASE_URL", base_url)
+    assert key_variable(target, []) == ("OPENAI_API_KEY" if used else None)
+    assert key_variable(target, ["authorization=env:MINE"]) is None
+
+
+def test_openai_base_url_is_used_only_where_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", BASE)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    def target(given: str | None, *, needs: bool) -> Any:
+        options: dict[str, Any] = {"target": given, "api_key_env": None, "headers": ()}
+        use_openai_variables(options, needs_target=needs)
+        return options["target"]
+
+    assert target(None, needs=True) == BASE
+    assert target("http://x:1", needs=True) == "http://x:1"
+    assert target(None, needs=False) is None, "the profile has a server of its own"
+
+
+def test_every_option_has_a_variable_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADCHAOS_RUN_RATE", "7")
+    monkeypatch.setenv("LOADCHAOS_RUN_PRINT_PROFILE", "1")
+    monkeypatch.setenv("LOADCHAOS_RUN_AUTHORIZE", "a:1 b:2")
+    done = CliRunner().invoke(main, ["run", "--num-prompts", "5"])
+    assert done.exit_code == 0, done.output
+    assert "rate: 7/s" in done.output
+    context = run.make_context("run", ["--num-prompts", "5"], auto_envvar_prefix="LOADCHAOS_RUN")
+    assert set(words_from_environment(context)) == {
+        "--authorize=a:1", "--authorize=b:2", "--request-rate=7", "--print-profile",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text"),
+    [
+        ("completions", "--endpoint completions: traffic of mtp_mm cannot be sent there:"),
+        ("nope", "--endpoint nope: chat, completions"),
+    ],
+)
+def test_endpoint_names_the_traffic_that_cannot_move(endpoint: str, text: str) -> None:
+    done = CliRunner().invoke(main, ["run", "mtp_mm", "--endpoint", endpoint, "--embedded"])
+    assert done.exit_code == 2
+    assert text in done.output
+    assert endpoint == "nope" or "traffic.0.payload.images: the endpoint completions cannot carry images" in done.output

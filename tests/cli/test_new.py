@@ -1,0 +1,81 @@
+"""`loadchaos new`: the written profile is valid and says what was asked for."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli.main import main
+from loadchaos.load.registry import full_registry
+from loadchaos.profile.profile import Profile, load
+from loadchaos.profile.steps import steps
+
+
+def new(path: Path, *words: str, answers: str = "") -> Profile:
+    done = CliRunner().invoke(main, ["new", str(path), *words], input=answers)
+    assert done.exit_code == 0, done.output
+    checked = CliRunner().invoke(main, ["check", str(path)])
+    assert checked.exit_code == 0, checked.output
+    return load(path, full_registry())
+
+
+def test_new_profile_of_options_has_comments_and_is_valid(tmp_path: Path) -> None:
+    path = tmp_path / "my load.yaml"
+    profile = new(
+        path, "--rate", "5", "--num-prompts", "40", "--random-input-len", "64", "--goodput", "ttft:2000", "tpot:50"
+    )
+    assert (profile.name, profile.slo and profile.slo.limits_s()) == ("my_load", {"ttft": 2.0, "tpot": 0.05})
+    assert len(list(steps(profile, 0))) == 40
+    assert "goodput >= 95%" in profile.expect
+    assert profile.target.embedded is not None
+    lines = path.read_text().splitlines()
+    more = [line.removeprefix("# ") for line in lines[lines.index("# More that a profile can have:") + 1 :]]
+    path.write_text("\n".join([*lines, *more]))
+    assert load(path, full_registry()).attacks, "the examples in comments are valid, too"
+    assert sum(line.lstrip().startswith("#") for line in lines) > 12
+    assert all(len(line) <= 140 for line in lines)
+
+
+@pytest.mark.parametrize("dataset", ["random", "random-mm", "prefix_repetition"])
+def test_new_profile_of_each_data_set_is_valid(dataset: str, tmp_path: Path) -> None:
+    profile = new(tmp_path / "x.yaml", "--concurrency", "4", "--duration", "5m", "--dataset-name", dataset)
+    assert profile.load[0].slots == 4
+
+
+def test_new_profile_of_answers(tmp_path: Path) -> None:
+    answers = "shared prefixes\n300\n20\n200\n7\nusers\n8\n50\nfoo\nttft:2s e2e:9s\n"
+    profile = new(tmp_path / "x.yaml", "--ask", answers=answers)
+    (traffic,) = profile.traffic
+    assert traffic.payload["text"] == {"tokens": 300, "shared_prefix": {"tokens": 200, "groups": 7}}
+    assert (profile.load[0].users, profile.load[0].requests) == (8, 50)
+    assert profile.slo is not None
+    assert profile.slo.limits_s() == {"ttft": 2.0, "e2e": 9.0}
+
+
+def test_new_prints_with_a_dash_and_writes_nothing() -> None:
+    done = CliRunner().invoke(main, ["new", "-", "--rate", "5", "--num-prompts", "40"])
+    assert done.exit_code == 0
+    assert "name: new" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "what load? Give options such as --rate 5"),
+        (["--rate", "5"], "how long?"),
+        (["--rate", "5", "--num-prompts", "5", "--expect", "latency < 5"], "expect.6: unknown figure 'latency'"),
+        (["--rate", "5", "--num-prompts", "5", "--ask"], "--ask and options of the load exclude each other"),
+    ],
+)
+def test_new_refuses_what_would_be_no_profile(words: list[str], text: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["new", str(tmp_path / "x.yaml"), *words])
+    assert done.exit_code == 2
+    assert text in done.output
+    assert not (tmp_path / "x.yaml").exists()
+
+
+def test_new_overwrites_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("mine")
+    done = CliRunner().invoke(main, ["new", str(path), "--rate", "5", "--num-prompts", "5"])
+    assert (done.exit_code, path.read_text()) == (2, "mine")
