@@ -4,7 +4,7 @@
     .venv/bin/python scripts/real/known_corruption.py [--version 0.32.0] [--only TEXT] [--out DIR] [--seconds 30]
 
 Each server runs a hybrid model (linear and full attention) with what the reports name: prefix caching, MTP, n-gram drafts,
-chunked prefill. The profile `corruption` asks its questions beside a short load. Then prompts of 1 to 24 tokens are asked
+chunked prefill. The profile `corruption` asks its questions beside a short load. Then prompts of 2 to 24 tokens are asked
 one at a time: a prompt of K+1 tokens is taken for a decode by some versions. Their answers are compared with those of the
 first server, which has no drafts. The model is made by make_random_models.py.
 """
@@ -34,7 +34,8 @@ CASES = {
     "n-gram": ("--no-enable-prefix-caching", "--speculative-config", NGRAM),
     "MTP, prefix caching": ("--enable-prefix-caching", "--speculative-config", MTP),
 }
-LENGTHS, FIRST_TOKEN, TIMES, GAP = range(1, 25), 300, 2, 0.5
+# A prompt of one token kills vLLM 0.32.0 here ("causal_conv1d_fwd_cpu: expect x to be transposed"), so they begin with two.
+LENGTHS, FIRST_TOKEN, TIMES, GAP = range(2, 25), 300, 2, 0.5
 
 
 def start(version, flags):
