@@ -145,8 +145,6 @@ class RecordingChannel(asyncio.Protocol):
 
     def progress(self) -> None:
         """Send the tokens of open exchanges, so that they survive a kill."""
-        for exchange in list(self._open.values()):
-            exchange.parse()
         tokens = {str(n): e.tokens for n, e in self._open.items() if e.tokens != self._known.get(n, 0)}
         if tokens:
             self._known.update((int(n), count) for n, count in tokens.items())

@@ -1,8 +1,8 @@
 """Read HTTP/1.1 beside the proxy: requests, answers, tokens, outcomes.
 
 A tap copies nothing but the bodies of requests, in the pieces in which they arrive. Requests may be pipelined: answers
-come in the order of the requests. The pieces of a stream are kept with their times and parsed together, as that costs
-less than parsing each one between two system calls.
+come in the order of the requests. A piece of a stream that is one whole chunk is counted without the parser. Only the
+last three pieces are kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -19,10 +18,8 @@ import httptools
 from loadchaos.core.model import Outcome
 
 _TAIL_BYTES = 8192
-_LATER = 64
-"""Pieces of a stream that are kept before they are parsed."""
-_SHORTEST = 16
-_LAST_CHUNK = b"0\r\n\r\n"
+_SMALL_BYTES = 128
+_MOST_SIZE_CHARS = 8
 _USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
 _FINISH = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
 _FINISHES = {
@@ -35,10 +32,6 @@ _NO_BODY = (204, 304)
 _SHED = (429, 503)
 
 
-def _nothing() -> None:
-    pass
-
-
 class TappedExchange:
     """One request and its answer.
 
@@ -47,7 +40,7 @@ class TappedExchange:
 
     __slots__ = (
         "at_ns", "body_bytes", "events", "first_ns", "gap_ns", "got_bytes", "id", "last_ns", "lost", "method", "outcome",
-        "parse", "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail", "tokens",
+        "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail", "tokens",
     )  # fmt: skip
 
     def __init__(self, number: int, at_ns: int, method: str, path: bytes) -> None:
@@ -59,8 +52,6 @@ class TappedExchange:
         self.tail: tuple[bytes, bytes, bytes] = (b"", b"", b"")
         self.secrets: list[bytes] = []
         self.outcome: Outcome | None = None
-        self.parse: Callable[[], None] = _nothing
-        """Parses what has been kept: the counts are current afterwards."""
 
     @property
     def end_text(self) -> bytes:
@@ -78,6 +69,14 @@ class TappedExchange:
     def usage(self) -> dict[str, int]:
         """Token counts that the answer itself has."""
         return {name.decode(): int(count) for name, count in _USAGE.findall(self.end_text)}
+
+
+def _tail(tail: tuple[bytes, bytes, bytes], data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Add a piece to the last three pieces of a body; small ones are joined."""
+    first, second, last = tail
+    if len(data) >= _TAIL_BYTES:
+        return (b"", b"", data[-_TAIL_BYTES:])
+    return (second, last, data) if len(last) >= _SMALL_BYTES else (first, second, last + data)
 
 
 class ExchangeSink(Protocol):
@@ -105,22 +104,18 @@ class ConnectionTap:
     def __init__(self, sink: ExchangeSink) -> None:
         self._sink = sink
         self._open: deque[TappedExchange] = deque()
-        self._requests = _RequestReader(sink, self._open, self._parse)
+        self._requests = _RequestReader(sink, self._open)
         self._answers = _AnswerReader(sink, self._open)
         self._upgraded = False
-        self._later: list[tuple[int, bytes]] = []
-        self._failed: Exception | None = None
 
     @property
     def answering(self) -> bool:
         """True while an answer is awaited, and on an upgraded connection."""
-        self._parse()
         return self._upgraded or bool(self._open)
 
     def feed_request(self, data: bytes) -> None:
         """Read bytes of the client."""
         if not self._upgraded:
-            self._parse()
             try:
                 self._requests.parser.feed_data(data)
             except httptools.HttpParserUpgrade:
@@ -128,39 +123,19 @@ class ConnectionTap:
 
     def feed_answer(self, data: bytes) -> None:
         """Read bytes of the upstream server."""
-        if self._answers.streaming:
-            self._later.append((monotonic_ns(), data))
-            if len(self._later) < _LATER and len(data) >= _SHORTEST and data[-5:] != _LAST_CHUNK:
-                return
-            self._parse()
-        elif not self._upgraded:
-            self._read(data, monotonic_ns())
-        if self._failed is not None:
-            raise self._failed
-
-    def _read(self, data: bytes, now_ns: int) -> None:
-        self._answers.now_ns = now_ns
+        if self._upgraded:
+            return
+        answers = self._answers
+        now_ns = answers.now_ns = monotonic_ns()
+        if answers.streamed is not None and answers.count_chunk(answers.streamed, data, now_ns):
+            return
         try:
-            self._answers.feed(data)
+            answers.feed(data)
         except httptools.HttpParserUpgrade:
             self._upgraded = True
 
-    def _parse(self) -> None:
-        """Parse what has been kept; an error is raised by the next feed."""
-        if not self._later:
-            return
-        later, self._later = self._later, []
-        try:
-            for now_ns, data in later:
-                self._read(data, now_ns)
-        except Exception as e:  # noqa: BLE001 - whatever comes, the caller of a count is not to blame
-            self._failed, self._answers.streaming = e, False
-
     def end(self, reason: str) -> None:
         """End all exchanges of the connection."""
-        self._parse()
-        if self._failed is not None:
-            raise self._failed
         if reason == "upstream_closed":
             self._answers.end_of_data()
         now = time.monotonic_ns()
@@ -220,8 +195,8 @@ def end_row(exchange: TappedExchange) -> dict[str, Any]:
 class _RequestReader:
     """Callbacks of the parser of requests."""
 
-    def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange], parse: Callable[[], None]) -> None:
-        self._sink, self._open, self._parse = sink, waiting, parse
+    def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
+        self._sink, self._open = sink, waiting
         self.parser = httptools.HttpRequestParser(self)
         self.wants_upgrade = False
         self._url = b""
@@ -242,7 +217,7 @@ class _RequestReader:
     def on_headers_complete(self) -> None:
         method = self.parser.get_method().decode("latin-1")
         exchange = TappedExchange(self._sink.next_id(), self._at_ns, method, self._url.partition(b"?")[0])
-        exchange.secrets, exchange.parse = self._secrets, self._parse
+        exchange.secrets = self._secrets
         self._now = exchange
         self._open.append(exchange)
         self._sink.begin(exchange)
@@ -267,8 +242,9 @@ class _AnswerReader:
         self.parser = httptools.HttpResponseParser(self)
         self._now: TappedExchange | None = None
         self._sse = self._framed = self._skip = False
-        self.streaming = False
-        """True inside the body of an event stream."""
+        self._between_chunks = False
+        self.streamed: TappedExchange | None = None
+        """Exchange whose event stream has brought a token, while the parser is between two chunks."""
         self.now_ns = 0
 
     def feed(self, data: bytes) -> None:
@@ -277,9 +253,36 @@ class _AnswerReader:
         The answer to a HEAD request has no body, which the parser does not know.
         """
         self.parser.feed_data(data)
+        # Data that does not end with a line may have the begin of the next chunk's size.
+        now, between = self._now, self._between_chunks and data[-1:] == b"\n"
+        self.streamed = now if between and now is not None and now.sse and now.tokens else None
         if self._skip:
             self._skip = False
             self.parser = httptools.HttpResponseParser(self)
+
+    @staticmethod
+    def count_chunk(exchange: TappedExchange, data: bytes, now_ns: int) -> bool:
+        """Count the events of a piece that is one whole chunk.
+
+        Returns False where it is none, or ends inside an event: the parser, which is between two chunks, has to read it.
+        """
+        size_end = data.find(b"\r\n", 1, _MOST_SIZE_CHARS)
+        try:
+            size = int(data[:size_end], 16)
+        except ValueError:
+            return False
+        if size_end + size + 4 != len(data) or data[-4:] != b"\n\n\r\n":
+            return False
+        ended = data.count(b"\n\n")
+        exchange.got_bytes += size
+        exchange.events += ended
+        exchange.tokens += ended
+        exchange.tail = _tail(exchange.tail, data[size_end + 2 : -2])
+        gap_ns = now_ns - exchange.last_ns
+        if gap_ns > exchange.gap_ns:
+            exchange.gap_ns = gap_ns
+        exchange.last_ns = now_ns
+        return True
 
     def end_of_data(self) -> None:
         """End an answer whose length only the end of the connection tells."""
@@ -288,7 +291,7 @@ class _AnswerReader:
             self._complete(self._now)
 
     def on_message_begin(self) -> None:
-        self._sse = self._framed = False
+        self._sse = self._framed = self._between_chunks = False
         self._now = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -304,7 +307,6 @@ class _AnswerReader:
             return  # 100 Continue, or an answer to a request that could not be read
         exchange = self._now = self._open[0]
         exchange.status, exchange.sse = status, self._sse
-        self.streaming = self._sse
         if exchange.method == "HEAD":
             self._skip = True
             self._complete(exchange)
@@ -315,16 +317,14 @@ class _AnswerReader:
         exchange = self._now
         if exchange is None:
             return
-        _, earlier, before = exchange.tail
+        before = exchange.tail[2]
         exchange.got_bytes += len(data)
-        exchange.tail = (earlier, before, data) if len(data) < _TAIL_BYTES else (b"", b"", data[-_TAIL_BYTES:])
+        exchange.tail = _tail(exchange.tail, data)
         now = self.now_ns
         if not exchange.sse:
             exchange.first_ns = exchange.first_ns or now
             return
-        ended = data.count(b"\n\n") or data.count(b"\n\r\n")
-        if before[-1:] == b"\n" and data[:1] in (b"\n", b"\r"):
-            ended += 1
+        ended = (before[-1:] + data).count(b"\n\n") or (before[-2:] + data).count(b"\n\r\n")
         if not ended:
             return
         if exchange.events == 0 and b'"content":""' in data:
@@ -341,12 +341,18 @@ class _AnswerReader:
             exchange.first_ns = now
         exchange.last_ns = now
 
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
+
     def on_message_complete(self) -> None:
         if self._now is not None:
             self._complete(self._now)
 
     def _complete(self, exchange: TappedExchange) -> None:
-        self._now, self.streaming = None, False
+        self._now = None
         if not self._open or self._open[0] is not exchange:
             return
         self._open.popleft()

@@ -33,6 +33,7 @@ FLUSH_S = 0.02
 CLOSE_S = 3.0
 _FIRST_RESTART_S, _LAST_RESTART_S, _SHORT_LIFE_S, _MOST_SHORT_LIVES = 1.0, 30.0, 10.0, 3
 _TAIL_BYTES = 8192
+_SMALL_BYTES = 128
 _MOST_LOGGED = 20
 _SECRET_HEADERS = {b"authorization", b"x-api-key", b"api-key", b"proxy-authorization", b"cookie"}
 
@@ -105,16 +106,19 @@ class AsgiExchange:
 
         A first event without content only names the role.
         """
-        _, earlier, before = self.tail
+        first, second, before = self.tail
         self.got_bytes += len(data)
-        self.tail = (earlier, before, data) if len(data) < _TAIL_BYTES else (b"", b"", data[-_TAIL_BYTES:])
+        if len(data) >= _TAIL_BYTES:
+            self.tail = (b"", b"", data[-_TAIL_BYTES:])
+        elif len(before) >= _SMALL_BYTES:
+            self.tail = (second, before, data)
+        else:
+            self.tail = (first, second, before + data)
         now = time.monotonic_ns()
         if not self.sse:
             self.first_ns = self.first_ns or now
             return
-        ended = data.count(b"\n\n") or data.count(b"\n\r\n")
-        if before[-1:] == b"\n" and data[:1] in (b"\n", b"\r"):
-            ended += 1
+        ended = (before[-1:] + data).count(b"\n\n") or (before[-2:] + data).count(b"\n\r\n")
         if not ended:
             return
         named_role = self.events == 0 and b'"content":""' in data
