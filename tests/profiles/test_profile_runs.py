@@ -43,6 +43,7 @@ PLANTED = [
     ("lmdeploy_kv_capacity", "lmdeploy_input_length_error", "request"),
     ("pp_memory_pressure", "cuda_illegal_memory_access", "engine_death"),
     ("near_max_len", "index_oob_indexkernel", "engine_death"),
+    ("mm_cache", "mm_cache_desync_request", "request"),
 ]
 
 
@@ -62,7 +63,7 @@ def planted_run(
     return planted
 
 
-FASTER = {"lmdeploy_kv_capacity": [FAST], "near_max_len": ["target.embedded.flags.speed=20"]}
+FASTER = {"lmdeploy_kv_capacity": [FAST], "mm_cache": [FAST, "load.1.requests=1"], "near_max_len": ["target.embedded.flags.speed=20"]}
 
 
 def test_demo_prints_time_in_flight_lost_and_upstream_issue(planted_run: Callable[[str], Any]) -> None:
@@ -100,6 +101,7 @@ SHORT: dict[str, list[str]] = {
     "lmdeploy_kv_capacity": [FAST, "load.1.requests=60"],
     "pp_memory_pressure": ["load.0.repeat=1", "exposure.at_least=100"],
     "near_max_len": ["target.embedded.flags.speed=20", "load.1.requests=75"],
+    "mm_cache": [FAST, "load.0.requests=20", "load.1.requests=60", "exposure.at_least=50"],
 }
 
 
