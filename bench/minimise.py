@@ -39,9 +39,7 @@ CASES = (
     Case("encoder_free_on_speculated", "mtp_mm"),
     Case("encoder_free_on_scheduled", "mtp_mm", ("target.embedded.defects=[encoder_free_on_scheduled]",)),
     Case("encoder_pop_before_draft", "mtp_mm", ("target.embedded.defects=[encoder_pop_before_draft]",)),
-    Case(
-        "mm_cache_desync", "mtp_mm", ("target.embedded.defects=[mm_cache_desync]",), failure="mm_cache_desync_request"
-    ),
+    Case("mm_cache_desync", "mm_cache"),
     Case("pp_illegal_access", "pp_memory_pressure", most_requests=131),  # its race needs 2000 tokens in a burst
 )
 _RESULT = re.compile(

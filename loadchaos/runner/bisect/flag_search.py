@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from loadchaos.runner.bisect import flag_parts
 from loadchaos.runner.bisect.flag_parts import Flag
 from loadchaos.runner.minimise.candidate import Reduction, may_go
+from loadchaos.runner.minimise.ddmin import leave_out
 from loadchaos.runner.minimise.decider import LEAST_P, BudgetSpentError, Decider, Decision
 from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, raised
 from loadchaos.runner.replay.estimate import FIXED_CONFIDENCE, tries_for_confidence
 
-Item = TypeVar("Item")
 _ESTIMATE_TRIES = 8
-
-
-async def leave_out(
-    items: Sequence[Item], fails: Callable[[Sequence[Item], Sequence[Item]], Awaitable[bool]]
-) -> list[Item]:
-    """Leave out blocks of items, then single ones, until none can be left out.
-
-    `fails` gets the items that are kept and those that are left out. The result has been tested without each single item.
-    """
-    kept, size = list(items), max(1, len(items) // 4)
-    while True:
-        removed, begin = False, 0
-        while begin < len(kept):
-            block, rest = kept[begin : begin + size], kept[:begin] + kept[begin + size :]
-            if await fails(rest, block):
-                kept, removed = rest, True
-            else:
-                begin += size
-        if size == 1 and not removed:
-            return kept
-        size = max(1, size // 2)
 
 
 @dataclass(frozen=True)

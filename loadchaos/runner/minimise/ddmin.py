@@ -31,3 +31,25 @@ async def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], Awaitab
                 break
             pieces = min(len(kept), pieces * 2)
     return kept
+
+
+async def leave_out(
+    items: Sequence[Item], fails: Callable[[Sequence[Item], Sequence[Item]], Awaitable[bool]], first: int = 0
+) -> list[Item]:
+    """Leave out blocks of items, then single ones, until none can be left out.
+
+    `fails` gets the items that are kept and those that are left out; `first` is the size of the first blocks, else a
+    quarter. The result has been tested without each single item.
+    """
+    kept, size = list(items), first or max(1, len(items) // 4)
+    while True:
+        removed, begin = False, 0
+        while begin < len(kept):
+            block, rest = kept[begin : begin + size], kept[:begin] + kept[begin + size :]
+            if await fails(rest, block):
+                kept, removed = rest, True
+            else:
+                begin += size
+        if size == 1 and not removed:
+            return kept
+        size = max(1, size // 2)

@@ -19,7 +19,8 @@ STATE = "minimise.json"
 LEAST_P = 0.15
 """A reproducer that fails less often is dropped."""
 _KEPT_SHARE, _LOST_SHARE = 0.7, 0.1
-_WRONG = 0.1
+WRONG = 0.1
+"""Error of a decision about requests and flags."""
 _MOST_TRIES = 60
 Attempt = Callable[[Reduction], Awaitable[bool | None]]
 """One try: True: the failure came. False: it did not. None: it cannot be tried, as its server does not start."""
@@ -56,7 +57,7 @@ class Decider:
 
     `settings` are those on which all decisions depend: a saved state with others is refused (OptionError). `step` is the
     name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted whose share
-    matters, and not only a decision. `hide` removes secrets from texts that are kept.
+    matters, and not only a decision; `wrong` is the error of a decision. `hide` removes secrets from texts that are kept.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Decider:
         self._known: dict[str, Decision] = dict(_load(file, self._settings)) if file is not None else {}
         self.step = self.why = ""
         self.counting = False
+        self.wrong = WRONG
         self.hide: Callable[[str], str] = str
 
     async def fails(self, candidate: Reduction) -> bool:
@@ -131,7 +133,7 @@ class Decider:
     def test(self) -> SequentialTest:
         """Test of one candidate: does it fail about as often as the whole?"""
         high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
-        return SequentialTest(high, high * _LOST_SHARE, _WRONG)
+        return SequentialTest(high, high * _LOST_SHARE, self.wrong)
 
     async def _decide(self, candidate: Reduction) -> Decision:
         test, begin_s = self.test(), time.monotonic()

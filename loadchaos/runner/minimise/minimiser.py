@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from loadchaos.runner.minimise.candidate import Reduction
-from loadchaos.runner.minimise.decider import LEAST_P, BudgetSpentError, Decider, Decision
+from loadchaos.runner.minimise.decider import LEAST_P, WRONG, BudgetSpentError, Decider, Decision
 from loadchaos.runner.minimise.reductions import LEVELS, Fails
 
 _ESTIMATE_TRIES = 8
 _WANTED_P = 0.9
 RAISED_BELOW = 0.5
+_SIMPLER_WRONG = 0.25
+_SIMPLER = ("likeliest requests", "client behaviours", "features", "lengths", "timing")
+"""Levels that make the reproducer simpler. A wrong decision costs little there: one survivor is enough where p is near 1."""
 MOST_ROUNDS = 50
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
 
@@ -46,7 +49,7 @@ async def minimise(
     candidate, decider.p = found
     result = Minimised(candidate, decider.p, kept=[candidate])
     for name, reduce in levels:
-        decider.step = name
+        decider.step, decider.wrong = name, _SIMPLER_WRONG if name in _SIMPLER else WRONG
         before = len(decider.steps)
         best = _Best(candidate, decider)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,12 +12,13 @@ import orjson
 from loadchaos.profile.request_trace import BODIES, Cause, RequestTrace, TraceSend
 from loadchaos.runner.minimise import rewrite
 from loadchaos.runner.minimise.candidate import Reduction, may_go
-from loadchaos.runner.minimise.ddmin import ddmin
+from loadchaos.runner.minimise.ddmin import ddmin, leave_out
 from loadchaos.runner.replay import bodies
 
 Fails = Callable[[Reduction], Awaitable[bool]]
 _MOST_SINGLY = 8
-"""Maximum number of requests for which a rewrite is tried one by one, if it does not work for all at once."""
+"""Maximum number of requests that are simplified one by one."""
+_NOT_GUILTY = ("ok", "rejected", "shed", "missed", "aborted")
 
 
 async def attacks(candidate: Reduction, fails: Fails) -> Reduction:
@@ -58,7 +59,11 @@ async def windows(candidate: Reduction, fails: Fails) -> Reduction:
 async def single_requests(candidate: Reduction, fails: Fails) -> Reduction:
     """Leave out single requests."""
     ids = [s.id for s in candidate.trace.sends]
-    return only(candidate, await ddmin(ids, lambda kept: fails(only(candidate, kept))))
+    return only(candidate, await leave_out(ids, lambda kept, _: _some(candidate, kept, fails), len(ids) // 2))
+
+
+async def _some(candidate: Reduction, kept: Sequence[str], fails: Fails) -> bool:
+    return bool(kept) and await fails(only(candidate, kept))
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
@@ -73,55 +78,95 @@ async def behaviours(candidate: Reduction, fails: Fails) -> Reduction:
     return await _if_fails(candidate, replace(trace, sends=plain, aborts=()), fails)
 
 
-@dataclass(frozen=True)
-class BodyRewrite:
-    """One simplification of bodies; `again` repeats it while it works."""
+async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
+    """Keep the likeliest requests alone, all at once: few tries instead of many.
 
-    name: str
-    change: rewrite.Rewrite
-    again: bool = False
+    These are the newest ones, and those without a complete answer: they were in flight when the server died.
+    """
+    sends = candidate.trace.sends
+    unanswered = [s for s in sends if s.outcome not in _NOT_GUILTY]
+    guesses = [sends[-1:], unanswered[:1], sends[-4:], unanswered[-16:], sends[-16:]]
+    for guess in guesses:
+        if not 0 < 2 * len(guess) <= candidate.requests:
+            continue
+        found = at_once(only(candidate, (s.id for s in guess)))
+        if await fails(found):
+            return found
+    return candidate
 
 
+def at_once(candidate: Reduction) -> Reduction:
+    """Reduction that sends all its requests at the same time."""
+    return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in candidate.trace.sends])
+
+
+def together(*changes: rewrite.Rewrite) -> rewrite.Rewrite:
+    """Make one rewrite of several."""
+
+    def changed(body: rewrite.Body) -> rewrite.Body:
+        for change in changes:
+            body = change(body)
+        return body
+
+    return changed
+
+
+PLAIN = (rewrite.last_message, rewrite.not_streamed, rewrite.generated_images, rewrite.plain_words(1.0))
 FEATURES = (
-    BodyRewrite("without images", rewrite.without_images),
-    BodyRewrite("one image", rewrite.one_image),
-    BodyRewrite("the last message", rewrite.last_message),
-    BodyRewrite("not streamed", rewrite.not_streamed),
-    BodyRewrite("generated images", rewrite.generated_images),
-    BodyRewrite("equal words", rewrite.plain_words(1.0)),
-    BodyRewrite("equal words, a quarter more", rewrite.plain_words(1.25)),
-    BodyRewrite("equal words, half as many more", rewrite.plain_words(1.5)),
-    BodyRewrite("equal words, half as many", rewrite.plain_words(0.5)),
+    *PLAIN,
+    rewrite.without_images,
+    rewrite.one_image,
+    rewrite.plain_words(1.25),
+    rewrite.plain_words(1.5),
+    rewrite.plain_words(0.5),
 )
+SHORTEST = (rewrite.smallest_images, rewrite.one_word, rewrite.one_token)
 LENGTHS = (
-    BodyRewrite("half the image size", rewrite.half_images, again=True),
-    BodyRewrite("half the text", rewrite.half_text, again=True),
-    BodyRewrite("half the output", rewrite.half_output, again=True),
+    (rewrite.smallest_images, rewrite.half_images),
+    (rewrite.one_word, rewrite.half_text),
+    (rewrite.one_token, rewrite.half_output),
 )
+"""The shortest form of each length, and a step towards it that is repeated while it works."""
+_LEAP = 3
+"""Steps that are tried at once before single ones."""
 
 
 async def features(candidate: Reduction, fails: Fails) -> Reduction:
     """Remove images, sampling options, schemas, penalties, streams."""
     keys = rewrite.removable_keys([_body(candidate.trace, s) for s in candidate.trace.sends])
-    everything = BodyRewrite("no options", _without_all(keys))
+    without_options = rewrite.without(*keys)
     before = candidate
-    candidate = await _rewritten(candidate, everything, fails)
+    candidate = await _rewritten(candidate, together(without_options, *PLAIN), fails)
     if candidate is before:
-        for key in keys if len(keys) > 1 else ():
-            candidate = await _rewritten(candidate, BodyRewrite(f"without {key}", rewrite.without(key)), fails)
+        candidate = await _rewritten(candidate, without_options, fails)
+        for key in keys if candidate is before and len(keys) > 1 else ():
+            candidate = await _rewritten(candidate, rewrite.without(key), fails)
     for change in FEATURES:
         candidate = await _rewritten(candidate, change, fails)
+    return await _simplest_singly(
+        candidate, together(without_options, *PLAIN, rewrite.without_images, *SHORTEST), fails
+    )
+
+
+async def _simplest_singly(candidate: Reduction, simplest: rewrite.Rewrite, fails: Fails) -> Reduction:
+    """Simplify single requests whose content does not matter."""
+    if not 1 < candidate.requests <= _MOST_SINGLY:
+        return candidate
+    for i in range(candidate.requests):
+        sends = list(candidate.trace.sends)
+        sends[i] = rewritten(candidate.trace, sends[i], simplest)
+        candidate = await _if_fails(candidate, replace(candidate.trace, sends=tuple(sends)), fails)
     return candidate
 
 
 async def lengths(candidate: Reduction, fails: Fails) -> Reduction:
     """Shorten prompts and answers, shrink images."""
-    for change in LENGTHS:
-        while True:
-            smaller = await _rewritten(candidate, change, fails)
-            if smaller is candidate or not change.again:
-                break
-            candidate = smaller
+    candidate = await _rewritten(candidate, together(*SHORTEST), fails)
+    for shortest, step in LENGTHS:
+        candidate = await _rewritten(candidate, shortest, fails)
+        for change in (together(*[step] * _LEAP), step):
+            while (smaller := await _rewritten(candidate, change, fails)) is not candidate:
+                candidate = smaller
     return candidate
 
 
@@ -130,10 +175,11 @@ async def timing(candidate: Reduction, fails: Fails) -> Reduction:
     trace = candidate.trace
     if len(trace.sends) == 1:
         return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in trace.sends])
-    at_once = [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in trace.sends]
-    found = await _if_fails(candidate, replace(trace, sends=tuple(at_once)), fails)
-    if found is not candidate:
-        return found
+    whole = at_once(candidate)
+    if whole.key() == candidate.key():
+        return candidate
+    if await fails(whole):
+        return whole
     chain = [
         s.model_copy(update={"at_s": 0.0, "after": (Cause(request=trace.sends[i - 1].id),) if i else ()})
         for i, s in enumerate(trace.sends)
@@ -148,15 +194,7 @@ async def flags(candidate: Reduction, fails: Fails) -> Reduction:
     def using(kept: Sequence[tuple[str, ...]]) -> Reduction:
         return replace(candidate, flags=tuple(f for f in candidate.flags if not may_go(f) or f in kept))
 
-    if not loose:
-        return candidate
-    if await fails(using(())):
-        return using(())
-    return using(await ddmin(loose, lambda kept: fails(using(kept))))
-
-
-def _without_all(keys: Sequence[str]) -> rewrite.Rewrite:
-    return lambda body: {k: v for k, v in body.items() if k not in keys}
+    return using(await leave_out(loose, lambda kept, _: fails(using(kept)))) if loose else candidate
 
 
 def _body(trace: RequestTrace, send: TraceSend) -> rewrite.Body:
@@ -173,22 +211,10 @@ async def _if_fails(candidate: Reduction, trace: RequestTrace, fails: Fails) -> 
     return smaller if smaller.key() != candidate.key() and await fails(smaller) else candidate
 
 
-async def _rewritten(candidate: Reduction, change: BodyRewrite, fails: Fails) -> Reduction:
-    """Apply a rewrite to all requests, or else to each one for which it works."""
-    whole = _with_sends(candidate, [rewritten(candidate.trace, s, change.change) for s in candidate.trace.sends])
-    if whole.key() == candidate.key():
-        return candidate
-    if await fails(whole):
-        return whole
-    if not 1 < candidate.requests <= _MOST_SINGLY:
-        return candidate
-    for i in range(candidate.requests):
-        sends = list(candidate.trace.sends)
-        sends[i] = rewritten(candidate.trace, sends[i], change.change)
-        one = _with_sends(candidate, sends)
-        if one.key() not in (candidate.key(), whole.key()) and await fails(one):
-            candidate = one
-    return candidate
+async def _rewritten(candidate: Reduction, change: rewrite.Rewrite, fails: Fails) -> Reduction:
+    """Apply a rewrite to all requests, if it works."""
+    sends = tuple(rewritten(candidate.trace, s, change) for s in candidate.trace.sends)
+    return await _if_fails(candidate, replace(candidate.trace, sends=sends), fails)
 
 
 def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> TraceSend:
@@ -205,6 +231,7 @@ def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> 
 
 LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ...] = (
     ("attacks", attacks),
+    ("likeliest requests", first_guesses),
     ("request windows", windows),  # each try of the next levels costs half as much after each window
     ("traffic kinds", traffic_kinds),
     ("single requests", single_requests),

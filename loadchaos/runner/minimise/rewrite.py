@@ -10,6 +10,7 @@ from typing import Any
 
 WORD = "time "
 _KEPT = frozenset({"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"})
+_OUTPUTS = ("max_tokens", "max_completion_tokens", "min_tokens")
 _LEAST_SIDE = 32
 Body = dict[str, Any]
 Rewrite = Callable[[Body], Body]
@@ -175,10 +176,15 @@ def half_images(body: Body) -> Body:
         size = image_size(url)
         if size is None or min(size) < 2 * _LEAST_SIDE:
             return url
-        seed = generated_seed(url)
-        return png(size[0] // 2, size[1] // 2, image_seed(url) if seed is None else seed)
+        return png(size[0] // 2, size[1] // 2, _seed(url))
 
     return map_images(body, half)
+
+
+def _seed(url: str) -> int:
+    """Seed of a smaller image: equal images stay equal, different ones different."""
+    seed = generated_seed(url)
+    return image_seed(url) if seed is None else seed
 
 
 def half_text(body: Body) -> Body:
@@ -193,7 +199,7 @@ def half_text(body: Body) -> Body:
 
 def half_output(body: Body) -> Body:
     """Ask for half as many tokens."""
-    for key in ("max_tokens", "max_completion_tokens", "min_tokens"):
+    for key in _OUTPUTS:
         if isinstance(body.get(key), int) and body[key] > 1:
             body[key] //= 2
     return body
@@ -211,9 +217,32 @@ def not_streamed(body: Body) -> Body:
     return {k: v for k, v in body.items() if k not in ("stream", "stream_options")}
 
 
-def without(key: str) -> Rewrite:
-    """Make a rewrite that removes one key."""
-    return lambda body: {k: v for k, v in body.items() if k != key}
+def without(*keys: str) -> Rewrite:
+    """Make a rewrite that removes keys."""
+    return lambda body: {k: v for k, v in body.items() if k not in keys}
+
+
+def smallest_images(body: Body) -> Body:
+    """Replace every image by a generated one of the least size."""
+
+    def smallest(url: str) -> str:
+        size = image_size(url)
+        return url if size is None or max(size) <= _LEAST_SIDE else png(_LEAST_SIDE, _LEAST_SIDE, _seed(url))
+
+    return map_images(body, smallest)
+
+
+def one_word(body: Body) -> Body:
+    """Keep the first word of each text."""
+    return map_text(body, lambda text: text if len(text.split()) < 2 else f"{text.split()[0]} ")
+
+
+def one_token(body: Body) -> Body:
+    """Ask for one token."""
+    for key in _OUTPUTS:
+        if isinstance(body.get(key), int):
+            body[key] = 1
+    return body
 
 
 def removable_keys(bodies: list[Body]) -> list[str]:

@@ -125,6 +125,31 @@ def test_minimiser_of_a_failure_that_always_comes_needs_two_tries_a_decision() -
     assert all(d.tries == (1 if d.fails else 2) for level in found.levels for d in level[3])
 
 
+@pytest.mark.parametrize(
+    ("needed", "tries"),
+    [
+        ({"r319"}, 1),  # the newest request
+        ({"r7"}, 2),  # the oldest one that was in flight when the server died
+        ({"r317", "r319"}, 3),
+        ({"r7", "r316", "r310"}, 4),
+    ],
+)
+def test_minimiser_tries_the_likeliest_requests_first(needed: set[str], tries: int) -> None:
+    model, whole = Model(1.0, needed, "--a", seed=0), candidate(320)
+    in_flight = {7, *range(310, 320)}
+    sends = tuple(
+        s.model_copy(update={"outcome": "reset" if n in in_flight else "ok"}) for n, s in enumerate(whole.trace.sends)
+    )
+    whole = replace(whole, trace=replace(whole.trace, sends=sends))
+    levels = tuple(level for level in reductions.LEVELS if level[1] is reductions.first_guesses)
+    found = asyncio.run(minimise(whole, Decider(model.attempt, None, lambda _: None, 60.0), levels))
+    assert found is not None
+    assert needed <= {s.id for s in found.candidate.trace.sends}
+    assert found.candidate.requests <= 11
+    assert model.tries == 2 + tries
+    assert all(s.at_s == 0 and not s.after for s in found.candidate.trace.sends)
+
+
 def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic() -> None:
     model, sent = Model(1.0, {"r300", "r319"}, "--a", seed=0), 0
 
