@@ -63,7 +63,11 @@ def planted_run(
     return planted
 
 
-FASTER = {"lmdeploy_kv_capacity": [FAST], "mm_cache": [FAST, "load.1.requests=1"], "near_max_len": ["target.embedded.flags.speed=20"]}
+FASTER = {
+    "lmdeploy_kv_capacity": [FAST],
+    "mm_cache": [FAST, "load.1.requests=1"],
+    "near_max_len": ["target.embedded.flags.speed=20"],
+}
 
 
 def test_demo_prints_time_in_flight_lost_and_upstream_issue(planted_run: Callable[[str], Any]) -> None:
