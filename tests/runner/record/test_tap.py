@@ -82,7 +82,12 @@ def test_tap_counts_whole_chunks_without_the_parser(monkeypatch: pytest.MonkeyPa
     tap, seen = streaming(list(range(1000)), monkeypatch)
     fed: list[bytes] = []
     feed = tap._answers.feed
-    monkeypatch.setattr(tap._answers, "feed", lambda data: (fed.append(data), feed(data)))
+
+    def fed_to_the_parser(data: bytes) -> None:
+        fed.append(data)
+        feed(data)
+
+    monkeypatch.setattr(tap._answers, "feed", fed_to_the_parser)
     for _ in range(50):
         tap.feed_answer(event("x"))
     assert seen.begun[0].tokens == 50
