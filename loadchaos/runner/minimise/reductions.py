@@ -79,7 +79,7 @@ async def behaviours(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
-    """Keep the likeliest requests alone, all at once: few tries instead of many.
+    """Keep the likeliest requests alone, sent at once.
 
     These are the newest ones, and those without a complete answer: they were in flight when the server died.
     """

@@ -182,7 +182,7 @@ def half_images(body: Body) -> Body:
 
 
 def _seed(url: str) -> int:
-    """Seed of a smaller image: equal images stay equal, different ones different."""
+    """Seed of a smaller image; equal images keep equal seeds."""
     seed = generated_seed(url)
     return image_seed(url) if seed is None else seed
 
