@@ -60,6 +60,7 @@ from loadchaos.core.ledger.rows import (
     SupervisorRow,
 )
 from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
+from loadchaos.core.warm_up import WarmUp
 
 _MOST_STATES = 10_000
 _MOST_OPEN = 16  # newest incidents that may still get candidates
@@ -78,6 +79,7 @@ class Judge:
         self._facts: Facts | None = None
         self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
         self._goodput, self._throughput = GoodputCount(), Throughput()
+        self._warm_up = WarmUp(terms.warm_up if terms is not None else None)
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
         self._length_symptoms, self._exact_lengths, self._images = (
@@ -116,19 +118,24 @@ class Judge:
 
     def _on_begin(self, row: BeginRow) -> None:
         self._stats.begin(row)
-        self._throughput.begin(row)
+        if not self._warm_up.covers(row):
+            self._throughput.begin(row)
         self._ladder.begin(row)
 
     def _on_missed(self, row: MissedRow) -> None:
         self._stats.miss(row)
-        self._goodput.miss(row)
+        if not self._warm_up.covers(row):
+            self._goodput.miss(row)
 
     def _on_end(self, row: EndRow) -> None:
         outcome = str(row.get("outcome"))
-        sent = self._stats.end(row)
-        self._throughput.end(row)
-        if self._terms is not None and self._terms.slo:
-            self._goodput.end(row, self._terms.slo)
+        warm_up = self._warm_up.covers(row)
+        self._warm_up.left_out += warm_up
+        sent = self._stats.end(row, timed=not warm_up)
+        if not warm_up:
+            self._throughput.end(row)
+            if self._terms is not None and self._terms.slo:
+                self._goodput.end(row, self._terms.slo)
         self._mechanisms.end(row)
         self._length_symptoms.feed(row)
         self._exact_lengths.feed(row)
@@ -187,6 +194,7 @@ class Judge:
             self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
             if self._terms is None and row.get("terms"):
                 self._terms = Terms.from_json(row["terms"])
+                self._warm_up = WarmUp(self._terms.warm_up)
         elif row.get("what") == "load_begin":
             self._tracker.load_begin_ns = int(row["at_ns"])
         elif row.get("what") == "load_end":
@@ -366,6 +374,7 @@ class Judge:
             "latency": {t: latency.to_json() for t, latency in sorted(self._stats.latency.items())},
             "latency_all": self._stats.all_latency().to_json(),
             "throughput": self._throughput.to_json(),
+            **({"warm_up": warm_up} if (warm_up := self._warm_up.to_json()) else {}),
             **({"goodput": self._goodput.to_json(terms.slo, self._throughput.seconds())} if terms.slo else {}),
             "expectations": [j.to_json() for j in judged],
             "checks": [c.to_json() for c in checks],

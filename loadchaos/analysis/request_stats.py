@@ -136,8 +136,11 @@ class RequestStats:
             self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
         return sent
 
-    def end(self, row: EndRow) -> Sent | None:
-        """Fold an end row; gives its begun request, None if missed or unknown."""
+    def end(self, row: EndRow, *, timed: bool = True) -> Sent | None:
+        """Fold an end row; gives its begun request, None if missed or unknown.
+
+        Latencies of requests that are not `timed` are left out.
+        """
         outcome, traffic = str(row.get("outcome")), str(row.get("traffic", ""))
         self.count(traffic, outcome)
         if outcome == "missed":
@@ -155,7 +158,8 @@ class RequestStats:
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
         if (latency := self.latency.get(traffic)) is None:  # setdefault would make new histograms for every row
             latency = self.latency[traffic] = LatencyHistograms()
-        latency.feed(row)
+        if timed:
+            latency.feed(row)
         expect = row.get("expect") or ("ok",)
         if outcome not in _NOT_DUE_TO_SUCCEED:
             self.judged[traffic] += 1

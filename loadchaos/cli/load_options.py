@@ -110,6 +110,7 @@ _LOAD_OPTIONS = (
     click.option(
         "--burstiness", type=click.FloatRange(min=0, min_open=True), help="Shape of gamma arrivals; 1: Poisson."
     ),
+    click.option("--num-warmups", type=_positive, metavar="N", help="Requests before these that no figure counts."),
     click.option("--ramp-up-strategy", metavar="linear", help="Change the rate over the load."),
     click.option("--ramp-up-start-rps", type=click.FloatRange(min=0, min_open=True), metavar="N", help="First rate."),
     click.option("--ramp-up-end-rps", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Last rate."),
@@ -202,6 +203,7 @@ def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
         requests=options["num_prompts"],
         duration_s=options["duration"],
         burstiness=options["burstiness"],
+        warm_ups=options["num_warmups"] or 0,
         ramp=_ramp(options),
         dataset=options["dataset_name"] or "random",
         values={name: options[name] for name in DATASET_OPTIONS if options[name] is not None},

@@ -294,6 +294,8 @@ class Terms:
         in_flight: text that names the most requests in flight, for each load phase.
         exposure: `count` and `at_least`; None: nothing is required.
         slo: latency limits of a request in seconds, by name.
+        warm_up: `phases` and `seconds` whose requests are left out of figures; empty: none.
+        planned_s: length of the load in seconds; None: the server decides it.
     """
 
     profile: str
@@ -307,6 +309,8 @@ class Terms:
     seed: int = 0
     in_flight: Sequence[str] = ()
     slo: Mapping[str, float] = field(default_factory=dict)
+    warm_up: Mapping[str, Any] = field(default_factory=dict)
+    planned_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON; `from_json` reads it back."""

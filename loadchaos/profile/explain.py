@@ -40,7 +40,9 @@ def explain(profile: Profile, seed: int = 0) -> str:
     for traffic in profile.traffic:
         lines += _traffic(profile, traffic, planned)
     lines += ["", "Load"]
-    lines += [f"  {line}" for line in _numbered([_phase(p) for p in profile.load])]
+    lines += [f"  {line}" for line in _numbered([f"{_phase(p)}{_warm_up(p)}" for p in profile.load])]
+    if profile.warm_up:
+        lines.append(f"  figures leave out the first {describe_duration(profile.warm_up)}, a warm-up")
     lines += [f"  note: {warning}" for warning in profile.warnings()]
     lines += ["", *_cost(profile, planned, seed), "", *_attacks(profile)]
     lines += ["", *_expectations(profile), "", *_first_requests(profile, seed)]
@@ -174,6 +176,10 @@ def _repeats(phases: Sequence[str], number: int, length: int) -> int:
     while phases[number + repeats * length : number + (repeats + 1) * length] == block:
         repeats += 1
     return repeats
+
+
+def _warm_up(phase: Phase) -> str:
+    return " (warm-up: left out of figures)" if phase.warm_up else ""
 
 
 def _phase(phase: Phase) -> str:

@@ -45,7 +45,8 @@ class Phase(ProfilePart):
     instead have `phases`, which run one after the other, `repeat` times (`unrolled`).
 
     `unit` is the length of one unit of the trace's timestamps in seconds (milliseconds for Mooncake). `speed` 2 replays
-    twice as fast. `block_tokens` is the number of tokens of one of its `hash_ids`.
+    twice as fast. `block_tokens` is the number of tokens of one of its `hash_ids`. Latency, throughput and goodput leave the
+    requests of a `warm_up` out; its failures count.
     """
 
     users: int | None = Field(default=None, gt=0)
@@ -71,6 +72,7 @@ class Phase(ProfilePart):
     unit: DurationS = 0.001
     speed: float = Field(default=1.0, gt=0)
     block_tokens: int = Field(default=512, gt=0)
+    warm_up: bool = False
     phases: tuple[Phase, ...] = ()
 
     @model_validator(mode="after")
@@ -192,7 +194,7 @@ def _replay(phase: Phase) -> None:
 
 
 def _only(phase: Phase, allowed: set[str]) -> None:
-    extra = sorted(phase.model_fields_set - allowed)
+    extra = sorted(phase.model_fields_set - allowed - {"warm_up"})
     if extra:
         raise ValueError(f"{extra[0].rstrip('_')} has no effect in a phase with {phase.kind} load: remove it")
 

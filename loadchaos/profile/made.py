@@ -32,6 +32,7 @@ class LoadOptions:
         requests: number of requests of the load.
         duration_s: length of the load in seconds.
         ramp: first and last rate per second of a linear ramp.
+        warm_ups: requests before the load that figures leave out.
         dataset: one of `core.dataset_names.DATASETS`.
         values: options of the dataset by name, as in `DATASET_OPTIONS`.
         sampling: options of the payload `sampling`.
@@ -47,6 +48,7 @@ class LoadOptions:
     duration_s: float | None = None
     burstiness: float | None = None
     ramp: tuple[float, float] | None = None
+    warm_ups: int = 0
     dataset: str = "random"
     values: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +73,7 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
     if options.slo:
         data["slo"] = {name: format_duration(value) for name, value in options.slo.items()}
     data["traffic"] = list(_traffic(options))
-    data["load"] = [_phase(options)]
+    data["load"] = [*_warm_up(options), _phase(options)]
     if options.expect:
         data["expect"] = list(options.expect)
     return data
@@ -280,6 +282,16 @@ def _written(bounds: Range) -> int | str:
 
 
 # --- load ---------------------------------------------------------------------------------------------------------------
+
+
+def _warm_up(options: LoadOptions) -> list[dict[str, Any]]:
+    if not options.warm_ups:
+        return []
+    if options.dataset == "timed_trace":
+        raise OptionError(
+            "--num-warmups has no effect with a trace: leave it out, or write a profile with warm_up: 30s"
+        )
+    return [{"users": min(options.users or 1, options.warm_ups), "requests": options.warm_ups, "warm_up": True}]
 
 
 def _phase(options: LoadOptions) -> dict[str, Any]:

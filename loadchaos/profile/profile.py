@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT, Terms
-from loadchaos.core.units import share
+from loadchaos.core.units import DurationS, share
 from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.base import ProfilePart
@@ -164,6 +164,7 @@ class Profile(ProfilePart):
     load: tuple[Phase, ...] = Field(min_length=1)
     limits: ClientLimits = ClientLimits()
     slo: Slo | None = None
+    warm_up: DurationS | None = None
     abort_when: str | None = None
     attacks: tuple[AttackPlan, ...] = ()
     watch: MonitorOptions = MonitorOptions()
@@ -180,6 +181,10 @@ class Profile(ProfilePart):
         found = tuple(islice(unrolled(phases), _MOST_PHASES + 1))
         if len(found) > _MOST_PHASES:
             raise ValueError(f"more than {_MOST_PHASES:,} phases, repeats included: use fewer and longer phases")
+        if all(phase.warm_up for phase in found):
+            raise ValueError(
+                "every phase is a warm-up, so nothing would be measured: a phase without warm_up was expected"
+            )
         return found
 
     @field_validator("abort_when")
@@ -207,7 +212,15 @@ class Profile(ProfilePart):
             seed=seed,
             in_flight=[phase.describe_slots() for phase in self.load],
             slo=self.slo.limits_s() if self.slo is not None else {},
+            warm_up=self._warm_up_rule(),
+            planned_s=sum(phase.timed_s for phase in self.load) if all(p.timed_s for p in self.load) else None,
         )
+
+    def _warm_up_rule(self) -> dict[str, Any]:
+        """The requests that figures leave out (`core.warm_up`)."""
+        phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
+        rule: dict[str, Any] = {"phases": phases} if phases else {}
+        return {**rule, "seconds": self.warm_up} if self.warm_up else rule
 
     def to_json(self) -> dict[str, Any]:
         """JSON data that `from_mapping` reads back, with values as in YAML."""

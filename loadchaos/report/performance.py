@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
-from loadchaos.report.formatting import clean, duration, number
+from loadchaos.report.formatting import clean, duration, number, plural
 
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
@@ -38,6 +38,17 @@ def throughput_text(verdict: Mapping[str, Any]) -> str:
     tokens = {kind: found.get(f"{kind}_tokens_per_s") for kind in ("input", "output")}
     parts += [f"{per_second(value)} {kind} tokens/s" for kind, value in tokens.items() if value is not None]
     return f"{', '.join(parts)} (successful requests, over {duration(found['seconds'])})"
+
+
+def warm_up_text(verdict: Mapping[str, Any]) -> str:
+    """Requests that the figures leave out; empty without a warm-up."""
+    found = verdict.get("warm_up") or {}
+    if not found:
+        return ""
+    seconds = f" of the first {duration(found['seconds'])}" if found.get("seconds") else ""
+    return (
+        f"{plural(int(found.get('requests') or 0), 'request')}{seconds} left out of these figures; failures in it count"
+    )
 
 
 def goodput_text(verdict: Mapping[str, Any]) -> str:

@@ -53,6 +53,14 @@ def test_made_phase_follows_the_options(options: dict[str, Any], phase: dict[str
     made(**options)
 
 
+def test_made_warm_up_is_a_phase_of_its_own() -> None:
+    profile = made(rate=5.0, requests=20, warm_ups=4)
+    terms = profile.terms(0)
+    assert [phase.warm_up for phase in profile.load] == [True, False]
+    assert (terms.warm_up, terms.planned_requests, terms.planned_s) == ({"phases": [0]}, 24, None)
+    assert made(rate=5.0, requests=20).terms(0).planned_s == 4
+
+
 def test_made_lengths_follow_the_range_ratio() -> None:
     values = {
         "random_input_len": 100,

@@ -124,6 +124,10 @@ BAD = {
         "a phase needs one of users, rate, burst, trace or replay (got users and rate)",
     ),
     "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (per round) or for (a duration)"),
+    "only warm-ups": (
+        "name: x\n" + TRAFFIC + "load: [{users: 1, requests: 5, warm_up: true}]\n",
+        "every phase is a warm-up, so nothing would be measured",
+    ),
     "rate without an end": (
         "name: x\n" + TRAFFIC + "load: [{rate: 5/s}]\n",
         "a phase with rate needs a duration, e.g. for: 10m, or a number of requests",

@@ -5,7 +5,19 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-WORDS = ("--embedded", "--rate", "40", "--num-prompts", "40", "--random-input-len", "50", "--random-output-len", "6")
+WORDS = (
+    "--embedded",
+    "--rate",
+    "40",
+    "--num-prompts",
+    "40",
+    "--num-warmups",
+    "5",
+    "--random-input-len",
+    "50",
+    "--random-output-len",
+    "6",
+)
 RESULT = ("--save-result", "--result-dir", "results", "--label", "mine", "--metadata", "commit=abc")
 
 
@@ -21,7 +33,8 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: An
     )
     run = start(*WORDS, *figures, *RESULT, profile=())
     assert run.ends() == 0, run.output
-    assert run.verdict()["outcomes"] == {"ok": 40}
+    assert run.verdict()["outcomes"] == {"ok": 45}
+    assert run.verdict()["warm_up"] == {"phases": [0], "requests": 5}
     ends = run.rows("requests-0.jsonl", row="end")
     assert {(r["prompt_tokens"], r["completion_tokens"]) for r in ends} == {(50, 6)}
     (path,) = (run.home / "results").glob("mine-40qps-sim-*.json")
@@ -33,4 +46,4 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: An
     assert "mean_itl_ms" not in found
     assert "P99 E2EL (ms):" in run.output
     kept = YAML(typ="safe").load((run.folder / "profile.yaml").read_text())
-    assert kept["load"] == [{"rate": "40/s", "law": "poisson", "requests": 40}]
+    assert kept["load"][1:] == [{"rate": "40/s", "law": "poisson", "requests": 40}]

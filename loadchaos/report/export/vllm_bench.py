@@ -23,6 +23,7 @@ from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.warm_up import WarmUp
 
 METRICS: Mapping[str, str] = {
     "ttft": "Time to First Token",
@@ -73,11 +74,25 @@ class _Fold:
         self._edges = array("q")  # send times, and end times as negative numbers
         self._first_ns: int | None = None
         self._detailed = detailed
+        self._warm_up = WarmUp()
+        self.due = self.completed = 0
         self._requests: list[tuple[int, dict[str, Any]]] = []
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        if row.get("row") != "end" or row.get("outcome") == "missed" or row.get("sent_ns") is None:
+        kind, missed = row.get("row"), row.get("outcome") == "missed"
+        if kind == "run" and row.get("what") == "begin":
+            self._warm_up = WarmUp((row.get("terms") or {}).get("warm_up"))
+        if kind not in ("begin", "missed", "end") or self._warm_up.covers(row):
             return
+        if kind == "begin" or missed:
+            self.due += 1
+        elif kind == "missed":
+            self.due += int(row.get("count") or 0)
+        elif row.get("sent_ns") is not None:
+            self._end(row)
+
+    def _end(self, row: Mapping[str, Any]) -> None:
+        self.completed += row.get("outcome") == "ok"
         sent_ns, ended_ns = int(row["sent_ns"]), int(row["at_ns"])
         self._first_ns = min(self._first_ns or sent_ns, sent_ns)
         self._edges.extend((sent_ns, -ended_ns))
@@ -129,7 +144,7 @@ def result(
     fold = _Fold(detailed=figures.detailed)
     for row in progress.rows(Reader(folder).new(final=True), "the result of the requests", say):
         fold.feed(row)
-    found = {**_head(folder, verdict), **_totals(verdict), "max_concurrent_requests": fold.most_in_flight()}
+    found = {**_head(folder, verdict), **_totals(verdict, fold), "max_concurrent_requests": fold.most_in_flight()}
     for metric in figures.metrics:
         found.update(_statistics(metric, fold, figures.percentiles))
     return {**found, **(fold.lists() if figures.detailed else {})}
@@ -148,7 +163,6 @@ def _head(folder: RunFolder, verdict: Mapping[str, Any]) -> dict[str, Any]:
         "label": None,
         "model_id": (verdict.get("target") or {}).get("model"),
         "tokenizer_id": None,
-        "num_prompts": sum((verdict.get("outcomes") or {}).values()),
         "request_rate": _number(rate) if phase.get("law", "constant") in ("constant", "poisson", "gamma") else None,
         "burstiness": phase.get("burstiness", 1.0 if phase.get("law") == "poisson" else None),
         "max_concurrency": phase.get("users") or phase.get("concurrency") or phase.get("max_in_flight"),
@@ -165,14 +179,15 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _totals(verdict: Mapping[str, Any]) -> dict[str, Any]:
+def _totals(verdict: Mapping[str, Any], fold: _Fold) -> dict[str, Any]:
     done, goodput = verdict.get("throughput") or {}, verdict.get("goodput") or {}
-    outcomes = sum((verdict.get("outcomes") or {}).values())
     tokens = [done.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
     return {
         "duration": done.get("seconds"),
-        "completed": done.get("requests", 0),
-        "failed": outcomes - done.get("requests", 0),
+        "num_prompts": fold.due,
+        "completed": fold.completed,
+        "failed": fold.due - fold.completed,
+        "warm_up_requests": (verdict.get("warm_up") or {}).get("requests", 0),
         "total_input_tokens": done.get("input_tokens"),
         "total_output_tokens": done.get("output_tokens"),
         "request_throughput": done.get("requests_per_s"),

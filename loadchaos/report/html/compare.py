@@ -110,6 +110,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
             failed += typed.get("outcome") not in BLAMELESS
         elif typed["row"] == "run" and typed.get("what") == "begin":
             begin = dict(typed)
+            totals.begin_run(begin)
     target = verdict.get("target") or {}
     return Side(
         name=path.resolve().name,

@@ -14,6 +14,7 @@ from typing import Any
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
+from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80
@@ -64,12 +65,21 @@ class RunTotals:
 
     latency: dict[str, LatencyHistograms] = field(default_factory=dict)
     lengths: dict[str, LengthDistribution] = field(default_factory=dict)
+    warm_up: WarmUp = field(default_factory=WarmUp)
+
+    def begin_run(self, row: Mapping[str, Any]) -> None:
+        """Read the first row of the run, which has its warm-up."""
+        if row.get("what") == "begin":
+            self.warm_up = WarmUp((row.get("terms") or {}).get("warm_up"))
 
     def feed(self, end: Mapping[str, Any]) -> None:
-        """Add an end row: answers, and timeouts as lower bounds."""
+        """Add an end row: answers, and timeouts as lower bounds.
+
+        The latencies of a warm-up are left out.
+        """
         traffic = str(end.get("traffic"))
         self.lengths.setdefault(traffic, LengthDistribution()).add(end)
-        if (sample := sample_of(end)) is not None:
+        if not self.warm_up.covers(end) and (sample := sample_of(end)) is not None:
             self.latency.setdefault(traffic, LatencyHistograms()).add(sample)
 
 

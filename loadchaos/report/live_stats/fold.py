@@ -112,6 +112,7 @@ class Fold:
         self.now_ns = 0
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
+        self.first_ns: int | None = None  # of the first request
         self.ended = False
         self._finished = False
         self.traffic: dict[str, TrafficStats] = {}
@@ -170,6 +171,8 @@ class Fold:
             self._open[str(row["id"])] = str(row.get("traffic"))
             traffic.in_flight += 1
         at, due = row.get("at_ns"), row.get("due_ns")
+        if self.first_ns is None and isinstance(at, int):
+            self.first_ns = at
         if isinstance(at, int) and isinstance(due, int):
             self.send_lag_ns += max(0, at - due)
             self.send_lags += 1
@@ -333,11 +336,12 @@ class Fold:
 
     def _bucket(self, row: BeginRow | EndRow | MissedRow | HeartbeatRow) -> Bucket:
         second = int(row.get("at_ns") or self.now_ns) // _NS
-        if second not in self._window:
-            self._window[second] = Bucket()
+        bucket = self._window.get(second)
+        if bucket is None:
+            bucket = self._window[second] = Bucket()
             for old in [s for s in self._window if s < self.now_ns // _NS - WINDOW_S]:
                 del self._window[old]
-        return self._window[second]
+        return bucket  # one that is too old is folded into nothing
 
     def window(self, now_ns: int | None = None) -> Bucket:
         """Merge the last WINDOW_S whole seconds before `now_ns` into one bucket.
@@ -373,7 +377,8 @@ class Fold:
             )
             for name, t in self.traffic.items()
         )
-        begun = self.load_begin_ns
+        begun, terms = self.load_begin_ns, self.run.get("terms") or {}
+        limits_s = [s for s in (terms.get("planned_s"), self.run.get("duration_s")) if s]
         until = self.load_end_ns or now
         # A run that began less than ten seconds ago.
         span = min(WINDOW_S, max(1, now // _NS - begun // _NS)) if begun is not None else WINDOW_S
@@ -383,6 +388,9 @@ class Fold:
             load_s=(until - begun) / _NS if begun is not None else None,
             load_over=self.load_end_ns is not None,
             ended=self.ended,
+            sent_s=(until - self.first_ns) / _NS if self.first_ns is not None else None,
+            planned=terms.get("planned_requests"),
+            planned_s=min(limits_s, default=None),
             traffic=lines,
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),
             in_flight=sum(t.in_flight for t in self.traffic.values()),

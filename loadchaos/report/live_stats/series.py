@@ -137,6 +137,7 @@ class Series:
         self.configuration = row
 
     def _on_run(self, row: RunRow, at: int) -> None:
+        self.totals.begin_run(row)
         what = row.get("what")
         if what == "load_begin":
             self.load_ns = at

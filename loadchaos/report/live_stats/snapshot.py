@@ -62,6 +62,9 @@ class Snapshot:
     load_s: float | None = None
     load_over: bool = False
     ended: bool = False
+    sent_s: float | None = None  # since the first request
+    planned: int | None = None
+    planned_s: float | None = None
     traffic: tuple[TrafficLine, ...] = ()
     users: int = 0
     in_flight: int = 0

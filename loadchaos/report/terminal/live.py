@@ -30,6 +30,8 @@ from loadchaos.report.phrases import (
 )
 
 PLAIN_EVERY_S = 10.0
+_FEWEST_DONE = 5
+"""Requests whose mean time says how long the others take."""
 _NS = 1_000_000_000
 _STATE_STYLE = {
     "healthy": "bold green", "starting": "dim", "degraded": "bold yellow", "restarting": "bold yellow",
@@ -170,6 +172,8 @@ def plain_line(s: Snapshot) -> str:
     Example: `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`.
     """
     parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
+    if progress := progress_text(s):
+        parts.insert(0, progress)
     outcomes = _totals(s)
     if outcomes:
         parts.append(", ".join(outcome_count_text(o, n) for o, n in outcomes.items()))
@@ -190,6 +194,28 @@ def _phase(s: Snapshot) -> str:
     if s.load_s is None:
         return "before the load"
     return f"{'load ended after' if s.load_over else 'load'} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
+
+
+def progress_text(s: Snapshot) -> str:
+    """Requests done of those planned, or seconds, and the time left.
+
+    The time left follows from the plan, else from the requests so far. Empty before the load and after it.
+    """
+    if s.sent_s is None or s.load_over:
+        return ""
+    done = sum(n for outcome, n in _totals(s).items() if outcome != "unfinished")
+    left_s: float | None = None
+    if s.planned_s is not None:
+        left_s = max(0.0, s.planned_s - s.sent_s)
+    elif s.planned and done >= _FEWEST_DONE:
+        left_s = max(0, s.planned - done) * s.sent_s / done
+    if s.planned:
+        text = f"{number(done)} of {number(s.planned)} requests ({100 * min(done, s.planned) // s.planned} %)"
+    elif s.planned_s is not None:
+        text = f"{duration(min(s.sent_s, s.planned_s))} of {duration(s.planned_s)}"
+    else:
+        return ""
+    return text if left_s is None else f"{text}, about {duration(max(1.0, round(left_s)))} left"
 
 
 def _states_text(s: Snapshot) -> str:
@@ -233,6 +259,8 @@ def _title(s: Snapshot) -> RenderableType:
     text.append("loadchaos ", "bold")
     text.append(clean(s.run.get("profile") or "", 60), "bold cyan")
     text.append(f"  {_phase(s)}")
+    if progress := progress_text(s):
+        text.append(f"  {progress}")
     if target.get("kind") == "embedded":
         text.append("  on the EMBEDDED server (a simulation)", "yellow")
     elif target.get("url"):

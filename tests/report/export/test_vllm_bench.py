@@ -57,10 +57,28 @@ def test_vllm_bench_result_has_load_totals_and_concurrency(run: RunFolder) -> No
     most = max(sum(r["sent_ns"] <= at["sent_ns"] < r["at_ns"] for r in ends) for at in ends)
     assert found["max_concurrent_requests"] == most > 1
     assert (found["request_rate"], found["max_concurrency"], found["burstiness"]) == (20, 64, 1)
-    assert (found["completed"], found["failed"], found["request_goodput"]) == (70, 10, 12.5)
+    answered = sum(r["outcome"] == "ok" for r in ends)
+    assert (found["completed"], found["request_goodput"]) == (answered, 12.5)
+    assert found["num_prompts"] == found["completed"] + found["failed"] >= len(ends)
     assert (found["total_token_throughput"], found["output_throughput"]) == (210, 35)
     assert file_name(found) == f"chat-20qps-concurrency64-tiny-{found['date']}.json"
     assert "  Total token throughput (tok/s):    210.00" in text(found, BenchFigures())
+
+
+def test_vllm_bench_result_leaves_the_warm_up_out(run: RunFolder) -> None:
+    path = run.events
+    rows = path.read_text().replace('"terms":{}', '"terms":{"warm_up":{"seconds":2.0}}')
+    path.write_text(rows)
+    whole, ends = (
+        result(run, VERDICT, BenchFigures(["e2el"])),
+        [r for r in Reader(run).new(final=True) if r["row"] == "end"],
+    )
+    first = min(r["due_ns"] for r in ends)
+    late = [r for r in ends if r["due_ns"] >= first + 2_000_000_000]
+    assert whole["completed"] == sum(r["outcome"] == "ok" for r in late) > 0
+    assert whole["mean_e2el_ms"] == pytest.approx(
+        np.mean([(r["last_byte_ns"] - r["due_ns"]) / 1e6 for r in late if r["outcome"] == "ok"]), rel=0.01
+    )
 
 
 def test_vllm_bench_tokens_are_unknown_without_usage(run: RunFolder) -> None:

@@ -10,7 +10,9 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.live_stats.snapshot import Snapshot
-from loadchaos.report.terminal.live import View, draw
+from loadchaos.report.terminal.live import View, draw, progress_text
+
+S = 1_000_000_000
 
 
 def drawn(snapshot: Snapshot, width: int = 80) -> str:
@@ -124,3 +126,33 @@ def test_live_view_clears_a_resized_terminal_once(run_folder: RunFolder, monkeyp
     view.show(snapshot)
     assert screen.getvalue().count("\x1b[2J") == 1
     view.close()
+
+
+@pytest.mark.parametrize(
+    ("terms", "run", "done", "at_s", "text"),
+    [
+        ({"planned_requests": 200}, {}, 50, 10, "50 of 200 requests (25 %), about 30.0 s left"),
+        ({"planned_requests": 200}, {}, 4, 10, "4 of 200 requests (2 %)"),
+        ({"planned_requests": 200, "planned_s": 40.0}, {}, 4, 10, "4 of 200 requests (2 %), about 30.0 s left"),
+        ({"planned_s": 60.0}, {}, 4, 12, "12.0 s of 60.0 s, about 48.0 s left"),
+        ({"planned_s": 60.0}, {"duration_s": 30.0}, 4, 12, "12.0 s of 30.0 s, about 18.0 s left"),
+        ({}, {}, 50, 10, ""),
+    ],
+)
+def test_progress_has_requests_done_and_time_left(
+    terms: dict[str, object], run: dict[str, object], done: int, at_s: int, text: str
+) -> None:
+    fold, begin = Fold(), 100 * S
+    fold.feed({"row": "run", "what": "begin", "at_ns": 90 * S, "terms": terms, **run})
+    fold.feed({"row": "run", "what": "load_begin", "at_ns": 95 * S})
+    assert progress_text(fold.snapshot()) == ""
+    for n in range(done):
+        fold.feed({"row": "begin", "id": str(n), "traffic": "t", "at_ns": begin, "due_ns": begin})
+        fold.feed(
+            {"row": "end", "id": str(n), "traffic": "t", "outcome": "ok", "at_ns": begin + at_s * S, "due_ns": begin}
+        )
+    found = fold.snapshot()
+    assert progress_text(found) == text
+    assert text in drawn(found, 120)
+    fold.feed({"row": "run", "what": "load_end", "at_ns": begin + 20 * S})
+    assert progress_text(fold.snapshot()) == ""
