@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from loadchaos.cli.bisect import bisect
+from loadchaos.cli.capacity import capacity
 from loadchaos.cli.classify import classify, signatures
 from loadchaos.cli.environment import PREFIX
 from loadchaos.cli.hunt import hunt
@@ -93,6 +94,7 @@ def main() -> None:
 for _command in (
     run,
     suite,
+    capacity,
     probe,
     check,
     explain,

@@ -52,7 +52,7 @@ def upper_bound_at_zero(exposures: int, confidence: float = 0.95) -> float | Non
     return 1 - (1 - confidence) ** (1 / exposures) if exposures > 0 else None
 
 
-def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, float]:
     """Compute the Wilson score interval of a share; (0, 1) when n is 0."""
     if n == 0:
         return 0.0, 1.0

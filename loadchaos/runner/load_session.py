@@ -54,6 +54,9 @@ class LoadSession:
         self.begun = self.running = self.shortened = False
         self.begun_s: float | None = None
         rule = context.profile.abort_when
+        self._watch = context.options.watch
+        if self._watch is not None:
+            context.record.listen(self._watch.feed)
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
         folder = context.record.folder
@@ -197,6 +200,9 @@ class LoadSession:
         if self.stop_pressed:
             self.shortened = True
             return "Stop was pressed"
+        if self._watch is not None and (why := self._watch.reason()) is not None:
+            self.shortened = True
+            return why
         if self._errors is not None and (why := self._errors.reason()) is not None:
             self._aborted = why
             self._context.print_line(f"the load ends early: {why}")

@@ -16,6 +16,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.held_server import HeldServer
+from loadchaos.runner.load_watch import LoadWatch
 from loadchaos.runner.resume import ResumePoint
 from loadchaos.runner.server_under_test import TargetSpec, free_port
 from loadchaos.server.discovery.client import parse_target
@@ -43,7 +44,7 @@ class Options:
     """Options of the command line; texts are as the user gave them.
 
     `held` is a launched server that other runs use too. A `replay` is one of many short runs: its load process starts
-    early and without Locust, and it has neither a live view nor an exporter.
+    early and without Locust, and it has neither a live view nor an exporter. A `watch` ends the load early.
     """
 
     target: str | None = None
@@ -71,6 +72,7 @@ class Options:
     argv: Sequence[str] = ()
     held: HeldServer | None = None
     replay: bool = False
+    watch: LoadWatch | None = None
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 
 

@@ -1,0 +1,1 @@
+"""Capacity: decide if a load meets a goal, and what limits it."""

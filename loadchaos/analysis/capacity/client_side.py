@@ -1,0 +1,56 @@
+"""Signs that the load generator, and not the server, limits a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
+
+_LATE_S, _LATE_SHARE = 0.005, 0.1
+_BUSY = 0.95
+_FEWEST_BEATS = 8
+_S = 1_000_000_000
+
+
+class ClientLoad:
+    """Send delays and CPU use of our own workers."""
+
+    def __init__(self, open_loop: bool) -> None:
+        self._open = open_loop
+        self._lag, self._e2e = LogHistogram(), LogHistogram()
+        self._cpu: list[float] = []
+
+    def heartbeat(self, row: HeartbeatRow) -> None:
+        """Fold the CPU use of a worker."""
+        self._cpu.append(float(row.get("cpu_share") or 0.0))
+
+    def end(self, row: EndRow) -> None:
+        """Fold the delay of a request between its due time and its first byte."""
+        sent_ns = row.get("sent_ns")
+        if sent_ns is not None:
+            self._lag.add(max(0, sent_ns - row["due_ns"]))
+            self._e2e.add(max(0, row["at_ns"] - row["due_ns"]))
+
+    def limit_reason(self) -> str | None:
+        """Reason why our own client limits the step; None where it does not."""
+        lag, e2e = self._lag.quantile(0.5), self._e2e.quantile(0.5)
+        if self._open and lag is not None and e2e is not None and lag > max(_LATE_SHARE * e2e, _LATE_S * _S):
+            return f"our own client sends late: the median delay is {lag / 1e6:.0f} ms"
+        busy = self._busy()
+        if busy is not None and busy >= _BUSY:
+            return f"our own client uses {100 * busy:.0f} % of a core"
+        return None
+
+    def _busy(self) -> float | None:
+        """Median CPU use of the last two thirds of the step."""
+        beats = sorted(self._cpu[len(self._cpu) // 3 :])
+        return beats[len(beats) // 2] if len(beats) >= _FEWEST_BEATS else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of capacity.json."""
+        found: dict[str, Any] = {"cpu_share": self._busy(), "limit": self.limit_reason()}
+        for label, q in (("p50", 0.5), ("p99", 0.99)):
+            lag = self._lag.quantile(q)
+            found[f"send_delay_{label}_s"] = None if lag is None else float(f"{lag / _S:.4g}")
+        return found

@@ -1,0 +1,119 @@
+"""Knee, saturation and limiting resource from the steps of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Step = Mapping[str, Any]
+
+_FOLLOWS = 0.93
+_SLOWED = 2.0
+_FULL_KV = 0.95
+_PLATEAU = 0.85
+_WAITS = 0.5
+
+
+def saturation(steps: Sequence[Step]) -> dict[str, Any]:
+    """Highest throughput that an overloaded server had.
+
+    `reached` is False where no step overloaded the server: it can do more.
+    """
+    measured = [s for s in steps if s.get("requests_per_s") and s["status"] != "client"]
+    if not measured:
+        return {"reached": False, "requests_per_s": None, "output_tokens_per_s": None, "load": None}
+    best = max(measured, key=lambda s: (s.get("output_tokens_per_s") or 0.0, s["requests_per_s"]))
+    reached = any(s.get("queue_grows") for s in steps)
+    if not reached:
+        ordered = sorted(measured, key=lambda s: float(s["load"]))
+        reached = len(ordered) > 1 and _throughput(ordered[-1]) <= 1.05 * _throughput(ordered[-2])
+    return {
+        "reached": reached,
+        "requests_per_s": max(s["requests_per_s"] for s in measured),
+        "output_tokens_per_s": best.get("output_tokens_per_s"),
+        "load": best["load"],
+    }
+
+
+def _throughput(step: Step) -> float:
+    return float(step.get("output_tokens_per_s") or step["requests_per_s"])
+
+
+def knee(steps: Sequence[Step], by: str) -> dict[str, Any] | None:
+    """Highest load at which the server keeps up, and the next one tried.
+
+    It keeps up while the median answer takes less than twice as long as at the lowest load, and, by rate, while it completes
+    the rate. None where the lowest load is already too high, or no load is.
+    """
+    ordered = sorted((s for s in steps if s.get("e2e_p50_s")), key=lambda s: float(s["load"]))
+    if not ordered:
+        return None
+    base = float(ordered[0]["e2e_p50_s"])
+    below: Step | None = None
+    for step in ordered:
+        slowed = float(step["e2e_p50_s"]) >= _SLOWED * base
+        behind = by == "rate" and step.get("queue_grows")
+        if slowed or behind or step["status"] == "client":
+            return None if below is None else {"load": below["load"], "next": step["load"]}
+        below = step
+    return None
+
+
+def limiting_resource(steps: Sequence[Step]) -> dict[str, Any]:
+    """Name the resource that limits the load, with the figures that show it.
+
+    It is one of `client`, `kv_cache`, `queue`, `prefill`, `decode` and `unknown`. The evidence is of the lowest load that
+    failed.
+    """
+    failed = sorted((s for s in steps if s["status"] == "not_met"), key=lambda s: float(s["load"]))
+    client = [s for s in steps if s["status"] == "client"]
+    if not failed:
+        if client:
+            return _named("client", client[0], [client[0]["why"]])
+        return {"resource": "unknown", "load": None, "evidence": ["no load failed"]}
+    step = failed[0]
+    server = step.get("server") or {}
+    if not server:
+        text = "the server reports no counters" + ("; its queue grows" if step.get("queue_grows") else "")
+        return _named("unknown", step, [text, *_limits_exceeded(step)])
+    return _of_server(step, server, min(steps, key=lambda s: float(s["load"])))
+
+
+def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[str, Any]:
+    kv, preemptions = server.get("kv_usage_ratio_max", 0.0), server.get("preemptions", 0.0)
+    running, most = server.get("requests_running_mean", 0.0), server.get("requests_running_max", 0.0)
+    waiting = server.get("requests_waiting_mean", 0.0)
+    queue = f"{waiting:.1f} requests wait, {running:.1f} of at most {most:.0f} seen run (means)"
+    if kv >= _FULL_KV or preemptions > 0:
+        text = f"KV cache use reaches {100 * kv:.0f} %"
+        return _named("kv_cache", step, [f"{text}, {preemptions:.0f} preemptions", queue, *_limits_exceeded(step)])
+    evidence = [queue, f"KV cache use reaches {100 * kv:.0f} %", *_limits_exceeded(step)]
+    if waiting >= _WAITS and running >= _PLATEAU * most:
+        return _named("queue", step, [f"never more than {most:.0f} requests run at once", *evidence])
+    gaps = _slower(step, lowest, "tpot_p50_s", "time per output token")
+    over = next(iter(step.get("over") or {}), "")
+    if over == "ttft" or waiting >= _WAITS:
+        prompt = server.get("prompt_tokens_per_s")
+        rate = [f"the server reads {prompt:,.0f} prompt tokens/s"] if prompt else []
+        return _named("prefill", step, [*rate, *evidence])
+    if over == "tpot" or over.startswith("itl_"):
+        return _named("decode", step, [*gaps, *evidence])
+    return _named("unknown", step, evidence)
+
+
+def _slower(step: Step, lowest: Step, name: str, text: str) -> list[str]:
+    """The growth of a median between the lowest load and a step."""
+    before, after = lowest.get(name), step.get(name)
+    if not before or not after or step is lowest:
+        return []
+    return [f"the median {text} is {1000 * after:.1f} ms, and {1000 * before:.1f} ms at {lowest['load']:g}"]
+
+
+def _limits_exceeded(step: Step) -> list[str]:
+    found = step.get("over") or {}
+    parts = ", ".join(f"{name}: {n:,}" for name, n in found.items())
+    return [f"requests over a limit: {parts}"] if parts else []
+
+
+def _named(resource: str, step: Step, evidence: Sequence[str]) -> dict[str, Any]:
+    return {"resource": resource, "load": step["load"], "evidence": list(evidence)}

@@ -1,0 +1,332 @@
+"""Watch one step of a capacity search, and decide it.
+
+The requests that count were due after the warm-up and have had time to end. The warm-up is twice the median time of an
+answer, at least 3 s.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadchaos.analysis.capacity import rule
+from loadchaos.analysis.capacity.client_side import ClientLoad
+from loadchaos.analysis.capacity.server_side import ServerLoad
+from loadchaos.analysis.capacity.step_figures import StepRequest, figures
+from loadchaos.analysis.goodput import figures_of
+from loadchaos.analysis.request_stats import had_to_succeed
+from loadchaos.core.ledger.rows import BeginRow, EndRow, as_typed
+from loadchaos.core.model import Row
+
+_S = 1_000_000_000
+_LEAST_WARM_UP_S, _MOST_WARM_UP = 3.0, 0.4
+_FEWEST_EARLY = 30
+_LEAST_EARLY_S = 10.0
+_SCOUT_S, _SCOUT_REQUESTS = 8.0, 8
+_BIN_S = 0.25
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Load and goal of one step.
+
+    Attributes:
+        by: `rate` in requests per second, or `concurrency` in users.
+        look_s: Measured time until the first look; the next ones come after twice and four times as much.
+        most_s: Measured time at which an undecided step ends.
+        scout: The step only shows the direction of the search: it ends early, and never as `met`.
+    """
+
+    by: str
+    load: float
+    goal: float
+    limits_s: Mapping[str, float]
+    look_s: float
+    most_s: float
+    scout: bool = False
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """Requests of the measured time, in ten groups of equal time."""
+
+    from_ns: int
+    to_ns: int
+    groups: list[tuple[int, int]]
+    pending: list[int]
+    requests: list[StepRequest]
+
+    @property
+    def seconds(self) -> float:
+        """Length of the measured time."""
+        return max(0.0, (self.to_ns - self.from_ns) / _S)
+
+    @property
+    def ended(self) -> int:
+        """Requests that have ended, or found no slot."""
+        return sum(n for _, n in self.groups)
+
+    @property
+    def bad(self) -> int:
+        """Requests that have ended and were not good."""
+        return sum(b for b, _ in self.groups)
+
+    def with_pending(self, *, bad: bool) -> list[tuple[int, int]]:
+        """The groups with the requests that have not ended."""
+        return [(b + bad * p, n + p) for (b, n), p in zip(self.groups, self.pending, strict=True)]
+
+
+class StepWatch:
+    """Folds the rows of one step; `reason` says when it can end."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan
+        self.status: rule.StepStatus | None = None
+        self.why = ""
+        self._begin_ns: int | None = None
+        self._now_ns = self._looked_ns = 0
+        self._looks = 0
+        self._in_flight: dict[str, int] = {}
+        self._requests: list[StepRequest] = []
+        self._unsent: list[tuple[int, int]] = []
+        self._changes: Counter[int] = Counter()
+        self._e2e_ns: list[int] = []
+        self._had: Counter[str] = Counter()
+        self._successes = 0
+        self.client, self.server = ClientLoad(plan.by == "rate"), ServerLoad()
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def feed(self, row: Row) -> None:
+        """Fold one row."""
+        typed = as_typed(row)
+        if typed["row"] == "load":
+            if typed["what"] == "begin" and self._begin_ns is None:
+                self._begin_ns = typed["at_ns"]
+        elif typed["row"] == "begin":
+            self._begin(typed)
+        elif typed["row"] == "end":
+            self._end(typed)
+        elif typed["row"] == "missed":
+            if typed["why"] == "no_slot":
+                self._unsent.append((typed["at_ns"], typed["count"]))
+        elif typed["row"] == "heartbeat":
+            self.client.heartbeat(typed)
+            self._now_ns = max(self._now_ns, typed["at_ns"])
+        elif typed["row"] == "metrics":
+            self.server.metrics(typed)
+
+    def _begin(self, row: BeginRow) -> None:
+        self._begin_ns = self._begin_ns or row["due_ns"]
+        self._in_flight[row["id"]] = row["due_ns"]
+        self._change(row["due_ns"], 1)
+
+    def _end(self, row: EndRow) -> None:
+        if self._in_flight.pop(row["id"], None) is not None:
+            self._change(row["at_ns"], -1)
+        self._now_ns = max(self._now_ns, row["at_ns"])
+        if not had_to_succeed(row) or (row.get("detail") or {}).get("slowed"):
+            return
+        self.client.end(row)
+        request = StepRequest.of(row, self._limits_exceeded(row))
+        self._requests.append(request)
+        if request.ok:
+            insort(self._e2e_ns, request.e2e_ns)
+
+    def _limits_exceeded(self, row: EndRow) -> tuple[str, ...]:
+        """Limits that an answer exceeds; `failed` without a good answer."""
+        if str(row.get("outcome")) not in (row.get("expect") or ("ok",)):
+            return ("failed",)
+        found = figures_of(row, self.plan.limits_s)
+        self._had.update(found)
+        self._successes += 1
+        return tuple(name for name, seconds in found.items() if seconds > self.plan.limits_s[name])
+
+    def _change(self, at_ns: int, by: int) -> None:
+        if self._begin_ns is not None:
+            self._changes[int((at_ns - self._begin_ns) / _S / _BIN_S)] += by
+
+    # --- decision -----------------------------------------------------------------------------------------------------
+
+    def reason(self) -> str | None:
+        """Reason to end the step now; None to go on."""
+        if self.status is None and self._now_ns - self._looked_ns >= _S:
+            self._looked_ns = self._now_ns
+            self._decide(final=False)
+        return self.why if self.status is not None else None
+
+    def finish(self) -> None:
+        """Decide a step whose load has ended by itself."""
+        if self.status is None:
+            self._decide(final=True)
+
+    def missing_figure(self) -> str | None:
+        """Name of a limit that no answer has a figure for; None without one."""
+        if not self._successes:
+            return None
+        return next((name for name in self.plan.limits_s if not self._had[name]), None)
+
+    def _decide(self, *, final: bool) -> None:
+        window = self._window()
+        if window is None:
+            if final:
+                self._end_as("undecided", "too few requests ended")
+            return
+        plan, goal = self.plan, self.plan.goal
+        growth = self._growth(window)
+        early = rule.goodput_interval(window.with_pending(bad=False), rule.EARLY_Z)
+        planned = round(plan.load * plan.most_s) if plan.by == "rate" else 0
+        if growth.sure:
+            share = f"{100 * growth.share:.0f} % of the requests stay behind"
+            self._end_as("not_met", f"the queue grows without end: {share}")
+        elif self._loaded_s(window) < _LEAST_EARLY_S and not final:
+            return  # an overloaded server shows what it completes
+        elif window.ended >= _FEWEST_EARLY and early.high < goal:
+            self._end_as("not_met", f"{window.bad:,} of {window.ended:,} requests are not good")
+        elif (
+            window.ended >= _FEWEST_EARLY
+            and early.overdispersion < 2
+            and rule.cannot_recover(window.bad, planned, goal)
+        ):
+            self._end_as("not_met", f"{window.bad:,} bad requests are too many for the whole step")
+        elif plan.scout and window.seconds >= _SCOUT_S and window.ended >= _SCOUT_REQUESTS:
+            self._end_as("undecided", "the first look at this load")
+        elif final or self._look_is_due(window):
+            self._look(window, growth, final=final or window.seconds >= plan.most_s)
+
+    def _loaded_s(self, window: StepWindow) -> float:
+        """Time since the warm-up."""
+        return (self._now_ns - window.from_ns) / _S
+
+    def _look_is_due(self, window: StepWindow) -> bool:
+        look_s = self.plan.look_s * float(2**self._looks)
+        return window.seconds >= min(max(look_s, 1.5 * self._median_s()), self.plan.most_s)
+
+    def _look(self, window: StepWindow, growth: rule.QueueGrowth, *, final: bool) -> None:
+        """Look at the interval: one of at most three times."""
+        self._looks += 1
+        met = rule.decide(rule.goodput_interval(window.with_pending(bad=True), rule.LOOK_Z), self.plan.goal)
+        failed = rule.decide(rule.goodput_interval(window.with_pending(bad=False), rule.LOOK_Z), self.plan.goal)
+        if met == "met" and not growth.possible and not self.plan.scout:
+            self._end_as("met", "the whole interval of the goodput is above the goal")
+        elif failed == "not_met":
+            self._end_as("not_met", "the whole interval of the goodput is below the goal")
+        elif final or self._looks >= rule.LOOKS:
+            why = "the queue may be growing" if growth.possible else "the interval of the goodput contains the goal"
+            self._end_as("undecided", why)
+
+    def _end_as(self, status: rule.StepStatus, why: str) -> None:
+        limit = self.client.limit_reason()
+        if status != "met" and limit is not None:
+            status, why = "client", limit
+        self.status, self.why = status, why
+
+    # --- the measured time --------------------------------------------------------------------------------------------
+
+    def _median_s(self) -> float:
+        return self._e2e_ns[len(self._e2e_ns) // 2] / _S if self._e2e_ns else 0.0
+
+    def _window(self) -> StepWindow | None:
+        """The measured time so far; None before the end of the warm-up."""
+        if self._begin_ns is None or self._now_ns <= self._begin_ns:
+            return None
+        elapsed_s = (self._now_ns - self._begin_ns) / _S
+        warm_s = min(max(_LEAST_WARM_UP_S, 2 * self._median_s()), max(_LEAST_WARM_UP_S, _MOST_WARM_UP * elapsed_s))
+        longest_s = self._e2e_ns[int(0.95 * (len(self._e2e_ns) - 1))] / _S if self._e2e_ns else 0.0
+        left_s = elapsed_s - warm_s
+        from_ns = self._begin_ns + int(warm_s * _S)
+        to_ns = self._now_ns - int(min(1.5 * longest_s, left_s / 2) * _S)
+        if left_s <= 0 or to_ns - from_ns < _S:
+            return None
+        bad, whole, pending = [0] * rule.GROUPS, [0] * rule.GROUPS, [0] * rule.GROUPS
+        measured = []
+        width = (to_ns - from_ns) / rule.GROUPS
+        for request in self._requests:
+            if from_ns <= request.due_ns < to_ns:
+                group = min(rule.GROUPS - 1, int((request.due_ns - from_ns) / width))
+                bad[group] += bool(request.over)
+                whole[group] += 1
+                measured.append(request)
+        for at_ns, count in self._unsent:
+            if from_ns <= at_ns < to_ns:
+                group = min(rule.GROUPS - 1, int((at_ns - from_ns) / width))
+                bad[group] += count
+                whole[group] += count
+        for due_ns in self._in_flight.values():
+            if from_ns <= due_ns < to_ns:
+                pending[min(rule.GROUPS - 1, int((due_ns - from_ns) / width))] += 1
+        return StepWindow(from_ns, to_ns, list(zip(bad, whole, strict=True)), pending, measured)
+
+    def _growth(self, window: StepWindow) -> rule.QueueGrowth:
+        """Growth of the queue from the end of the warm-up until now."""
+        begin_ns = self._begin_ns or 0
+        first, last = int((window.from_ns - begin_ns) / _S / _BIN_S), int((self._now_ns - begin_ns) / _S / _BIN_S)
+        if self.plan.by != "rate" or last - first < 4 * rule.GROUPS:
+            return rule.QueueGrowth()
+        levels, level = [], 0
+        for index in range(last):
+            level += self._changes[index]
+            levels.append(level)
+        measured = levels[first:]
+        size = len(measured) / rule.GROUPS
+        means = []
+        for n in range(rule.GROUPS):
+            part = measured[int(n * size) : int((n + 1) * size)]
+            means.append(sum(part) / len(part))
+        between_s = len(measured) * _BIN_S * (rule.GROUPS - 1) / rule.GROUPS
+        growth = rule.queue_growth(means, self.plan.load * between_s)
+        if growth.sure and not self.server.waits(window.from_ns):  # more run, but none waits
+            return rule.QueueGrowth(growth.share, possible=True)
+        return growth
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def progress(self) -> str:
+        """Describe the step so far in one line."""
+        elapsed_s = (self._now_ns - self._begin_ns) / _S if self._begin_ns is not None else 0.0
+        window = self._window()
+        if window is None or not window.ended:
+            return f"{elapsed_s:.0f} s, warm-up, {len(self._in_flight)} in flight"
+        interval = rule.goodput_interval(window.groups, rule.LOOK_Z)
+        share = 100 * (1 - window.bad / window.ended)
+        return (
+            f"{elapsed_s:.0f} s, {window.ended:,} requests, goodput {share:.2f} % "
+            f"({100 * interval.low:.2f} to {100 * interval.high:.2f}), {len(self._in_flight)} in flight"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of capacity.json."""
+        window = self._window()
+        plan = self.plan
+        found: dict[str, Any] = {
+            "load": plan.load, "status": self.status or "undecided", "why": self.why, "scout": plan.scout,
+            "client": self.client.to_json(),
+        }  # fmt: skip
+        if window is None or self._begin_ns is None:
+            return {**found, "leans": None, "requests": 0}
+        groups = window.with_pending(bad=True)
+        interval = rule.goodput_interval(groups, rule.LOOK_Z)
+        due, bad = sum(n for _, n in groups), sum(b for b, _ in groups)
+        growth = self._growth(window)
+        over = Counter(name for request in window.requests for name in request.over)
+        unsent = window.ended - len(window.requests)
+        share = (due - bad) / due if due else None
+        return {
+            **found,
+            "leans": None if share is None else share >= plan.goal and not growth.possible,
+            "seconds": round((self._now_ns - self._begin_ns) / _S, 2),
+            "warm_up_s": round((window.from_ns - self._begin_ns) / _S, 2),
+            "measured_s": round(window.seconds, 2),
+            "requests": due, "good": due - bad, "unfinished": sum(window.pending), "not_sent": unsent,
+            "goodput": None if share is None else round(share, 6),
+            "goodput_low": round(interval.low, 6), "goodput_high": round(interval.high, 6),
+            "overdispersion": round(interval.overdispersion, 2),
+            "over": dict(over.most_common()),
+            "queue_growth": round(growth.share, 4) if plan.by == "rate" else None,
+            "queue_grows": growth.sure,
+            **figures(self._requests, window.requests, window.from_ns, self._now_ns),
+            "server": self.server.to_json(window.from_ns, self._now_ns),
+        }  # fmt: skip

@@ -1,0 +1,281 @@
+"""`loadchaos capacity`: the highest load that meets a goal."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, positive_duration, print_json, profile_names, server_options, terminal
+from loadchaos.cli.profiles import profile_of, set_option
+from loadchaos.core.errors import OptionError
+from loadchaos.core.private import create_privately
+
+if TYPE_CHECKING:
+    from loadchaos.profile.profile import Profile
+    from loadchaos.runner.capacity.session import CapacitySettings
+
+_BUDGET_S, _MOST_GOAL = 600.0, 0.9999
+_MOST = {"rate": 100_000.0, "concurrency": 10_000.0}
+_EXIT_CODES = """\b
+Exit codes:
+  0 the capacity is known; with --at-least: it is not below
+  1 the server died or hung, or the capacity is below --at-least
+  2 a mistake in an option or the profile
+  3 unknown: no load was proved to meet the goal
+  4 the server cannot be tested, 70 a bug of loadchaos
+  130 Ctrl-C, 143 SIGTERM; continue with --resume"""
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.pass_context
+@set_option
+@click.argument("profile", required=False, shell_complete=profile_names)
+@click.option("-H", "--target", metavar="URL", help="URL of the server, with or without /v1.")
+@click.option(
+    "--slo",
+    "limits",
+    metavar="LIMITS",
+    help="Limits of each request, e.g. ttft=2s,itl_p99=50ms (default: the profile's).",
+)
+@click.option("--goal", default="99%", show_default=True, metavar="SHARE", help="Share of requests within all limits.")
+@click.option(
+    "--by",
+    type=click.Choice(["rate", "concurrency"]),
+    default="rate",
+    show_default=True,
+    help="Search requests per second, or users that each wait for their answer.",
+)
+@click.option("--budget", callback=positive_duration, metavar="TIME", help="Time for the whole search (default: 10m).")
+@click.option("--start", type=click.FloatRange(min=0, min_open=True), help="Load of the first step.")
+@click.option("--max", "most", type=click.FloatRange(min=0, min_open=True), help="Highest load that is tried.")
+@click.option("--tolerance", default="3%", show_default=True, help="Width of the interval at which the search ends.")
+@click.option(
+    "--at-least",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Fail if the capacity is proved to be below this load.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Continue the search of this folder after its last finished step.",
+)
+@server_options
+@click.option(
+    "--server-log", multiple=True, metavar="SOURCE", help="Log of the server, as for `loadchaos run`. Repeatable."
+)
+@click.option("--tokenizer", metavar="DIR", help="Count tokens with tokenizer.json in this folder.")
+@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow dangerous payloads. Repeatable.")
+@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the requests.")
+@click.option("--json", "as_json", is_flag=True, help="Print capacity.json.")
+def capacity(
+    ctx: click.Context, profile: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
+) -> None:
+    """Find the highest load that meets a goal for latency.
+
+    Raises the load until the goal fails, then narrows the interval. Each step is a run whose goodput is decided by its
+    confidence interval. The result names the knee, the saturation throughput and the limiting resource.
+    """
+    import asyncio
+
+    from loadchaos.report.terminal.capacity import render
+    from loadchaos.runner.capacity import files
+    from loadchaos.runner.capacity.session import CapacitySession
+
+    create_privately()
+    stored: dict[str, Any] = {}
+    if options["resume"] is not None:
+        stored = files.read(options["resume"])
+        profile, overrides, options = _stored_call(ctx, stored, options)
+    elif profile is None:
+        raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
+    loaded = profile_of(str(profile), overrides)
+    settings = _settings(loaded, str(profile), overrides, options)
+    folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    run_options = _run_options(options)
+    if not stored:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / files.PROFILE).write_text(loaded.to_yaml(), encoding="utf-8")
+    lines = _Lines()
+    session = CapacitySession(loaded, settings, run_options, folder, (lines.print, lines.live))
+    if stored:
+        session.restore(stored)
+    try:
+        data = asyncio.run(session.run())
+    finally:
+        lines.clear()
+    if as_json:
+        print_json(data)
+    else:
+        echo(render(data, folder, width=terminal()[1]))
+    sys.exit(data["exit_code"])
+
+
+class _Lines:
+    """Lines on stderr; the live one is replaced, and only on a terminal."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+
+    def live(self, text: str) -> None:
+        """Replace the live line."""
+        if self._terminal:
+            click.echo(f"\r\x1b[K{text[: terminal()[1] - 1]}", err=True, nl=False)
+
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        echo(text, err=True)
+
+    def clear(self) -> None:
+        """Remove the live line."""
+        if self._terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+_STORED = ("target", "limits", "goal", "by", "start", "most", "tolerance", "at_least", "seed", "model", "admin_url",
+           "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
+
+
+def _stored_call(
+    ctx: click.Context, stored: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """Profile, overrides and options of the search that is continued.
+
+    Only options that do not change the search may be given again.
+    """
+    source = click.core.ParameterSource.COMMANDLINE
+    given = [name for name in (*_STORED, "profile", "overrides") if ctx.get_parameter_source(name) is source]
+    if given:
+        name = {"limits": "slo", "most": "max", "overrides": "set"}.get(given[0], given[0]).replace("_", "-")
+        option = "a profile" if name == "profile" else f"--{name}"
+        raise OptionError(
+            f"--resume continues a search with its own options: leave out {option}, or start a new search"
+        )
+    if stored["ended"] and options["budget"] is None:
+        raise OptionError("--resume: this search has ended; give it more time with --budget, or start a new search")
+    wanted = stored["wanted"]
+    return (
+        wanted["profile"],
+        tuple(wanted["overrides"]),
+        {**options, **{name: wanted[name] for name in _STORED}, "budget": options["budget"] or stored["budget_s"]},
+    )
+
+
+def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]) -> CapacitySettings:
+    """Check the options, and make the settings of the search."""
+    from loadchaos.runner.capacity.search import SearchSettings
+    from loadchaos.runner.capacity.session import CapacitySettings
+    from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit
+
+    if options["target"] is None:
+        raise OptionError("a capacity search needs the URL of a server: give --target URL")
+    limits_s = _limits(options["limits"], profile)
+    refuse_unfit(profile, limits_s)
+    by = options["by"]
+    most = options["most"] or _MOST[by]
+    start = options["start"] or _start(profile, by)
+    if by == "concurrency" and (start != round(start) or most != round(most)):
+        raise OptionError("--start and --max: whole users were expected with --by concurrency")
+    if start > most:
+        raise OptionError(f"--start {start:g}: a load up to --max {most:g} was expected")
+    tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
+    from loadchaos.core.redact import Redactor
+
+    wanted = {key: list(v) if isinstance(v := options[key], tuple) else v for key in _STORED}
+    target = Redactor().text(str(options["target"]))
+    goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
+    return CapacitySettings(
+        SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
+        goal,
+        limits_s,
+        options["budget"] or _BUDGET_S,
+        target,
+        options["at_least"],
+        {
+            **wanted,
+            "profile": str(Path(name).resolve()) if Path(name).is_file() else name,
+            "overrides": list(overrides),
+        },
+    )
+
+
+def _start(profile: Profile, by: str) -> float:
+    """Load of the first step: the profile's, where it has one of that kind."""
+    phase = profile.load[0]
+    if by == "rate":
+        return phase.rate or 1.0
+    return float(phase.slots) if phase.kind == "closed" else 1.0
+
+
+def _limits(text: str | None, profile: Profile) -> dict[str, float]:
+    """Limits of --slo, else those of the profile.
+
+    Raises OptionError with the nearest name for an unknown one.
+    """
+    from loadchaos.core.slo_names import SLO_LIMITS
+    from loadchaos.core.units import duration_s
+
+    if text is None:
+        if profile.slo is None:
+            raise OptionError("no limits are known: give --slo, e.g. --slo ttft=2s,itl_p99=50ms, or slo in the profile")
+        return profile.slo.limits_s()
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, value = (word.strip() for word in part.replace("<=", "=").partition("="))
+        if not sign or not value:
+            raise OptionError(f"--slo {part.strip()!r}: NAME=TIME was expected, e.g. ttft=2s")
+        if name not in SLO_LIMITS:
+            near = difflib.get_close_matches(name, SLO_LIMITS, 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise OptionError(f"--slo {name}: one of {', '.join(SLO_LIMITS)} was expected{hint}")
+        if name in found:
+            raise OptionError(f"--slo {name}: given twice")
+        try:
+            found[name] = duration_s(value)
+        except ValueError as e:
+            raise OptionError(f"--slo {name}: {e}") from None
+        if not found[name]:
+            raise OptionError(f"--slo {name}: more than 0 was expected (got {value!r})")
+    return found
+
+
+def _share(option: str, text: str, least: float, most: float) -> float:
+    """Parse a share, and check its bounds."""
+    from loadchaos.core.units import share
+
+    try:
+        value = share(text)
+    except ValueError as e:
+        raise OptionError(f"{option}: {e}; a share from {100 * least:g}% to {100 * most:g}% was expected") from None
+    if not least <= value <= most:
+        why = "; no number of requests proves 100 %" if option == "--goal" and value > most else ""
+        raise OptionError(f"{option} {text}: a share from {100 * least:g}% to {100 * most:g}% was expected{why}")
+    return value
+
+
+def _run_options(options: Mapping[str, Any]) -> Any:
+    """The runner's options of every step."""
+    from loadchaos.cli.common import parse_header_options
+    from loadchaos.core.tls import TlsSettings
+    from loadchaos.runner.options import Options
+
+    return Options(
+        target=options["target"], admin_url=options["admin_url"], model=options["model"],
+        api_key_env=options["api_key_env"], headers=parse_header_options(options["headers"]),
+        tls=TlsSettings(options["ca"], options["insecure"]), tokenizer=options["tokenizer"],
+        server_log=options["server_log"], seed=options["seed"] * 1000, authorize=options["authorize"],
+        shared=options["shared"], wait_ready_s=options["wait_ready"], live=False,
+        argv=("loadchaos", "capacity"),
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""Sentences about a capacity search, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadchaos.report.formatting import clean, duration, number, percent
+from loadchaos.report.performance import per_second
+
+STATUS_TEXT = {"met": "met", "not_met": "not met", "undecided": "undecided", "client": "our client"}
+RESOURCE_TEXT = {
+    "client": "our own client, not the server",
+    "kv_cache": "KV cache of the server",
+    "queue": "number of requests that the server runs at once",
+    "prefill": "prefill (reading prompts)",
+    "decode": "decode (writing tokens)",
+    "unknown": "unknown",
+}
+
+
+def load_text(data: Mapping[str, Any], load: float | None) -> str:
+    """A load with its unit: `12.5 requests/s`, `8 users`."""
+    if load is None:
+        return "–"
+    return f"{load:.4g} requests/s" if data["by"] == "rate" else f"{load:.0f} user{'s' * (load != 1)}"
+
+
+def goal_text(data: Mapping[str, Any]) -> str:
+    """The goal: `goodput >= 99 % within ttft <= 2.0 s`."""
+    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in data["slo_s"].items())
+    return f"goodput >= {100 * data['goal']:g} % within {limits}"
+
+
+def headline(data: Mapping[str, Any]) -> str:
+    """The answer in one sentence."""
+    found = data["answer"]
+    if data.get("ended_by"):
+        return f"the search ended early: {clean(data['ended_by'], 400)}{_so_far(data)}"
+    if not data["ended"]:
+        return f"the search is not finished{_so_far(data)}"
+    if not found["known"]:
+        failed = found["high"]
+        below = f"; {load_text(data, failed)} was proved not to meet it" if failed is not None else ""
+        return f"capacity unknown: {found['why']}{below}"
+    text = f"capacity {load_text(data, found['low'])}"
+    if found["at_least"]:
+        limit = found["client_limit"]
+        client = f" (at {load_text(data, limit)})" if limit is not None else ""
+        return f"{text} or more: {found['why']}{client}"
+    return f"{text}: this load meets the goal, and {load_text(data, found['high'])} does not"
+
+
+def _so_far(data: Mapping[str, Any]) -> str:
+    low = data["answer"]["low"]
+    return f"; {load_text(data, low)} met the goal before" if low is not None else ""
+
+
+def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Knee, saturation and limiting resource, each with its name."""
+    found = []
+    knee, most, limit = data.get("knee"), data.get("saturation") or {}, data.get("limit") or {}
+    if knee:
+        after = load_text(data, knee["next"])
+        found.append(("knee", f"between {load_text(data, knee['load'])} and {after}: from there answers slow down"))
+    if most.get("requests_per_s"):
+        tokens = most.get("output_tokens_per_s")
+        shown = f"{per_second(most['requests_per_s'])} requests/s"
+        shown += f", {per_second(tokens)} output tokens/s" if tokens else ", tokens unknown (answers have no usage)"
+        found.append(("saturation", shown if most["reached"] else f"not reached; at least {shown}"))
+    if limit.get("resource") and data["steps"]:
+        text = RESOURCE_TEXT[limit["resource"]]
+        at = f" (at {load_text(data, limit['load'])})" if limit.get("load") is not None else ""
+        found.append(("limit", f"{text}{at}: {'; '.join(clean(e, 300) for e in limit['evidence'])}"))
+    return found
+
+
+def status_text(step: Mapping[str, Any]) -> str:
+    """Status of a step; a short step only shows a direction."""
+    if step["status"] == "undecided" and step.get("scout"):
+        return {True: "looks met", False: "looks not met", None: "undecided"}[step.get("leans")]
+    return STATUS_TEXT[step["status"]]
+
+
+def step_cells(step: Mapping[str, Any]) -> list[str]:
+    """Cells of a step: requests, goodput, throughput, latencies."""
+    share = step.get("goodput")
+    goodput = "–"
+    if share is not None:
+        goodput = f"{percent(share, 1)} ({100 * step['goodput_low']:.1f} to {100 * step['goodput_high']:.1f})"
+    return [
+        number(step.get("requests")),
+        goodput,
+        _rate(step.get("requests_per_s")),
+        _rate(step.get("output_tokens_per_s")),
+        duration(step.get("ttft_p50_s")),
+        duration(step.get("ttft_p99_s")),
+        duration(step.get("tpot_p50_s")),
+        duration(step.get("e2e_p50_s")),
+    ]
+
+
+STEP_HEADS = ("requests", "goodput", "requests/s", "tokens/s", "TTFT p50", "p99", "TPOT p50", "E2E p50")
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else per_second(value)

@@ -1,0 +1,203 @@
+"""Render the page of a capacity search: answer, curves, steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from loadchaos.report.capacity_text import STEP_HEADS, facts, goal_text, headline, load_text, status_text, step_cells
+from loadchaos.report.formatting import clean, duration, parse_time, tick_duration
+from loadchaos.report.performance import per_second
+
+_BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"}
+_STATUS_CSS = {"met": "pass", "not_met": "fail", "undecided": "unknown", "client": "unknown"}
+_WIDTH, _HEIGHT = 1000.0, 100.0
+_MOST_TICKS = 8
+
+Steps = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class CapacityCurve:
+    """One curve over the load: a path, its points, and bars of intervals."""
+
+    label: str
+    css: str
+    path: str
+    dots: str
+    bars: str = ""
+
+
+@dataclass(frozen=True)
+class CapacityChart:
+    """Curves on one scale; ticks are (position in per cent, label)."""
+
+    title: str
+    curves: Sequence[CapacityCurve]
+    y_ticks: Sequence[tuple[float, str]]
+    line: float | None = None
+
+
+@dataclass(frozen=True)
+class AxisScale:
+    """Values to a position between 0 and 1, linear or logarithmic."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Position of a value."""
+        if self.log:
+            return _share(math.log(max(value, self.low)), math.log(self.low), math.log(self.high))
+        return _share(value, self.low, self.high)
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """Render capacity.json as one page without scripts and requests."""
+    env = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    steps = sorted(data["steps"], key=lambda step: float(step["load"]))
+    loads = [float(step["load"]) for step in steps]
+    x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
+    answer = data["answer"]
+    server = (data.get("server") or {}).values()
+    return env.get_template("capacity.html.j2").render(
+        badge=_BADGES.get(data["verdict"] or "", "unknown"),
+        verdict=(data["verdict"] or "not finished").upper(),
+        headline=headline(data),
+        goal=goal_text(data),
+        target=clean(data["target"], 300),
+        server=" ".join(clean(part, 100) for part in server if part),
+        times=_times(data),
+        facts=facts(data),
+        failures=[f"{f['id']} in {f['steps']} steps: {clean(f['title'], 200)}" for f in data.get("failures") or ()],
+        charts=_charts(_one_for_each_load(steps), x, data) if len(steps) > 1 else [],
+        x_ticks=_load_ticks(x),
+        x_label="requests/s" if data["by"] == "rate" else "users",
+        marks=[(100 * x.at(load), css) for load, css in ((answer["low"], "good"), (answer["high"], "bad")) if load],
+        heads=STEP_HEADS,
+        rows=[_row(data, step) for step in steps],
+    )
+
+
+def _one_for_each_load(steps: Steps) -> Steps:
+    """The longest step of each load: the curves have one point there."""
+    by_load: dict[float, Mapping[str, Any]] = {}
+    for step in steps:
+        before = by_load.get(step["load"])
+        if before is None or (step.get("requests") or 0) >= (before.get("requests") or 0):
+            by_load[step["load"]] = step
+    return list(by_load.values())
+
+
+def _row(data: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "load": load_text(data, step["load"]), "status": status_text(step), "cells": step_cells(step),
+        "css": _STATUS_CSS[step["status"]], "why": clean(step["why"], 300), "run": step.get("run"),
+    }  # fmt: skip
+
+
+def _charts(steps: Steps, x: AxisScale, data: Mapping[str, Any]) -> list[CapacityChart]:
+    charts = [_goodput(steps, x, data["goal"])]
+    charts.append(_linear("Throughput, requests/s", steps, x, [("completed", "first", "requests_per_s")]))
+    charts.append(
+        _linear("Throughput, output tokens/s", steps, x, [("output tokens/s", "second", "output_tokens_per_s")])
+    )
+    for name, title in (("ttft", "Time to first token"), ("itl", "Time between chunks"), ("e2e", "End-to-end time")):
+        pairs = [("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")]
+        charts.append(_latency(title, steps, x, pairs, data["slo_s"].get(name)))
+    return [chart for chart in charts if chart.curves]
+
+
+def _goodput(steps: Steps, x: AxisScale, goal: float) -> CapacityChart:
+    y = AxisScale(0, 1.04)
+    known = [s for s in steps if s.get("goodput") is not None]
+    bars = "".join(
+        f"M{_x(x, s['load'])},{_y(y, s['goodput_low'])}V{_y(y, s['goodput_high'])}" for s in known
+    )  # fmt: skip
+    curve = _curve("goodput, with its interval", "first", known, "goodput", (x, y))
+    ticks = [(100 * y.at(v), f"{100 * v:.0f} %") for v in (0, 0.5, 1)]
+    curves = [CapacityCurve(curve.label, curve.css, curve.path, curve.dots, bars)] if known else []
+    return CapacityChart("Goodput", curves, ticks, 100 * y.at(goal))
+
+
+def _linear(title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]]) -> CapacityChart:
+    most = max((float(s[key]) for s in steps for _, _, key in series if s.get(key)), default=0.0)
+    if not most:
+        return CapacityChart(title, (), ())
+    y = AxisScale(0, 1.1 * most)
+    ticks = [(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
+    return CapacityChart(title, _curves(steps, series, (x, y)), ticks)
+
+
+def _latency(
+    title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]], limit_s: float | None
+) -> CapacityChart:
+    values = [float(s[key]) for s in steps for _, _, key in series if s.get(key)]
+    if not values:
+        return CapacityChart(title, (), ())
+    values += [limit_s] if limit_s else []
+    y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
+    ticks = [(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
+    return CapacityChart(title, _curves(steps, series, (x, y)), ticks, 100 * y.at(limit_s) if limit_s else None)
+
+
+def _curves(
+    steps: Steps, series: Sequence[tuple[str, str, str]], axes: tuple[AxisScale, AxisScale]
+) -> list[CapacityCurve]:
+    found = []
+    for label, css, key in series:
+        known = [s for s in steps if s.get(key)]
+        if known:
+            found.append(_curve(label, css, known, key, axes))
+    return found
+
+
+def _curve(label: str, css: str, steps: Steps, key: str, axes: tuple[AxisScale, AxisScale]) -> CapacityCurve:
+    points = [f"{_x(axes[0], s['load'])},{_y(axes[1], s[key])}" for s in steps]
+    return CapacityCurve(label, css, "M" + "L".join(points), "".join(f"M{p}h0" for p in points))
+
+
+def _x(scale: AxisScale, value: float) -> float:
+    return round(_WIDTH * scale.at(float(value)), 1)
+
+
+def _y(scale: AxisScale, value: float) -> float:
+    return round(_HEIGHT * (1 - scale.at(float(value))), 2)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def _decades(scale: AxisScale) -> list[float]:
+    """Round values on a logarithmic axis, 1, 2 and 5 in each decade.
+
+    Fewer where that are too many.
+    """
+    first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
+    for parts in ((1, 2, 5), (1, 3), (1,)):
+        found = [p * 10.0**n for n in range(first, last + 1) for p in parts]
+        inside = [float(f"{v:.3g}") for v in found if scale.low <= v <= scale.high]
+        if len(inside) <= _MOST_TICKS // 2 + 1:
+            return inside
+    return inside
+
+
+def _load_ticks(scale: AxisScale) -> list[tuple[float, str]]:
+    if not scale.log:
+        return []
+    return [(100 * scale.at(v), f"{v:g}") for v in _decades(scale)]
+
+
+def _times(data: Mapping[str, Any]) -> str:
+    began = parse_time(data["started"])
+    shown = f"{began:%Y-%m-%d %H:%M:%S} UTC, " if began is not None else ""
+    return f"{shown}{len(data['steps'])} steps, {duration(data['seconds'])}"

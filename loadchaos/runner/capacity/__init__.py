@@ -1,0 +1,1 @@
+"""Capacity: search the highest load that meets a goal, step by step."""

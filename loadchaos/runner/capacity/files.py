@@ -1,0 +1,71 @@
+"""Files of a capacity search: capacity.json, capacity.csv, report.html.
+
+They are replaced in one step after each finished step, so that SIGKILL loses only the step in progress.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.core.errors import LedgerError, OptionError, next_step
+from loadchaos.report.html import capacity_page
+
+RESULT, TABLE, PAGE, PROFILE, STEPS = "capacity.json", "capacity.csv", "report.html", "profile.yaml", "steps"
+SCHEMA = 1
+_COLUMNS = (
+    "load", "status", "leans", "requests", "good", "goodput", "goodput_low", "goodput_high", "requests_per_s",
+    "input_tokens_per_s", "output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s", "tpot_p50_s",
+    "tpot_p99_s", "e2e_p50_s", "e2e_p99_s", "queue_growth", "seconds", "why", "run",
+)  # fmt: skip
+
+
+def write(folder: Path, data: Mapping[str, Any]) -> None:
+    """Write the three files.
+
+    Raises:
+        LedgerError: they cannot be written.
+    """
+    try:
+        _replace(folder / RESULT, orjson.dumps(data, option=orjson.OPT_INDENT_2))
+        _replace(folder / TABLE, table(data).encode())
+        _replace(folder / PAGE, capacity_page.render(data).encode())
+    except OSError as e:
+        raise LedgerError(f"{folder}: {e.strerror}; {next_step(e)}") from e
+
+
+def table(data: Mapping[str, Any]) -> str:
+    """The steps as CSV, in the order of their load."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for step in sorted(data["steps"], key=lambda step: float(step["load"])):
+        writer.writerow({name: step.get(name) for name in _COLUMNS})
+    return out.getvalue()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Read capacity.json of a search to continue.
+
+    Raises:
+        OptionError: it cannot be read, or another version wrote it.
+    """
+    file = folder / RESULT
+    try:
+        found: dict[str, Any] = orjson.loads(file.read_bytes())
+    except (OSError, ValueError) as e:
+        raise OptionError(f"--resume {folder}: {RESULT} cannot be read ({e}); start a new search") from e
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise OptionError(f"--resume {folder}: schema {SCHEMA} was expected in {RESULT}; start a new search")
+    return found
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(data)
+    new.replace(path)

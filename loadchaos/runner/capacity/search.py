@@ -1,0 +1,249 @@
+"""Choose the load of the next capacity step: growth, then bisection.
+
+Growth and wide brackets use short steps, which show a direction and prove nothing. Near the answer each step is long enough
+to prove that its load meets the goal, or does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.analysis.capacity.queue_model import QueueModel
+
+_FASTEST_GROWTH, _GROWTH = 4.0, 2.0
+_LOADED = 1.3
+"""A median answer that takes this many times as long as in the first step shows load: growth slows down."""
+_WIDE = 1.3
+"""A bracket above this ratio is bisected by short steps."""
+_BELOW_SATURATION = 0.96
+_MOST_HALVINGS = 12
+_MOST_TRIES = 2
+_MOST_UNDECIDED = 7
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of a search.
+
+    Attributes:
+        by: `rate` or `concurrency`.
+        start: Load of the first step.
+        most: Highest load that is tried.
+        tolerance: Ratio of the two ends of the interval that is narrow enough, minus 1.
+        goal: Share of good requests.
+        limits_s: Limits of a good request.
+        arrivals: Variance to mean ratio of the arrivals of a rate.
+    """
+
+    by: str
+    start: float
+    most: float
+    tolerance: float = 0.03
+    goal: float = 0.99
+    limits_s: Mapping[str, float] = field(default_factory=dict)
+    arrivals: float = 1.0
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """Load of the next step; a `scout` only shows the direction."""
+
+    load: float
+    scout: bool
+
+
+class CapacitySearch:
+    """Folds the results of steps, and chooses the next one."""
+
+    def __init__(self, settings: SearchSettings) -> None:
+        self._settings = settings
+        self.steps: list[Mapping[str, Any]] = []
+
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Fold the result of a step, as capacity.json has it.
+
+        A step that met the goal proves nothing where the queue of its load would be too long in the long run, at what
+        overloaded steps have completed.
+        """
+        settings = self._settings
+        raw = [{**s, **s["measured"]} if "measured" in s else dict(s) for s in (*self.steps, step)]
+        model = QueueModel.of(raw, settings.limits_s, settings.arrivals) if settings.by == "rate" else None
+        self.steps = [s if model is None else _in_the_long_run(s, model, settings.goal) for s in raw]
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def low(self) -> float | None:
+        """Highest load that was proved to meet the goal, below `high`."""
+        return max(self._loads("met", below=self.high), default=None)
+
+    @property
+    def high(self) -> float | None:
+        """Lowest load that was proved not to meet the goal."""
+        return min(self._loads("not_met"), default=None)
+
+    @property
+    def client_limit(self) -> float | None:
+        """Lowest load at which our own client was the limit."""
+        return min(self._loads("client"), default=None)
+
+    def _loads(self, status: str, below: float | None = None) -> list[float]:
+        return [float(s["load"]) for s in self.steps if s["status"] == status and (below is None or s["load"] < below)]
+
+    def _leaning(self, good: bool) -> list[float]:
+        return [float(s["load"]) for s in self.steps if s["status"] == "undecided" and s.get("leans") is good]
+
+    def _ceiling(self) -> float | None:
+        """Lowest load that failed, or seems to."""
+        known = [load for load in (self.high, self.client_limit) if load is not None]
+        low = self.low or 0.0
+        return min([*known, *(load for load in self._leaning(False) if load > low)], default=None)
+
+    def _base(self, ceiling: float | None) -> float | None:
+        """Highest load below the ceiling that met the goal, or seems to."""
+        found = [*self._loads("met"), *self._leaning(True)]
+        return max((load for load in found if ceiling is None or load < ceiling), default=None)
+
+    # --- the next step ------------------------------------------------------------------------------------------------
+
+    def next(self) -> NextStep | None:
+        """Choose the next step; None where the search is done."""
+        ceiling = self._ceiling()
+        base = self._base(ceiling)
+        if not self.steps:
+            return NextStep(self._settings.start, scout=True)
+        if ceiling is None:
+            return self._grow(base)
+        if base is None:
+            return self._shrink(ceiling)
+        if not self._narrow(base, ceiling):
+            return NextStep(self._between(base, ceiling), scout=ceiling / base > _WIDE)
+        if self._tried(base) == 0 and base not in self._loads("met"):
+            return NextStep(base, scout=False)
+        if self.low is None:
+            return self._lower(base)
+        if not self._narrow(self.low, base) and base > self.low:  # the base could not be proved
+            middle = self._between(self.low, base)
+            return NextStep(middle, scout=False) if self._tried(middle) < _MOST_TRIES else None
+        return self._prove_ceiling(ceiling)
+
+    def _grow(self, base: float | None) -> NextStep | None:
+        """Raise the load until a step fails."""
+        settings = self._settings
+        top = max(float(s["load"]) for s in self.steps)
+        if base is None or top >= settings.most:
+            last = base if base is not None else top
+            proved = self.low is not None and self.low >= last
+            return None if proved or self._tried(last) >= _MOST_TRIES else NextStep(last, scout=False)
+        factor = _GROWTH if self._is_loaded() else _FASTEST_GROWTH
+        return NextStep(self._whole(min(top * factor, settings.most)), scout=True)
+
+    def _shrink(self, ceiling: float) -> NextStep | None:
+        """Lower the load until a step does not fail."""
+        if len(self.steps) >= _MOST_HALVINGS or (self._settings.by == "concurrency" and ceiling <= 1):
+            return None
+        return NextStep(self._whole(ceiling / _GROWTH), scout=True)
+
+    def _lower(self, base: float) -> NextStep | None:
+        """Go down where the load that seemed to meet the goal could not be proved."""
+        full = [float(s["load"]) for s in self.steps if not s.get("scout")]
+        undecided = sum(1 for s in self.steps if not s.get("scout") and s["status"] == "undecided")
+        factor = (1 + self._settings.tolerance) ** float(2 ** max(0, undecided - 1))
+        load = self._whole(min([base, *full]) / factor)
+        return None if undecided >= _MOST_UNDECIDED or self._tried(load) else NextStep(load, scout=False)
+
+    def _prove_ceiling(self, ceiling: float) -> NextStep | None:
+        """Prove that the load above the answer fails, where that is open."""
+        known = [load for load in (self.high, self.client_limit) if load is not None]
+        if ceiling in known:
+            return None
+        if self._tried(ceiling) == 0:
+            return NextStep(ceiling, scout=False)
+        if not known:
+            return None
+        below = [load for load in self._leaning(False) if load < min(known)]
+        top = max([ceiling, *below])
+        load = self._whole(math.sqrt(top * min(known)), top)
+        return None if self._tried(load) or self._narrow(top, min(known)) else NextStep(load, scout=False)
+
+    def _narrow(self, low: float, high: float) -> bool:
+        if self._settings.by == "concurrency" and high - low <= 1:
+            return True
+        return high / low <= 1 + self._settings.tolerance + 1e-9
+
+    def _between(self, low: float, high: float) -> float:
+        """A load between two others: their geometric mean, or near saturation."""
+        saturation = self._saturation()
+        if saturation is not None and high / low > _WIDE:
+            load = self._whole(_BELOW_SATURATION * saturation)
+            if low * 1.02 < load < high * 0.98:
+                return load
+        return self._whole(math.sqrt(low * high), low)
+
+    def _saturation(self) -> float | None:
+        """Requests per second that an overloaded server completed."""
+        if self._settings.by != "rate":
+            return None
+        found = [float(s["requests_per_s"]) for s in self.steps if s.get("queue_grows") and s.get("requests_per_s")]
+        return max(found, default=None)
+
+    def _whole(self, load: float, above: float = 0.0) -> float:
+        """Round a load to three digits, or to whole users."""
+        if self._settings.by == "concurrency":
+            return float(max(1, math.floor(above) + 1, round(load)))
+        return float(f"{load:.3g}")
+
+    def _is_loaded(self) -> bool:
+        medians = [float(s["e2e_p50_s"]) for s in self.steps if s.get("e2e_p50_s")]
+        return len(medians) > 1 and medians[-1] > _LOADED * medians[0]
+
+    def _tried(self, load: float) -> int:
+        """Number of full steps at a load."""
+        return sum(1 for s in self.steps if math.isclose(s["load"], load) and not s.get("scout"))
+
+
+def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> dict[str, Any]:
+    """A step, undecided where its queue would be too long in the long run."""
+    step.pop("measured", None)
+    share = model.share_in_time(float(step["load"]))
+    if share >= goal or step["status"] == "not_met" or not step.get("leans"):
+        return step
+    why = f"too near the saturation of {model.completed_per_s:.3g}/s: in the long run {100 * share:.1f} % are in time"
+    before = {name: step[name] for name in ("status", "leans", "why")}
+    status = "undecided" if step["status"] == "met" else step["status"]
+    return {**step, "status": status, "leans": False, "why": why, "measured": before}
+
+
+def answer(search: CapacitySearch, settings: SearchSettings) -> dict[str, Any]:
+    """Summarise a search: the interval, and if the answer is known."""
+    low, high, client = search.low, search.high, search.client_limit
+    found: dict[str, Any] = {"capacity": low, "low": low, "high": high, "client_limit": client}
+    if low is not None:
+        found["known"] = True
+        limited = high is None and client is not None
+        found["at_least"] = high is None
+        found["why"] = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
+    else:
+        found |= {"known": False, "at_least": False, "why": _unknown(search, high, client)}
+    found["narrow"] = low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9
+    return found
+
+
+def _open_top(search: CapacitySearch, settings: SearchSettings) -> str:
+    top = max(float(s["load"]) for s in search.steps)
+    if top >= settings.most:
+        return f"the highest load that is tried ({settings.most:g}) met the goal"
+    return "no load was proved to fail within the budget"
+
+
+def _unknown(search: CapacitySearch, high: float | None, client: float | None) -> str:
+    if not search.steps:
+        return "no step ended"
+    if client is not None and high is None:
+        return "our own client was the limit, and no load was proved to meet the goal"
+    if high is not None:
+        return "no load was proved to meet the goal"
+    return "no load was proved to meet the goal, or to fail"

@@ -1,0 +1,121 @@
+"""Profile and plan of one capacity step, and the checks before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadchaos.analysis.capacity import rule
+from loadchaos.analysis.capacity.step_watch import StepPlan
+from loadchaos.core.errors import OptionError
+from loadchaos.core.units import format_duration
+from loadchaos.load import registry
+from loadchaos.profile.load import Phase
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.runner.capacity.search import NextStep
+
+_LEAST_LOOK_S, _MOST_LOOK_S = 15.0, 60.0
+_MARGIN = 1.1
+_SCOUT_S = 30.0
+_WARM_UP_S = 30.0
+_ANSWER_S = 30.0
+_LEAST_IN_FLIGHT, _MOST_IN_FLIGHT = 256, 4096
+_NEEDS_TOKENS = ("ttft", "tpot", "itl_")
+_NEEDS_STREAM = ("tpot", "itl_")
+_EXPECT = ("engine_deaths == 0", "hangs == 0", "wrong_answers == 0")
+_LAWS = ("constant", "poisson", "gamma")
+
+
+def step_plan(
+    by: str, step: NextStep, goal: float, limits_s: Mapping[str, float], most_s: float = float("inf")
+) -> StepPlan:
+    """Make the plan of a step: how long it is measured.
+
+    The first look comes when enough requests for a proof have been sent. `most_s` is the time that is left.
+    """
+    needed_s = _MARGIN * rule.least_requests(goal) / step.load if by == "rate" else 0.0
+    look_s = max(_LEAST_LOOK_S, needed_s)
+    longest_s = max(look_s, min(look_s * 2 ** (rule.LOOKS - 1), _MOST_LOOK_S))
+    return StepPlan(by, step.load, goal, limits_s, look_s, min(longest_s, most_s), step.scout)
+
+
+def step_profile(profile: Profile, plan: StepPlan) -> Profile:
+    """Make the profile of a step: the traffic of the user's, one phase."""
+    data = profile.to_json()
+    for name in ("abort_when", "exposure", "requires", "schedule", "correctness"):
+        data.pop(name, None)
+    for_s = (_SCOUT_S if plan.scout else plan.most_s) + _WARM_UP_S + _ANSWER_S
+    phase: dict[str, Any] = {"for": format_duration(for_s)}
+    if plan.by == "rate":
+        own = profile.load[0]
+        phase |= {"rate": f"{plan.load:.6f}/s", "law": own.law if own.law in _LAWS and own.rate else "poisson"}
+        if own.law == "gamma":
+            phase["burstiness"] = own.burstiness
+        phase["max_in_flight"] = own.max_in_flight or min(
+            _MOST_IN_FLIGHT, max(_LEAST_IN_FLIGHT, round(plan.load * _ANSWER_S))
+        )
+    else:
+        phase["users"] = round(plan.load)
+    return from_mapping(
+        {**data, "load": [phase], "slo": slo_of(plan.limits_s), "expect": list(_EXPECT)}, registry.full_registry()
+    )
+
+
+def arrivals_of(profile: Profile) -> float:
+    """Variance to mean ratio of the arrivals of a step by rate."""
+    phase = profile.load[0]
+    if phase.rate is None or phase.law == "poisson":
+        return 1.0
+    return 1 / phase.burstiness if phase.law == "gamma" else 0.0
+
+
+def slo_of(limits_s: Mapping[str, float]) -> dict[str, str]:
+    """Limits as a profile has them."""
+    return {name: format_duration(seconds) for name, seconds in limits_s.items()}
+
+
+def refuse_unfit(profile: Profile, limits_s: Mapping[str, float]) -> None:
+    """Refuse a profile whose load or traffic a search cannot use.
+
+    Raises:
+        OptionError: with the key, what is wrong and what to do.
+    """
+    if profile.attacks:
+        raise OptionError(
+            f"attacks: the profile attacks the server ({profile.attacks[0].operation}); a capacity search needs one "
+            "without attacks"
+        )
+    if len(profile.load) > 1:
+        raise OptionError(
+            f"load: one phase was expected (got {len(profile.load)}); each step of a search is one phase at a constant load"
+        )
+    _refuse_phase(profile.load[0])
+    for number, traffic in enumerate(profile.traffic):
+        place = f"traffic.{number} ({traffic.name})"
+        if "ok" not in traffic.expect:
+            raise OptionError(
+                f"{place}: its requests need not succeed, so they have no goodput: remove it or expect ok"
+            )
+        _refuse_figures(place, limits_s, streams=traffic.streams, generates=traffic.generates)
+
+
+def _refuse_figures(place: str, limits_s: Mapping[str, float], *, streams: bool, generates: bool) -> None:
+    """Refuse limits on figures that the answers of a traffic do not have."""
+    for name in limits_s:
+        if not generates and name.startswith(_NEEDS_TOKENS):
+            raise OptionError(f"{place}: its answers have no tokens, so {name} cannot be measured; use --slo e2e=...")
+        if not streams and name.startswith(_NEEDS_STREAM):
+            raise OptionError(f"{place}: its answers are not streamed, so {name} cannot be measured; use --slo e2e=...")
+
+
+def _refuse_phase(phase: Phase) -> None:
+    if phase.replay is not None or phase.trace is not None:
+        kind = "replay" if phase.replay is not None else "trace"
+        raise OptionError(f"load.0: a {kind} has its own times; a capacity search needs a phase with rate or users")
+    if phase.burst is not None:
+        raise OptionError("load.0: bursts have no constant load; a capacity search needs a phase with rate or users")
+    if phase.law not in _LAWS:
+        raise OptionError(
+            f"load.0: the law {phase.law} changes the rate; a capacity search needs a constant rate "
+            f"(law: {', '.join(_LAWS[:-1])} or {_LAWS[-1]})"
+        )

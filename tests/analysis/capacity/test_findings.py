@@ -1,0 +1,68 @@
+"""Knee, saturation and limiting resource of made-up steps."""
+
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.capacity.findings import knee, limiting_resource, saturation
+
+QUIET = {
+    "kv_usage_ratio_max": 0.2,
+    "requests_running_mean": 4.0,
+    "requests_running_max": 9.0,
+    "requests_waiting_mean": 0.0,
+}
+
+
+def step(load: float, status: str = "met", **more: Any) -> dict[str, Any]:
+    return {
+        "load": load, "status": status, "requests_per_s": load, "output_tokens_per_s": 10 * load, "e2e_p50_s": 1.0,
+        "tpot_p50_s": 0.01, "over": {}, "why": "", **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("server", "over", "resource"),
+    [
+        ({**QUIET, "kv_usage_ratio_max": 0.99, "requests_waiting_mean": 9}, {"ttft": 9}, "kv_cache"),
+        ({**QUIET, "preemptions": 3.0}, {"itl_p99": 9}, "kv_cache"),
+        ({**QUIET, "requests_running_mean": 8.9, "requests_waiting_mean": 5.0}, {"ttft": 9}, "queue"),
+        ({**QUIET, "requests_waiting_mean": 5.0}, {"ttft": 9}, "prefill"),
+        (QUIET, {"tpot": 9}, "decode"),
+        (QUIET, {"itl_p99": 9, "ttft": 1}, "decode"),
+        (QUIET, {"failed": 9}, "unknown"),
+        ({}, {"ttft": 9}, "unknown"),
+    ],
+)
+def test_limiting_resource_follows_the_counters(server: dict[str, float], over: dict[str, int], resource: str) -> None:
+    found = limiting_resource([step(1), step(8, "not_met", server=server, over=over), step(16, "not_met", server={})])
+    assert (found["resource"], found["load"]) == (resource, 8)
+    assert found["evidence"]
+
+
+def test_limiting_resource_of_our_own_client_is_not_the_servers() -> None:
+    late = step(8, "client", why="our own client sends late: the median delay is 40 ms", server=QUIET, over={"ttft": 9})
+    found = limiting_resource([step(1), late])
+    assert found["resource"] == "client"
+    assert found["evidence"] == ["our own client sends late: the median delay is 40 ms"]
+
+
+def test_limiting_resource_is_unknown_where_nothing_failed() -> None:
+    assert limiting_resource([step(1), step(2)])["resource"] == "unknown"
+
+
+def test_saturation_needs_an_overloaded_step() -> None:
+    assert saturation([step(1), step(2)]) == {
+        "reached": False, "requests_per_s": 2, "output_tokens_per_s": 20, "load": 2,
+    }  # fmt: skip
+    full = step(8, "not_met", requests_per_s=3.0, output_tokens_per_s=30.0, queue_grows=True)
+    assert saturation([step(1), step(2), full])["reached"]
+    assert saturation([step(1), step(2), full])["requests_per_s"] == 3.0
+    assert not saturation([])["reached"]
+
+
+def test_knee_is_where_answers_take_twice_as_long() -> None:
+    steps = [step(1), step(2, e2e_p50_s=1.5), step(4, e2e_p50_s=2.1)]
+    assert knee(steps, "rate") == {"load": 2, "next": 4}
+    assert knee(steps[:2], "rate") is None
+    assert knee([step(1), step(2, queue_grows=True)], "rate") == {"load": 1, "next": 2}

@@ -1,0 +1,81 @@
+"""Mistakes in a call of `loadchaos capacity`: each has its message, and nothing is sent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_bad_input import loadchaos
+
+PROFILE = """\
+name: small
+traffic:
+  - {name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}
+load:
+  - {rate: 2/s, for: 5s}
+"""
+URL = ("--target", "http://127.0.0.1:9")
+SLO = ("--slo", "ttft=2s")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((*URL, "--slo", "tttf=2s"), "--slo tttf: one of ttft, tpot, e2e, "),
+        ((*URL, "--slo", "itl_p98=2s"), "did you mean itl_p99?"),
+        ((*URL, "--slo", "ttft=2"), "the unit is missing"),
+        ((*URL, "--slo", "ttft"), "--slo 'ttft': NAME=TIME was expected"),
+        ((*URL, "--slo", "ttft=0s"), "--slo ttft: more than 0 was expected"),
+        ((*URL, "--slo", "ttft=1s,ttft=2s"), "--slo ttft: given twice"),
+        (URL, "no limits are known: give --slo"),
+        (SLO, "a capacity search needs the URL of a server: give --target URL"),
+        ((*URL, *SLO, "--goal", "120%"), "--goal: a share lies between 0% and 100%"),
+        ((*URL, *SLO, "--goal", "100%"), "no number of requests proves 100 %"),
+        ((*URL, *SLO, "--goal", "0%"), "--goal 0%: a share from 50% to 99.99% was expected"),
+        ((*URL, *SLO, "--tolerance", "90%"), "--tolerance 90%: a share from 0.5% to 50% was expected"),
+        ((*URL, *SLO, "--by", "concurrency", "--start", "1.5"), "whole users were expected"),
+        ((*URL, *SLO, "--start", "9", "--max", "5"), "--start 9: a load up to --max 5 was expected"),
+        ((*URL, *SLO, "--set", "load.0.law=ramp", "--set", "load.0.to=9/s"), "load.0: the law ramp changes the rate"),
+        ((*URL, "--slo", "tpot=9ms", "--set", "traffic.0.stream=false"), "its answers are not streamed, so tpot"),
+        ((*URL, *SLO, "--set", "traffic.0.expect=[rejected]"), "so they have no goodput"),
+    ],
+)
+def test_capacity_refuses_a_mistake(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    (tmp_path / "small.yaml").write_text(PROFILE)
+    done = loadchaos("capacity", "small.yaml", *options, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ("abort_storm", "load: one phase was expected (got 3)"),
+        ("engine_pause", "attacks: the profile attacks the server"),
+    ],
+)
+def test_capacity_refuses_a_shipped_profile_that_does_not_fit(tmp_path: Path, profile: str, message: str) -> None:
+    done = loadchaos("capacity", profile, *URL, *SLO, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+
+
+def test_capacity_refuses_answers_without_tokens(tmp_path: Path) -> None:
+    text = PROFILE.replace("output: {max: 4}", "endpoint: embeddings")
+    (tmp_path / "small.yaml").write_text(text)
+    done = loadchaos("capacity", "small.yaml", *URL, *SLO, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "its answers have no tokens, so ttft cannot be measured; use --slo e2e=" in done.stderr
+
+
+def test_capacity_needs_a_profile_or_a_search_to_continue(tmp_path: Path) -> None:
+    assert "a profile is missing" in loadchaos("capacity", *URL, cwd=tmp_path).stderr
+    (tmp_path / "old").mkdir()
+    assert "capacity.json cannot be read" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 99}))
+    assert "schema 1 was expected" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 1, "ended": True}))
+    assert "this search has ended" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    again = loadchaos("capacity", "--resume", "old", "--slo", "ttft=9s", cwd=tmp_path)
+    assert "--resume continues a search with its own options: leave out --slo" in again.stderr
