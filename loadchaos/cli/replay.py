@@ -108,11 +108,15 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     from loadchaos.runner.replay import bodies
     from loadchaos.runner.replay.one_try import TryPlan
     from loadchaos.runner.replay.servers import recorded_parts
-    from loadchaos.runner.replay.sources import read_source
+    from loadchaos.runner.replay.sources import read_source, without_later
 
     found = read_source(source, folder)
     expected = expected_failure(source, found, options)
     server = _server(found, options)
+    whole = len(found.sends)
+    found = without_later(source, found, expected.id)
+    if len(found.sends) < whole:
+        echo(f"note: {whole - len(found.sends):,} requests were sent after the failure, and are left out", err=True)
     whole = len(found.sends)
     found = bodies.fitting(found)
     if len(found.sends) < whole:

@@ -97,6 +97,21 @@ def _of_incident(path: Path, scratch: Path) -> RequestTrace:
     return RequestTrace(header, tuple(sends), folder=scratch)
 
 
+def without_later(source: Path, trace: RequestTrace, failure: str) -> RequestTrace:
+    """Trace of a run without requests sent after its failure first came.
+
+    Those cannot have caused it. Other sources, and a failure without an incident, keep all requests.
+    """
+    if trace.header.plan is None or not source.is_dir():
+        return trace
+    found = [json.loads(file.read_bytes()) for file in RunFolder(source).incidents.glob("*/incident.json")]
+    opened = [i["opened_ns"] for i in found if i.get("id") == failure and i.get("opened_ns") is not None]
+    try:
+        return trace_of_run(RunFolder(source), until_ns=min(opened)) if opened else trace
+    except OptionError:  # every request came later
+        return trace
+
+
 def _with_failure(trace: RequestTrace, failure: Mapping[str, Any], source: str) -> RequestTrace:
     known = trace.header.failure
     if known is None or known.get("id") != failure["id"]:

@@ -23,7 +23,7 @@ from loadchaos.runner.replay import bodies
 from loadchaos.runner.replay.expected import choose, guilty_frame
 from loadchaos.runner.replay.from_run import trace_of_run
 from loadchaos.runner.replay.servers import of_source
-from loadchaos.runner.replay.sources import read_source
+from loadchaos.runner.replay.sources import read_source, without_later
 
 MS = 1_000_000
 PROFILE: dict[str, Any] = {
@@ -158,6 +158,27 @@ def test_trace_of_a_run_without_newer_fields_is_made(run: Recorded, tmp_path: Pa
     found = bodies.stored(trace_of_run(run.folder), tmp_path / "out")
     assert [(s.id, s.outcome) for s in found.sends] == [("lc-7-0", None)]
     assert found.body_file(found.sends[0]).is_file()
+
+
+def test_requests_that_came_after_the_failure_are_left_out(run: Recorded, tmp_path: Path) -> None:
+    for i in range(3):
+        run.request(i, 100 * i, 100 * i + 50)
+    for n, (name, at_ms) in enumerate([("other", 50), ("death", 150), ("death", 950)]):
+        folder = run.folder.incidents / f"{n:03}-{name}"
+        folder.mkdir(parents=True)
+        (folder / "incident.json").write_text(json.dumps({"id": name, "opened_ns": run.zero_ns + at_ms * MS}))
+    whole = read_source(run.folder.path, tmp_path)
+    assert [s.id for s in without_later(run.folder.path, whole, "death").sends] == ["lc-7-0", "lc-7-1"]
+    assert without_later(run.folder.path, whole, "unseen").sends == whole.sends
+    assert without_later(tmp_path / "trace.jsonl", whole, "death").sends == whole.sends
+
+
+def test_failure_before_every_request_keeps_them_all(run: Recorded, tmp_path: Path) -> None:
+    run.request(0, 100, 150)
+    (run.folder.incidents / "001-death").mkdir(parents=True)
+    (run.folder.incidents / "001-death/incident.json").write_text(json.dumps({"id": "death", "opened_ns": run.zero_ns}))
+    whole = read_source(run.folder.path, tmp_path)
+    assert without_later(run.folder.path, whole, "death").sends == whole.sends
 
 
 def test_trace_without_requests_is_refused(run: Recorded) -> None:
