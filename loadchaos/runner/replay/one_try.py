@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +113,8 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     profile = try_profile(trace, file, plan)
     lines: list[str] = []
     options = _with_server(plan, folder, held)
-    result = await run_quietly(profile, options, lines.append)
+    with _signals_restored():
+        result = await run_quietly(profile, options, lines.append)
     found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
     verdict = result.verdict or {}
     if not any(f.get("severity") == "engine_death" and plan.expected.matches(f) for f in verdict.get("failures") or ()):
@@ -122,6 +125,21 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
         answered=outcomes.get("ok", 0), left=outcomes.get("aborted", 0),
         outcomes=", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _signals_restored() -> Iterator[None]:
+    """Restore the handlers of signals that a run has replaced.
+
+    Those of a finished run would swallow a Ctrl-C between two tries.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:
