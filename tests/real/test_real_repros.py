@@ -1,0 +1,76 @@
+"""Reproducers of docs/repros on the real servers that they kill."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.analysis.classify.classifier import classify_text
+from tests.real import servers
+from tests.real.conftest import PROJECT, running, skipping
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
+_SMALL_IMAGES = ("--mm-processor-kwargs", '{"size":{"longest_edge":65536,"shortest_edge":65536}}')
+_MTP = ("--generation-config", "vllm", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}')
+
+
+@skipping
+def chunk_end() -> servers.Command:
+    """vLLM 0.22.1 with MTP, and a prefill of 2048 tokens at a time."""
+    return servers.vllm("0.22.1", "--max-num-batched-tokens", "2048", *_MTP, env={}, model="tiny-qwen3_5-full")
+
+
+@skipping
+def preempting() -> servers.Command:
+    """vLLM 0.32.0 whose caches hold one image and one long request."""
+    return servers.vllm(
+        "0.32.0", "--max-num-seqs", "8", "--max-num-batched-tokens", "120", "--block-size", "32",
+        "--num-gpu-blocks-override", "11", *_SMALL_IMAGES, env={}, length=320,
+    )  # fmt: skip
+
+
+@skipping
+def seeded() -> servers.Command:
+    """vLLM 0.32.0 with a prefill of 2048 tokens at a time."""
+    return servers.vllm("0.32.0", "--max-num-batched-tokens", "2048", env={})
+
+
+@skipping
+def drafting() -> servers.Command:
+    """vLLM 0.32.0 with n-gram drafts."""
+    drafts = '{"method":"ngram","num_speculative_tokens":3}'
+    return servers.vllm("0.32.0", "--generation-config", "vllm", "--speculative-config", drafts, env={})
+
+
+def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(PROJECT / "docs/repros" / name / "repro.py"), url, *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "server"),
+    [
+        ("vllm-0.22.1-image-at-chunk-end", "encoder_cache_miss", chunk_end),
+        ("vllm-0.32.0-preempted-image", "mm_encoder_gave_nothing", preempting),
+        ("vllm-0.32.0-seeded-split-prefill", "cpu_generator_offset", seeded),
+        ("vllm-0.32.0-top-k-under-speculation", "spec_sampler_top_k", drafting),
+    ],
+)
+def test_repro_kills_the_real_server_with_its_failure(name: str, failure: str, server: Any, tmp_path: Path) -> None:
+    with running(server(), tmp_path / "server.log") as started:
+        done = script(name, started.url)
+        time.sleep(3)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert failure in [f.id for f in classify_text((tmp_path / "server.log").read_text(errors="replace"))]
+
+
+def test_image_beside_the_end_of_a_chunk_is_answered(tmp_path: Path) -> None:
+    with running(chunk_end(), tmp_path / "server.log") as started:
+        for move in ("1", "-1"):
+            done = script("vllm-0.22.1-image-at-chunk-end", started.url, "2048", move)
+            assert (done.returncode, "\n200 " in done.stdout) == (0, True), done.stdout + done.stderr
