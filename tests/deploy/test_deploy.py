@@ -53,6 +53,17 @@ def test_soak_cronjob_is_valid_for_kubernetes() -> None:
         check(document)
 
 
+def test_image_is_built_from_tags_and_files_that_exist() -> None:
+    lines = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ").splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT", "CMD"}
+    assert {name for name, _ in steps} <= known
+    images = [text.split()[0] for name, text in steps if name == "FROM"]
+    assert all(":" in image and "@" not in image and not image.endswith(":latest") for image in images)
+    copied = [text.split()[:-1] for name, text in steps if name == "COPY" and not text.startswith("--from")]
+    assert [file for files in copied for file in files if not (ROOT / file).exists()] == []
+
+
 def test_deploy_schema_check_finds_a_mistake() -> None:
     (job,) = documents((DEPLOY / "base" / "workers.yaml").read_text())
     job["spec"]["template"]["spec"]["containers"][0]["imagge"] = "x"
