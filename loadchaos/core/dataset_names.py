@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-DATASETS = ("random", "random-mm", "prefix_repetition", "sharegpt", "custom", "timed_trace")
+TRACES = ("timed_trace", "mooncake", "burstgpt", "azure", "aiperf", "otel")
+"""Data sets with times of their own."""
+
+DATASETS = ("random", "random-mm", "prefix_repetition", "sharegpt", "custom", *TRACES)
 """Data sets that requests without a profile are made from."""
 
 DATASET_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -21,7 +24,7 @@ DATASET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "prefix_repetition_suffix_len": ("prefix_repetition",),
     "prefix_repetition_num_prefixes": ("prefix_repetition",),
     "prefix_repetition_output_len": ("prefix_repetition",),
-    "dataset_path": ("sharegpt", "custom", "timed_trace"),
+    "dataset_path": ("sharegpt", "custom", *TRACES),
     "timed_trace_chunk_hash_size": ("timed_trace",),
     "timed_trace_sec_multiplier": ("timed_trace",),
 }

@@ -183,6 +183,9 @@ def _burst(phase: Phase) -> None:
 
 def _trace(phase: Phase) -> None:
     trace.read(phase.trace or "")
+    shape = trace.format_of(phase.trace or "")
+    if shape.own_unit and "unit" in phase.model_fields_set:
+        raise ValueError(f"unit has no effect with {shape.about}, whose times have a unit: remove it")
     if not phase.unit:
         raise ValueError("a trace needs the unit of its timestamps, e.g. unit: 1ms or unit: 1s")
     _only(phase, {"trace", "unit", "speed", "block_tokens", "requests", "for_", "max_in_flight"})

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.dataset_names import DATASET_OPTIONS
+from loadchaos.core.dataset_names import DATASET_OPTIONS, TRACES
 from loadchaos.core.errors import OptionError
 from loadchaos.core.slo_names import SLO_LIMITS
 from loadchaos.core.units import Range, duration_s, format_duration
+from loadchaos.profile import trace
+from loadchaos.profile.trace_formats import FORMATS, TraceFormat
 
 _BUCKETS = {(256, 256, 1): 0.5, (720, 1280, 1): 0.5}
+_Maker = Callable[["LoadOptions"], Iterator[dict[str, Any]]]
 _LIMIT = re.compile(r"(\w+):(\d+(?:\.\d+)?)(ms|s|m)?")
 _BUCKET = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)?\s*['\"]?\s*:\s*([0-9.]+)")
 
@@ -81,7 +84,7 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
 
 def describe(options: LoadOptions) -> str:
     """Describe the load in a few words, for `about`."""
-    if options.dataset == "timed_trace":
+    if options.dataset in TRACES:
         return f"the trace {Path(str(options.values.get('dataset_path'))).name}"
     parts = [options.dataset.replace("_", " ")]
     if options.ramp is not None:
@@ -170,7 +173,8 @@ def _value(options: LoadOptions, names: Sequence[str], default: Any) -> Any:
 
 def _traffic(options: LoadOptions) -> Iterator[dict[str, Any]]:
     """Yield each traffic; images of several sizes are one traffic each."""
-    makers = {"random": _random, "random-mm": _random_images, "prefix_repetition": _prefixes, "timed_trace": _timed}
+    makers: dict[str, _Maker] = {"random": _random, "random-mm": _random_images, "prefix_repetition": _prefixes}
+    makers |= dict.fromkeys(TRACES, _timed)
     for entry in makers.get(options.dataset, _from_file)(options):
         if options.sampling:
             if "requests" in entry["payload"]:
@@ -258,7 +262,7 @@ def _from_file(options: LoadOptions) -> Iterator[dict[str, Any]]:
     yield {"name": options.dataset, "payload": {"requests": requests}, **output}
 
 
-def _timed(_: LoadOptions) -> Iterator[dict[str, Any]]:
+def _timed(options: LoadOptions) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - the trace has the lengths
     yield {"name": "trace", "payload": {"text": {}}}
 
 
@@ -287,7 +291,7 @@ def _written(bounds: Range) -> int | str:
 def _warm_up(options: LoadOptions) -> list[dict[str, Any]]:
     if not options.warm_ups:
         return []
-    if options.dataset == "timed_trace":
+    if options.dataset in TRACES:
         raise OptionError(
             "--num-warmups has no effect with a trace: leave it out, or write a profile with warm_up: 30s"
         )
@@ -297,7 +301,7 @@ def _warm_up(options: LoadOptions) -> list[dict[str, Any]]:
 def _phase(options: LoadOptions) -> dict[str, Any]:
     if options.burstiness is not None and (options.rate is None or math.isinf(options.rate)):
         raise OptionError("--burstiness shapes arrivals at a rate: give --rate, too")
-    if options.dataset == "timed_trace":
+    if options.dataset in TRACES:
         return _trace_phase(options)
     if options.ramp is not None:
         return _ramp(options)
@@ -351,12 +355,23 @@ def _ramp(options: LoadOptions) -> dict[str, Any]:
 def _trace_phase(options: LoadOptions) -> dict[str, Any]:
     if options.rate is not None or options.ramp is not None:
         raise OptionError("--rate: a trace has its own times; leave it out")
-    phase: dict[str, Any] = {
-        "trace": _file(options),
-        "unit": format_duration(_value(options, ("timed_trace_sec_multiplier",), 1.0)),
-        "block_tokens": _value(options, ("timed_trace_chunk_hash_size",), 16),
-    }
+    phase: dict[str, Any] = {"trace": _file(options)}
+    if options.dataset == "timed_trace":
+        phase["unit"] = format_duration(_value(options, ("timed_trace_sec_multiplier",), 1.0))
+        phase["block_tokens"] = _value(options, ("timed_trace_chunk_hash_size",), 16)
+    elif FORMATS[options.dataset] is not _shape(phase["trace"]):
+        raise OptionError(
+            f"--dataset-path {options.values['dataset_path']}: {FORMATS[options.dataset].about} was expected; "
+            f"--dataset-name says how to read the file: {', '.join(TRACES)}"
+        )
     return {**phase, **_ends(options), **_in_flight(options)}
+
+
+def _shape(file: str) -> TraceFormat:
+    try:
+        return trace.format_of(file)
+    except ValueError as e:
+        raise OptionError(f"--dataset-path {e}; give a file of that format") from None
 
 
 def _ends(options: LoadOptions) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from loadchaos.core.rng import hash64
 from loadchaos.profile import arrivals, request_trace, trace
 from loadchaos.profile.load import Phase
+from loadchaos.profile.trace_formats import Arrival
 
 
 def planned_requests(phases: Sequence[Phase], seed: int = 0) -> int | None:
@@ -62,7 +63,7 @@ def pace(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
             yield 0, None
 
 
-def replayed(phase: Phase) -> Iterator[tuple[float, trace.Arrival]]:
+def replayed(phase: Phase) -> Iterator[tuple[float, Arrival]]:
     """Yield (due time in seconds, arrival) of the replayed part of a trace."""
     for arrival in trace.read(phase.trace or "")[: phase.requests]:
         due_s = arrival.at * phase.unit / phase.speed

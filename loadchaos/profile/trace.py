@@ -1,34 +1,26 @@
 """Recorded request arrivals (a trace) and how a step replays one of them.
 
-A trace is a JSON Lines file as Mooncake publishes it and `vllm bench serve --dataset-name timed_trace` reads it. Each line
-has `timestamp`, `input_length`, `output_length` and optionally `hash_ids`, one id for each block of the prompt. Blocks with
-the same id have the same text.
+The formats of trace files are in trace_formats/. A file is read by the first format whose fields its first record has.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Output, Step
+from loadchaos.profile.trace_formats import FORMATS, Arrival, TraceFormat
 
-
-@dataclass(frozen=True)
-class Arrival:
-    """One request of a trace.
-
-    `at` counts from the first request, in the trace's own time unit; lengths are in tokens.
-    """
-
-    at: float
-    input_tokens: int
-    output_tokens: int
-    blocks: tuple[int, ...]
+MS = 0.001
+"""Unit of arrivals whose format has a unit of its own, in seconds."""
+_Record = tuple[str, Mapping[str, Any]]
 
 
 @runtime_checkable
@@ -45,43 +37,78 @@ def read(file: str) -> tuple[Arrival, ...]:
 
     Raises ValueError with the file and line of a mistake.
     """
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except OSError as e:
-        raise ValueError(f"{file}: {why_unread(e)}") from e
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: the file is not UTF-8 text") from e
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                found.append(_arrival(json.loads(line)))
-            except json.JSONDecodeError as e:
-                raise ValueError(f"{file}:{number}:{e.colno}: not JSON: {e.msg}") from e
-            except (ValueError, TypeError) as e:
-                raise ValueError(f"{file}:{number}: {e}") from e
+    found: list[Arrival] = []
+    shape = format_of(file)
+    for where, record in _records(file, is_csv=shape.is_csv):
+        try:
+            if shape.own_unit and (missing := sorted(shape.fields - record.keys())):
+                raise ValueError(f"{' and '.join(missing)}: a value was expected")
+            found += shape.arrivals(record)
+        except (ValueError, TypeError) as e:
+            raise ValueError(f"{where}: {e}") from e
     if not found:
         raise ValueError(f"{file}: the trace has no requests")
     found.sort(key=lambda a: a.at)
     return tuple(replace(a, at=a.at - found[0].at) for a in found)
 
 
-def _arrival(row: Any) -> Arrival:
-    if not isinstance(row, dict):
-        raise ValueError(f"an object with timestamp, input_length and output_length was expected (got {row!r})")
-    at = row.get("timestamp")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not -1e18 < at < 1e18:
-        raise ValueError(f"timestamp: a number was expected (got {at!r})")
-    blocks = row.get("hash_ids") or ()
-    if not isinstance(blocks, list | tuple) or not all(isinstance(b, int) for b in blocks):
-        raise ValueError("hash_ids: whole numbers were expected")
-    return Arrival(float(at), _tokens(row, "input_length"), _tokens(row, "output_length"), tuple(blocks))
+@functools.lru_cache(maxsize=8)
+def format_of(file: str) -> TraceFormat:
+    """Find the format of a trace by its first record.
+
+    Raises ValueError with the fields that were expected.
+    """
+    head = _text(file).lstrip("\ufeff \n\r\t")
+    is_csv = not head.startswith(("{", "[")) and "," in head.partition("\n")[0]
+    first = next(_records(file, is_csv=is_csv), None)
+    if first is None:
+        raise ValueError(f"{file}: the trace has no requests")
+    where, record = first
+    for shape in FORMATS.values():
+        if shape.is_csv == is_csv and shape.fields <= record.keys():
+            return shape
+    if not is_csv and (near := FORMATS["mooncake"]).fields & record.keys():
+        return near  # it names the field that is missing
+    known = "; ".join(f"{', '.join(sorted(f.fields))} ({f.about})" for f in FORMATS.values() if f.is_csv == is_csv)
+    raise ValueError(f"{where}: no known trace: {', '.join(map(str, list(record)[:6]))}; expected were {known}")
 
 
-def _tokens(row: Any, name: str) -> int:
-    value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: a number of tokens of at least 1 was expected (got {value!r})")
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except OSError as e:
+        raise ValueError(f"{file}: {why_unread(e)}") from e
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{file}: the file is not UTF-8 text") from e
+
+
+def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
+    """Yield (location, record) of each row of CSV or value of JSON."""
+    text = _text(file)
+    if is_csv:
+        reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+        for row in reader:
+            yield f"{file}:{reader.line_num}", row
+        return
+    try:
+        yield f"{file}:1", _object(json.loads(text), f"{file}:1")  # one object over many lines
+        return
+    except json.JSONDecodeError:
+        pass
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as e:
+                raise ValueError(f"{file}:{number}:{e.colno}: not JSON: {e.msg}") from e
+            yield f"{file}:{number}", _object(value, f"{file}:{number}")
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{where}: an object with timestamp, input_length and output_length was expected (got {value!r})"
+        )
     return value
 
 

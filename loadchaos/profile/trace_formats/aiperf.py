@@ -1,0 +1,37 @@
+"""AIPerf's records of each request: `profile_export.jsonl`.
+
+JSON Lines of `metadata` (`request_start_ns`, `benchmark_phase`) and `metrics` (`input_sequence_length`,
+`output_sequence_length`). Warm-up requests and failed ones are left out. https://github.com/ai-dynamo/aiperf (docs: working
+with profile exports)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
+
+_NS_PER_MS = 1e6
+
+
+def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
+    metadata, metrics = row["metadata"], row["metrics"]
+    if not isinstance(metadata, Mapping) or not isinstance(metrics, Mapping):
+        raise ValueError("metadata and metrics: objects were expected")
+    if metadata.get("benchmark_phase") == "warmup" or row.get("error"):
+        return []
+    start = metadata.get("request_start_ns")
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise ValueError(f"metadata.request_start_ns: a number was expected (got {start!r})")
+    tokens = [_value(metrics, name) for name in ("input_sequence_length", "output_sequence_length")]
+    return answered(start / _NS_PER_MS, *tokens)
+
+
+def _value(metrics: Mapping[str, Any], name: str) -> int:
+    found = metrics.get(name)
+    value = found.get("value") if isinstance(found, Mapping) else found
+    return whole(int(value) if isinstance(value, float) and value.is_integer() else value, f"metrics.{name}")
+
+
+FORMAT = TraceFormat("AIPerf profile_export.jsonl", frozenset({"metadata", "metrics"}), _arrivals)

@@ -1,0 +1,55 @@
+"""Arrival of a trace, and the interface of a format of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request of a trace.
+
+    `at` counts from the first request, in the trace's own time unit; lengths are in tokens.
+    """
+
+    at: float
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TraceFormat:
+    """Format of a trace.
+
+    Args:
+        about: what it is, with its source.
+        fields: keys that its first record has; they tell it from the others.
+        arrivals: requests of one record. Raises ValueError where a field is wrong.
+        is_csv: records are rows of a CSV file with a head; else JSON, one value a line or in all.
+        own_unit: its times have a unit of their own, and arrivals are in milliseconds.
+    """
+
+    about: str
+    fields: frozenset[str]
+    arrivals: Callable[[Mapping[str, Any]], Iterable[Arrival]]
+    is_csv: bool = False
+    own_unit: bool = True
+
+
+def whole(value: object, name: str) -> int:
+    """Read a number of tokens, of at least 0, also from text."""
+    try:
+        number = int(str(value).strip())
+        if isinstance(value, bool) or number < 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"{name}: a number of tokens was expected (got {value!r})") from None
+    return number
+
+
+def answered(at_ms: float, input_tokens: int, output_tokens: int) -> list[Arrival]:
+    """The arrival of a request; none of one that failed (no tokens)."""
+    return [Arrival(at_ms, input_tokens, output_tokens, ())] if input_tokens and output_tokens else []

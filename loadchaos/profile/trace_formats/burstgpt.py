@@ -1,0 +1,26 @@
+"""BurstGPT: requests to ChatGPT and GPT-4 in a campus region.
+
+CSV with `Timestamp` (seconds), `Model`, `Request tokens`, `Response tokens`, `Total tokens`, `Log Type`. A request with 0
+response tokens failed there and is left out. https://github.com/HPMLL/BurstGPT
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
+
+
+def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
+    try:
+        at_s = float(row["Timestamp"])
+    except (TypeError, ValueError):
+        raise ValueError(f"Timestamp: seconds were expected (got {row['Timestamp']!r})") from None
+    sent, came = (whole(row[name], name) for name in ("Request tokens", "Response tokens"))
+    return answered(at_s * 1000, sent, came)
+
+
+FORMAT = TraceFormat(
+    "BurstGPT (CSV)", frozenset({"Timestamp", "Request tokens", "Response tokens"}), _arrivals, is_csv=True
+)

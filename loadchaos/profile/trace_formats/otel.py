@@ -1,0 +1,46 @@
+"""OpenTelemetry spans of generative AI, in OTLP JSON.
+
+The file exporter of the collector writes an object with `resourceSpans` a line. A span with `gen_ai.usage.input_tokens` and
+`gen_ai.usage.output_tokens` (before 1.27 `prompt_tokens`, `completion_tokens`) is a request.
+https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered, whole
+
+_NS_PER_MS = 1e6
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+
+
+def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
+    for resource in _list(row, "resourceSpans"):
+        for scope in _list(resource, "scopeSpans"):
+            for span in _list(scope, "spans"):
+                yield from _request(span)
+
+
+def _request(span: Mapping[str, Any]) -> Iterator[Arrival]:
+    found = {str(a.get("key")): a.get("value") for a in _list(span, "attributes")}
+    sent, came = (next((found[n] for n in names if n in found), None) for names in (_INPUT, _OUTPUT))
+    if not isinstance(sent, Mapping) or not isinstance(came, Mapping):
+        return  # a span of a tool, an agent or a retrieval
+    start = str(span.get("startTimeUnixNano"))
+    if not start.isdigit():
+        raise ValueError(f"startTimeUnixNano: nanoseconds were expected (got {start!r})")
+    tokens = (whole(v.get("intValue", v.get("doubleValue")), n) for v, n in ((sent, _INPUT[0]), (came, _OUTPUT[0])))
+    yield from answered(int(start) / _NS_PER_MS, *tokens)
+
+
+def _list(holder: Mapping[str, Any], key: str) -> list[Any]:
+    found = holder.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
+        raise ValueError(f"{key}: a list of objects was expected")
+    return found
+
+
+FORMAT = TraceFormat("OpenTelemetry GenAI spans (OTLP JSON)", frozenset({"resourceSpans"}), _arrivals)
