@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 Step = Mapping[str, Any]
+_GROWS = 0.02
 _WAITING = ("ttft", "e2e")
 """Limits that waiting in a queue uses up."""
 
@@ -36,9 +37,12 @@ class QueueModel:
     def of(cls, steps: Sequence[Step], limits_s: Mapping[str, float], arrivals: float) -> Self | None:
         """Make the model from the steps whose queue grew; None without one.
 
+        Where no growth is sure, those count that failed while requests waited.
+
         `arrivals` is the variance to mean ratio of the arrivals: 1 for Poisson, 0 for constant gaps.
         """
-        full = [s for s in steps if s.get("queue_grows") and s.get("completed") and s.get("completing_s")]
+        measured = [s for s in steps if s.get("completed") and s.get("completing_s")]
+        full = [s for s in measured if s.get("queue_grows")] or [s for s in measured if _had_a_queue(s)]
         if not full:
             return None
         seconds = sum(float(s["completing_s"]) for s in full)
@@ -61,6 +65,14 @@ class QueueModel:
             return 1.0
         left = self.completed_per_s - load
         return 1.0 - load / self.completed_per_s * math.exp(-2 * left * self.slack_s / self.variation)
+
+
+def _had_a_queue(step: Step) -> bool:
+    """Tell if a step failed while requests waited at the server."""
+    waiting = (step.get("server") or {}).get("requests_waiting_mean")
+    if step["status"] != "not_met":
+        return False
+    return bool(waiting >= 1) if waiting is not None else (step.get("queue_growth") or 0.0) >= _GROWS
 
 
 def variance_to_mean(counts: Sequence[int]) -> float | None:

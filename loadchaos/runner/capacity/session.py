@@ -241,11 +241,11 @@ class CapacitySession:
                 continue
             known = self._failures.setdefault(
                 failure["id"], {"id": failure["id"], "title": failure["title"], "severity": failure["severity"],
-                                "steps": 0, "run": run, "incident": failure.get("incident")},
+                                "steps": 0, "run": run, "incident": _incident(failure)},
             )  # fmt: skip
             known["steps"] += 1
             if failure["severity"] in _DEADLY:
-                dead = dead or {**known, "incident": failure.get("incident")}
+                dead = dead or {**known, "incident": _incident(failure)}
         return dead
 
     def _end(self, code: int, why: str) -> None:
@@ -269,3 +269,9 @@ class CapacitySession:
 
     def _interrupted(self, number: signal.Signals) -> None:
         self._signal = signal.Signals(number)
+
+
+def _incident(failure: Mapping[str, Any]) -> str | None:
+    """Folder of a failure's incident below the run folder."""
+    name = failure.get("incident")
+    return f"incidents/{name}" if name else None

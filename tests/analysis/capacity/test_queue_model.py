@@ -1,6 +1,7 @@
 """Heavy-traffic model of a queue, against a simulated one."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,28 @@ def test_share_in_time_at_the_limits() -> None:
 
 
 def test_queue_model_is_made_of_overloaded_steps() -> None:
-    low = {"load": 1.0, "ttft_p50_s": 0.2, "queue_grows": False, "completed": 10, "completing_s": 10.0}
+    low = {"load": 1.0, "status": "met", "ttft_p50_s": 0.2, "queue_grows": False, "completed": 10, "completing_s": 10.0}
     full = {"load": 9.0, "queue_grows": True, "completed": 80, "completing_s": 20.0, "completion_variation": 0.5}
     model = QueueModel.of([low, full], {"ttft": 1.0, "itl_p99": 0.1}, arrivals=1.0)
     assert model is not None
     assert (model.completed_per_s, model.variation, model.slack_s) == (4.0, 1.5, 0.8)
     assert QueueModel.of([low], {"ttft": 1.0}, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "rate"),
+    [
+        ({"server": {"requests_waiting_mean": 4.0}}, 8.0),
+        ({"server": {"requests_waiting_mean": 0.0}, "queue_growth": 0.5}, None),  # it decodes slowly, and nothing waits
+        ({"server": {}, "queue_growth": 0.05}, 8.0),
+        ({"server": {}, "queue_growth": 0.001}, None),
+        ({"server": {"requests_waiting_mean": 4.0}, "status": "met"}, None),
+    ],
+)
+def test_queue_model_without_sure_growth_needs_a_queue(more: dict[str, Any], rate: float | None) -> None:
+    step = {"load": 9.0, "status": "not_met", "queue_grows": False, "completed": 80, "completing_s": 10.0, **more}
+    model = QueueModel.of([step], {"ttft": 1.0}, 1.0)
+    assert (None if model is None else model.completed_per_s) == rate
 
 
 def test_variance_to_mean() -> None:

@@ -30,7 +30,7 @@ CAPACITY = 20.3
 """Of the case, by bench/capacity.py."""
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "capacity.json").read_text())
 DEATH = {"id": "engine_dead", "title": "The engine died", "severity": "engine_death", "attribution": "server",
-         "incident": "incidents/01-engine_dead"}  # fmt: skip
+         "incident": "001-engine_dead"}  # fmt: skip
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual
     virtual_runs[2] = lambda: Result(1, {"failures": [DEATH]}, RunFolder(tmp_path / "steps/02/run"))
     data = asyncio.run(session(tmp_path, []).run())
     assert (data["verdict"], data["exit_code"], len(data["steps"])) == ("fail", 1, 2)
-    assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/01-engine_dead)"
+    assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/001-engine_dead)"
     assert data["failures"][0]["id"] == "engine_dead"
     assert data["answer"]["known"] is False
     assert "the search ended early: engine_dead" in render(data, tmp_path)
