@@ -45,21 +45,27 @@ from loadchaos.server.probes.pictures import draw_number
 from loadchaos.server.probes.prober import Prober
 from loadchaos.simulator.engine.tokenizer import WORDS
 
-PROFILE = Path(__file__).parent.parent / "profiles" / "corruption.yaml"
+PROFILES = Path(__file__).parent.parent / "profiles"
 MOST_REQUESTS, SEEDS, USERS, HEALTHY_S = 500, 20, 24, 300.0
+_TO_ADAPTERS = 0.8
 _QUOTING = 0.45  # share of the load, as in the profile
 _WORDS = [word for word in WORDS if len(word) > 1]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A defect (empty: none), the flags of the server under which the load triggers it, and the share of images."""
+    """A defect (empty: none), the flags of the server under which the load triggers it, and the share of images.
+
+    `adapters` are drawn by four of five requests, as in the profile `lora_thrash`, whose questions are asked then.
+    """
 
     defect: str
     flags: Mapping[str, object] = field(default_factory=dict)
     images: float = 0.0
+    adapters: tuple[str, ...] = ()
 
 
+ADAPTERS = ("alpha", "beta", "gamma", "delta")
 SMALL_CACHE: Mapping[str, object] = {"num_gpu_blocks": 384}
 CASES = (
     Case("stale_kv_on_resume", SMALL_CACHE),
@@ -71,6 +77,7 @@ CASES = (
     Case("prompt_taken_for_decode"),
     Case("poisoned_prefix_cache"),
     Case("stale_image_embedding", images=0.5),
+    Case("wrong_adapter", {"lora_modules": " ".join(ADAPTERS), "max_loras": 3}, adapters=ADAPTERS),
 )
 SLOW = 0.05  # steps of a very large model, so that five minutes have few enough requests for 20 runs
 HEALTHY: Sequence[Mapping[str, object]] = (
@@ -110,8 +117,8 @@ class Load:
     `mixed_up` are the answers that hold another request's secret word.
     """
 
-    def __init__(self, port: int, seed: int, images: float, facts: Facts) -> None:
-        self._port, self._rng, self._images = port, random.Random(f"load {seed}"), images
+    def __init__(self, port: int, seed: int, case: Case, facts: Facts) -> None:
+        self._port, self._rng, self._case = port, random.Random(f"load {seed}"), case
         self._facts, self._seed, self._secrets = facts, seed, SecretWords(facts.text, seed, "load")
         self.sent = self.ended = self.mixed_up = 0
         self._repeated = [self._text(32, 128) for _ in range(32)]
@@ -125,6 +132,11 @@ class Load:
         draft = Draft(Output(max=128), ("ok",), owner=owner, secret=secret_word.encode(owner, self._seed), quotes=4)
         write_prompt(draft, self._facts, self._rng.randint(128, 512), Rng(self._rng.getrandbits(60)))
         return draft.text or ""
+
+    def _model(self) -> dict[str, str]:
+        """The adapter that a request names, if it names one."""
+        named = self._case.adapters and self._rng.random() < _TO_ADAPTERS
+        return {"model": self._rng.choice(self._case.adapters)} if named else {}
 
     def _prompt(self, owner: int) -> str:
         kind = self._rng.random()
@@ -145,11 +157,12 @@ class Load:
             owner = self.sent = self.sent + 1
             prompt = self._prompt(owner)
             content: object = prompt
-            if self._rng.random() < self._images:
+            if self._rng.random() < self._case.images:
                 url = draw_number(str(self._rng.randrange(1000, 10_000)), mark=self._rng.getrandbits(24))
                 content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": content}]
             body = {
-                "messages": [{"role": "user", "content": content}], "stream": bool(leaves), "temperature": 0,
+                **self._model(), "messages": [{"role": "user", "content": content}], "stream": bool(leaves),
+                "temperature": 0,
                 "max_tokens": 96 if QUOTE_ORDER in prompt else self._rng.randint(16, 96),
                 "seed": self._rng.randrange(1 << 30),
             }  # fmt: skip
@@ -197,10 +210,11 @@ class Judge:
         return [found for oracle in self._oracles for found in oracle.finish() if isinstance(found, Check)]
 
 
-def options(*, images: bool) -> CorrectnessOptions:
+def options(case: Case) -> CorrectnessOptions:
     """`correctness` of the shipped profile, with questions about images where the load has some."""
-    asked = YAML(typ="safe").load(PROFILE)["correctness"]
-    return CorrectnessOptions.model_validate(asked | ({"images": {"every": "1s"}} if images else {}))
+    profile = PROFILES / ("lora_thrash.yaml" if case.adapters else "corruption.yaml")
+    asked = YAML(typ="safe").load(profile)["correctness"]
+    return CorrectnessOptions.model_validate(asked | ({"images": {"every": "1s"}} if case.images else {}))
 
 
 async def _facts(url: str) -> Facts:
@@ -216,8 +230,8 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
         url = f"http://127.0.0.1:{port}"
         asker = Asker(url, "sim", judge.emit, Redactor(), ServerAccess())
         rng = random.Random(f"questions {seed}")
-        asked, facts = options(images=case.images > 0), await _facts(url)
-        load = Load(port, seed, case.images, facts)
+        asked, facts = options(case), replace(await _facts(url), lora_adapters=case.adapters)
+        load = Load(port, seed, case, facts)
         setup = PartSetup(asked, asker, rng, lambda: load.ended, case.images > 0, facts)
         made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
         prober = Prober(asker, [part for part in made if part is not None])

@@ -50,9 +50,10 @@ class AdaptersPart:
         self.notes.append(f"LoRA adapters are not compared: {why}")
 
     async def act(self) -> None:
-        """Ask all of them one prompt at once."""
-        n = self._rng.randrange(_PROMPTS)
-        await asyncio.gather(*(self._ask(model, n, "load") for model in self._models))
+        """Ask all of them all prompts at once, in a new order."""
+        asked = [(model, n) for model in self._models for n in range(_PROMPTS)]
+        self._rng.shuffle(asked)
+        await asyncio.gather(*(self._ask(model, n, "load") for model, n in asked))
 
     async def check(self) -> None:
         """Nothing."""
