@@ -21,6 +21,7 @@ from loadchaos.core.redact import Redactor
 POLL_S = 0.25
 SAMPLE_S = 1.0
 _YOUNG_S = 10.0  # a server that has just started adds its processes one by one: search at every poll
+_FORK_S = 2.0  # a child that begins another program has its parent's title until then
 _NAME_CHARS = 160
 _STATES = {
     psutil.STATUS_RUNNING: "R", psutil.STATUS_SLEEPING: "S", psutil.STATUS_IDLE: "S", psutil.STATUS_DISK_SLEEP: "D",
@@ -227,7 +228,8 @@ def _open_file_limit(process: psutil.Process) -> int | None:
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:
     """List the process and its descendants with their titles.
 
-    Empty when it is gone.
+    Empty when it is gone. A young child with its parent's title is left out: it may be about to begin another program, and
+    would be taken for a second process of the server that ends at once.
     """
     try:
         top = psutil.Process(root)
@@ -235,9 +237,14 @@ def _tree(root: int) -> list[tuple[psutil.Process, str]]:
     except psutil.Error:
         return []
     found = []
+    titles: dict[int, str] = {}
     for process in processes:
         try:
             title = " ".join(process.cmdline()).strip() or process.name()
+            titles[process.pid] = title
+            forked = process.pid != root and titles.get(process.ppid()) == title
+            if forked and time.time() - process.create_time() < _FORK_S:
+                continue
         except psutil.Error:  # gone in between, a zombie, or not ours to read
             continue
         found.append((process, title[:_NAME_CHARS]))

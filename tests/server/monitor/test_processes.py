@@ -12,7 +12,10 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor import processes
 from loadchaos.server.monitor.processes import ProcessMonitor
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
@@ -113,3 +116,17 @@ def test_process_monitor_follows_a_new_pid(rows: Any) -> None:
                 await rows.until(lambda: rows.of("process", what="seen", pid=second.pid))
 
     asyncio.run(story())
+
+
+def test_process_monitor_leaves_out_a_child_that_has_not_begun_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    forking = "import os, time\npid = os.fork()\nif pid: print(pid, flush=True)\ntime.sleep(600)"
+    command = [sys.executable, "-c", forking]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            for oldest_s, expected in ((3600.0, {parent.pid}), (0.0, {parent.pid, child})):
+                monkeypatch.setattr(processes, "_FORK_S", oldest_s)
+                assert {process.pid for process, _ in processes._tree(parent.pid)} == expected
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
