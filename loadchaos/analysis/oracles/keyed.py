@@ -70,7 +70,8 @@ class KeyedOracle(Oracle):
     detects: ClassVar[str] = "a copied word, a key of a table, a needle or a sum that is wrong, or is another request's"
     false_alarms: ClassVar[str] = (
         "only kinds that the idle server answers right every time are asked, a wrong answer counts if it is right when "
-        f"asked again or without the prefix cache, or new ones are wrong by chance in 1 of 10,000 runs; {MARGIN_RULE}"
+        "asked again or without the prefix cache, or if so many new questions of its kind are wrong as come by chance in 1 of "
+        f"10,000 runs; {MARGIN_RULE}"
     )
     asked_by: ClassVar[str] = "probes"
     check: ClassVar[str] = "questions"
