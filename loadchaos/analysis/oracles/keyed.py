@@ -70,7 +70,7 @@ class KeyedOracle(Oracle):
     detects: ClassVar[str] = "a copied word, a key of a table, a needle or a sum that is wrong, or is another request's"
     false_alarms: ClassVar[str] = (
         "only kinds that the idle server answers right every time are asked, a wrong answer counts if it is right when "
-        "asked again or without the prefix cache, or if so many new questions of its kind are wrong as come by chance in 1 of "
+        "asked again or without the prefix cache, or if so many questions of its kind are wrong as come by chance in 1 of "
         f"10,000 runs; {MARGIN_RULE}"
     )
     asked_by: ClassVar[str] = "probes"
@@ -177,11 +177,16 @@ class KeyedOracle(Oracle):
         kind = self._kinds.setdefault(row["kind"], _Kind())
         kind.new += 1
         kind.new_wrong += not right
-        if kind.new == NEW_QUESTIONS and kind.chance() < _CHANCE:
+        if kind.new != NEW_QUESTIONS:
+            return
+        n = self._asked[row["kind"]]
+        wrong = n - self._right[row["kind"]]
+        during = _tail(wrong, n, kind.new_wrong, kind.new + kind.learned)
+        if min(kind.chance(), during) < _CHANCE:
             about = (
-                f"{kind.new_wrong} of {kind.new} new questions are answered wrong on the idle server after the load, "
+                f"the idle server answered 0 of {kind.learned} questions wrong before the load, and {kind.new_wrong} "
             )
-            about += f"0 of {kind.learned} before it"
+            about += f"of {kind.new} after it; {wrong} of {n} were wrong under load"
             self.report("wrong_answer", row, row["expected"], about)
 
     def _remember(self, row: QuestionRow) -> None:

@@ -146,6 +146,21 @@ def test_keyed_reports_new_questions_that_the_server_answered_right_before(
     assert [f.id for f in server.found()] == ["wrong_answer"] * found
 
 
+@pytest.mark.parametrize(("wrong", "found"), [(30, 1), (16, 0)])
+def test_keyed_reports_a_kind_that_is_wrong_under_load_and_right_when_idle(
+    questions: Any, wrong: int, found: int
+) -> None:
+    server = keyed(questions(KeyedOracle))
+    for n in range(40):
+        server.ask("a b x" if n < wrong else RIGHT, part="probes", expected=RIGHT, group=100 + n)
+    for n in range(12):
+        server.ask(RIGHT, part="probes", expected=RIGHT, role="new", group=200 + n, when="after")
+    failures = server.found()
+    assert [f.id for f in failures] == ["wrong_answer"] * found
+    if found:
+        assert "0 of 12 after it; 30 of 40 were wrong under load" in failures[0].wrong[0].summary
+
+
 def test_keyed_check_has_the_accuracy_of_each_kind(questions: Any) -> None:
     server = keyed(questions(KeyedOracle))
     assert server.check().verdict == "unknown"
