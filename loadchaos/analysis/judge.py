@@ -18,6 +18,7 @@ from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
+from loadchaos.analysis.efficiency import Efficiency
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.goodput import GoodputCount
 from loadchaos.analysis.incidents import bad_answers
@@ -78,7 +79,7 @@ class Judge:
         self._terms = terms
         self._facts: Facts | None = None
         self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
-        self._goodput, self._throughput = GoodputCount(), Throughput()
+        self._goodput, self._throughput, self._efficiency = GoodputCount(), Throughput(), Efficiency()
         self._warm_up = WarmUp(terms.warm_up if terms is not None else None)
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
@@ -120,6 +121,7 @@ class Judge:
         self._stats.begin(row)
         if not self._warm_up.covers(row):
             self._throughput.begin(row)
+            self._efficiency.begin(row)
         self._ladder.begin(row)
 
     def _on_missed(self, row: MissedRow) -> None:
@@ -134,6 +136,7 @@ class Judge:
         sent = self._stats.end(row, timed=not warm_up)
         if not warm_up:
             self._throughput.end(row)
+            self._efficiency.end(row)
             if self._terms is not None and self._terms.slo:
                 self._goodput.end(row, self._terms.slo)
         self._mechanisms.end(row)
@@ -150,9 +153,11 @@ class Judge:
 
     def _on_metrics(self, row: MetricsRow) -> None:
         self._mechanisms.metrics(row)
+        self._efficiency.metrics(row)
         self._tracker.feed_reading(row)
 
     def _on_device(self, row: DeviceRow) -> None:
+        self._efficiency.device(row)
         self._tracker.feed_reading(row)
 
     def _on_attack(self, row: AttackRow) -> None:
@@ -373,7 +378,8 @@ class Judge:
             "states": self._state_changes(),
             "latency": {t: latency.to_json() for t, latency in sorted(self._stats.latency.items())},
             "latency_all": self._stats.all_latency().to_json(),
-            "throughput": self._throughput.to_json(),
+            "throughput": (throughput := self._throughput.to_json()),
+            "efficiency": self._efficiency.to_json(throughput["output_tokens"]),
             **({"warm_up": warm_up} if (warm_up := self._warm_up.to_json()) else {}),
             **({"goodput": self._goodput.to_json(terms.slo, self._throughput.seconds())} if terms.slo else {}),
             "expectations": [j.to_json() for j in judged],
@@ -485,6 +491,7 @@ class Judge:
             ok=self._stats.ok_parts(shed_allowed(terms.expect)),
             errors=self._stats.error_parts(),
             goodput=self._goodput.parts() if terms.slo else {},
+            efficiency=self._efficiency.parts(),
             late=too_late or self._goodput.unproved(),
             outcomes={**self._stats.outcomes, "": self._stats.total()},
             latency={**self._stats.latency, "": self._stats.all_latency()},

@@ -25,6 +25,8 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "wrong_answers": ("count", "answers and probes whose content is wrong, without accepted ones"),
     "ok_share": ("share", "share of requests that succeed, among those that had to succeed"),
     "goodput": ("share", "share of requests that succeed within every limit of slo, among those that had to succeed"),
+    "prefix_hit_rate": ("share", "share of the prompt tokens that the server took from its prefix cache"),
+    "acceptance": ("share", "share of the drafted tokens that speculative decoding accepted"),
     "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
     "shed_share": ("share", "share of requests rejected by admission control, among those sent"),
     "restarts": ("count", "times the server came back as a new process"),
@@ -46,7 +48,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
 Latencies and outcomes come on top.
 """
 
-_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate", "goodput"}
+_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate", "goodput", "prefix_hit_rate"}
 """Names of `NAMES` that also exist for one traffic."""
 _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
@@ -140,6 +142,8 @@ _SYNONYMS: tuple[tuple[str, str], ...] = (
     (r"errors?|num_errors|failed(?:_requests)?", "failures"),
     (r"timeouts?", "outcomes.timeout"),
     (r"(?:throttled|rate_limited|rejected)(?:_share|_rate)?", "shed_share"),
+    (r"(?:prefix_)?cache_hit_(?:rate|ratio|share)|prefix_hit_(?:ratio|share)", "prefix_hit_rate"),
+    (r"(?:draft_|spec_(?:decode_)?)?acceptance_(?:rate|ratio|share)", "acceptance"),
     (r"recovery(?:_time)?|mttr|time_to_recover", "recovers_within"),
 )
 """Names in other tools, and the figure here."""

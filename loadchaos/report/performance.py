@@ -40,6 +40,22 @@ def throughput_text(verdict: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)} (successful requests, over {duration(found['seconds'])})"
 
 
+def efficiency_texts(verdict: Mapping[str, Any]) -> dict[str, str]:
+    """Prefix cache, accepted drafts and energy as text, as far as known."""
+    found, texts = verdict.get("efficiency") or {}, dict[str, str]()
+    if found.get("prefix_hit_rate") is not None:
+        source = "usage of the answers" if found.get("prefix_source") == "usage" else "counters of the server"
+        texts["prefix cache"] = f"{100 * found['prefix_hit_rate']:.1f} % of the prompt tokens were cached ({source})"
+    if found.get("acceptance") is not None:
+        tokens = f"{number(found['accepted_tokens'])} of {number(found['drafted_tokens'])}"
+        texts["drafts"] = f"{100 * found['acceptance']:.1f} % accepted, {tokens} tokens (counters of the server)"
+    if found.get("joules_per_output_token") is not None:
+        per_watt = f"{found['output_tokens_per_s_per_w']:.3g} tokens/s per W"
+        power = f"{found['mean_power_w']:,.0f} W of all GPUs"
+        texts["energy"] = f"{found['joules_per_output_token']:.3g} J per output token, {per_watt}, {power}"
+    return texts
+
+
 def warm_up_text(verdict: Mapping[str, Any]) -> str:
     """Requests that the figures leave out; empty without a warm-up."""
     found = verdict.get("warm_up") or {}

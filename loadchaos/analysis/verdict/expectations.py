@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import Growth
+from loadchaos.analysis.efficiency import UNTOLD
 from loadchaos.analysis.request_stats import Part
 from loadchaos.core import latency_names
 from loadchaos.core.expectation_names import Expectation, parse
@@ -47,6 +48,7 @@ class ExpectationInputs:
     goodput: Mapping[str, Part] = field(default_factory=dict)
     late: str | None = None
     """Reason why goodput is not known: the generator sent late, or gaps were not recorded."""
+    efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
 
@@ -155,6 +157,15 @@ def _goodput(traffic: str, figures: ExpectationInputs) -> _Figure:
     return found if figures.late is None else _Figure(None, f"{found.text}, but {figures.late}")
 
 
+def _told(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
+    """Make the function of a figure that the server may not tell."""
+
+    def figure(traffic: str, figures: ExpectationInputs) -> _Figure:
+        return _part(figures.efficiency.get(name, {}).get(traffic), whole, UNTOLD[name])
+
+    return figure
+
+
 def _error_rate(traffic: str, figures: ExpectationInputs) -> _Figure:
     return _part(figures.errors.get(traffic), "requests that ended", "no requests")
 
@@ -246,6 +257,8 @@ _SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
     "ok_share": _ok_share,
     "goodput": _goodput,
     "error_rate": _error_rate,
+    "prefix_hit_rate": _told("prefix_hit_rate", "prompt tokens"),
+    "acceptance": _told("acceptance", "drafted tokens"),
     "shed_share": _shed,
     "recovers_within": _recovery,
 }

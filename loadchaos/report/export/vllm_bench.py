@@ -181,12 +181,18 @@ def _number(text: str) -> float | None:
 
 def _totals(verdict: Mapping[str, Any], fold: _Fold) -> dict[str, Any]:
     done, goodput = verdict.get("throughput") or {}, verdict.get("goodput") or {}
-    tokens = [done.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
+    efficiency = verdict.get("efficiency") or {}
+    rate, tokens = efficiency.get("acceptance"), [done.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
     return {
         "duration": done.get("seconds"),
         "num_prompts": fold.due,
         "completed": fold.completed,
         "failed": fold.due - fold.completed,
+        "spec_decode_acceptance_rate": None if rate is None else round(100 * rate, 4),
+        "spec_decode_draft_tokens": efficiency.get("drafted_tokens"),
+        "spec_decode_accepted_tokens": efficiency.get("accepted_tokens"),
+        "prefix_hit_rate": efficiency.get("prefix_hit_rate"),
+        "joules_per_output_token": efficiency.get("joules_per_output_token"),
         "warm_up_requests": (verdict.get("warm_up") or {}).get("requests", 0),
         "total_input_tokens": done.get("input_tokens"),
         "total_output_tokens": done.get("output_tokens"),

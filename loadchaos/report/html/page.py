@@ -24,7 +24,7 @@ from loadchaos.report.html.charts import picture
 from loadchaos.report.html.heatmaps import heatmaps
 from loadchaos.report.live_stats.distributions import distributions, lengths
 from loadchaos.report.live_stats.series import Series
-from loadchaos.report.performance import goodput_text, latency_rows, throughput_text, warm_up_text
+from loadchaos.report.performance import efficiency_texts, goodput_text, latency_rows, throughput_text, warm_up_text
 from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
@@ -106,6 +106,7 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         statistics=REPORTED_STATISTICS,
         quantiles=list(REPORTED_QUANTILES),
         throughput=throughput_text(verdict),
+        efficiency=efficiency_texts(verdict),
         warm_up=warm_up_text(verdict),
         goodput=goodput_text(verdict),
         lower_bounds=lower_bounds_text(verdict),

@@ -1,0 +1,126 @@
+"""Prefix-cache hits, accepted drafts and energy of a load.
+
+Each figure is None where the server does not tell it. Energy comes from the watched power of the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from loadchaos.analysis.request_stats import Part
+from loadchaos.core.ledger.rows import BeginRow, DeviceRow, EndRow, MetricsRow
+
+_NS = 1_000_000_000
+_LEAST_COVERED = 0.8
+"""Share of the load that readings of power must cover."""
+_HITS, _QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
+_ACCEPTED, _DRAFTED = "spec_accepted_tokens_total", "spec_draft_tokens_total"
+UNTOLD = {
+    "prefix_hit_rate": "neither the answers (cached_tokens) nor the server's counters tell it",
+    "acceptance": "the server has no counters of drafted tokens, or drafted none",
+}
+"""Reason why a figure is unknown, by its name in `expect`."""
+
+
+class Efficiency:
+    """Folds answers, counters and power into the figures of a load."""
+
+    def __init__(self) -> None:
+        self._prompt: Counter[str] = Counter()
+        self._cached: Counter[str] = Counter()
+        self._told = False  # an answer had cached_tokens; then none means 0, as vLLM leaves a 0 out
+        self._newest: dict[tuple[str, str], dict[str, float]] = {}
+        self._grown: Counter[str] = Counter()
+        self._first_ns: int | None = None
+        self._last_ns = 0
+        self._power: dict[tuple[str, str, str], tuple[int, float]] = {}
+        self._energy: dict[str, float] = {}  # joules by source
+        self._covered: Counter[tuple[str, str, str]] = Counter()
+        self._at_end: tuple[dict[str, float], dict[tuple[str, str, str], int]] = {}, {}
+
+    def begin(self, row: BeginRow) -> None:
+        """Fold a request that was sent: the load goes on."""
+        if self._first_ns is None:
+            self._first_ns = int(row["at_ns"])
+
+    def end(self, row: EndRow) -> None:
+        """Fold the end of a request."""
+        self._last_ns = max(self._last_ns, int(row["at_ns"]))
+        if self._power:
+            self._at_end = dict(self._energy), dict(self._covered)
+        if row.get("outcome") != "ok" or row.get("prompt_tokens") is None:
+            return
+        traffic, cached = str(row.get("traffic", "")), row.get("cached_tokens")
+        self._told = self._told or cached is not None
+        self._prompt[traffic] += int(row["prompt_tokens"] or 0)
+        self._cached[traffic] += int(cached or 0)
+
+    def metrics(self, row: MetricsRow) -> None:
+        """Fold counters of the server: their growth during the load."""
+        key = (str(row.get("replica")), str(row.get("engine")))
+        before, now = self._newest.get(key, {}), row.get("values") or {}
+        for name in (_HITS, _QUERIES, _ACCEPTED, _DRAFTED):
+            if self._first_ns is not None and name in before and now.get(name, 0.0) > before[name]:
+                self._grown[name] += round(now[name] - before[name])
+        self._newest[key] = {**before, **now}
+
+    def device(self, row: DeviceRow) -> None:
+        """Fold a reading of a GPU's power."""
+        watts = (row.get("values") or {}).get("gpu_power_w")
+        if watts is None:
+            return
+        key, at_ns = (str(row.get("source")), str(row.get("host")), str(row.get("device"))), int(row["at_ns"])
+        before = self._power.get(key)
+        self._power[key] = at_ns, float(watts)
+        if before is None or self._first_ns is None or at_ns <= self._first_ns:
+            return
+        since_ns = max(before[0], self._first_ns)
+        joules = (before[1] + watts) / 2 * (at_ns - since_ns) / _NS
+        self._energy[key[0]] = self._energy.get(key[0], 0.0) + joules
+        self._covered[key] += at_ns - since_ns
+
+    def parts(self) -> dict[str, dict[str, Part]]:
+        """Counts by figure and traffic ("": all), without unknown ones."""
+        found: dict[str, dict[str, Part]] = {}
+        if self._told:
+            by_traffic = {t: Part(self._cached[t], n) for t, n in self._prompt.items()}
+            whole = Part(self._cached.total(), self._prompt.total())
+            found["prefix_hit_rate"] = {**by_traffic, "": whole}
+        elif self._grown[_QUERIES]:
+            found["prefix_hit_rate"] = {"": Part(self._grown[_HITS], self._grown[_QUERIES])}
+        if self._grown[_DRAFTED]:
+            found["acceptance"] = {"": Part(self._grown[_ACCEPTED], self._grown[_DRAFTED])}
+        return found
+
+    def to_json(self, output_tokens: int | None) -> dict[str, Any]:
+        """The figures of verdict.json; `output_tokens` are those of the load."""
+        parts = self.parts()
+        hits, drafts = (parts.get(name, {}).get("", Part(0, 0)) for name in ("prefix_hit_rate", "acceptance"))
+        found: dict[str, Any] = {
+            "prefix_hit_rate": _rounded(hits.share),
+            "prefix_hit_tokens": hits.n if hits.whole else None,
+            "prefix_source": None if not hits.whole else "usage" if self._told else "counters",
+            "acceptance": _rounded(drafts.share),
+            "accepted_tokens": drafts.n if drafts.whole else None,
+            "drafted_tokens": drafts.whole or None,
+        }
+        return {**found, **self._energy_figures(output_tokens)}
+
+    def _energy_figures(self, output_tokens: int | None) -> dict[str, float | None]:
+        names = ("energy_j", "mean_power_w", "joules_per_output_token", "output_tokens_per_s_per_w")
+        energy, covered = self._at_end
+        source = next((s for s in ("dcgm", "nvml") if energy.get(s)), None)
+        length_ns = self._last_ns - (self._first_ns or 0)
+        devices = [ns for key, ns in covered.items() if key[0] == source]
+        if source is None or length_ns <= 0 or min(devices) < _LEAST_COVERED * length_ns:
+            return dict.fromkeys(names)
+        power_w = energy[source] / (max(devices) / _NS)
+        joules = power_w * length_ns / _NS
+        per_token = joules / output_tokens if output_tokens else None
+        values = (joules, power_w, per_token, output_tokens / joules if output_tokens else None)
+        return dict(zip(names, map(_rounded, values), strict=True))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")

@@ -1,0 +1,116 @@
+"""Prefix hits, accepted drafts and energy; unknown where nothing tells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
+from loadchaos.report.performance import efficiency_texts
+from tests.analysis.conftest import SCHEMA
+
+S = 1_000_000_000
+BEGIN = 100 * S
+EXPECT = ("prefix_hit_rate >= 50%", "text.prefix_hit_rate >= 50%", "acceptance >= 60%")
+
+
+def request(n: int, cached: int | None, traffic: str = "text") -> list[Any]:
+    """Sent every 0.1 s, one second long: 100 prompt tokens, 50 output tokens."""
+    sent = BEGIN + n * S // 10
+    base = {"id": f"r{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": sent, "expect": ["ok"]}
+    end = {
+        "row": "end", **base, "at_ns": sent + S, "sent_ns": sent, "outcome": "ok", "last_byte_ns": sent + S, "itl_hist": {},
+        "first_token_ns": sent + S // 2, "prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": cached,
+        "detail": {},
+    }  # fmt: skip
+    return [{"row": "begin", **base, "at_ns": sent}, end]
+
+
+def metrics(at_s: float, **values: float) -> dict[str, Any]:
+    return {"row": "metrics", "at_ns": round(at_s * S), "replica": "a", "engine": "0", "values": values}
+
+
+def power(at_s: float, watts: float, device: str = "gpu0", source: str = "nvml") -> dict[str, Any]:
+    values = {"gpu_power_w": watts}
+    return {
+        "row": "device",
+        "at_ns": round(at_s * S),
+        "source": source,
+        "host": "here",
+        "device": device,
+        "values": values,
+    }
+
+
+def verdict(*rows: Any, cached: tuple[int | None, ...] = (None,) * 20) -> Any:
+    judge = Judge(Terms("p", expect=EXPECT))
+    sent = [row for n, hit in enumerate(cached) for row in request(n, hit)]
+    for row in sorted([*sent, *rows], key=lambda r: r["at_ns"]):
+        judge.feed(row)
+    found = judge.verdict()
+    jsonschema.validate(found["efficiency"], SCHEMA["properties"]["efficiency"])
+    return found
+
+
+def decisions(found: Any) -> list[str]:
+    return [e["verdict"] for e in found["expectations"]]
+
+
+def test_prefix_hits_are_the_cached_tokens_of_the_answers() -> None:
+    found = verdict(cached=(None, *(80,) * 19))
+    assert found["efficiency"]["prefix_hit_rate"] == pytest.approx(0.76)
+    assert found["efficiency"]["prefix_source"] == "usage"
+    assert decisions(found) == ["pass", "pass", "unknown"]
+    assert verdict(cached=(None, *(8,) * 19))["expectations"][0]["verdict"] == "fail"
+    assert efficiency_texts(found)["prefix cache"] == "76.0 % of the prompt tokens were cached (usage of the answers)"
+
+
+def test_prefix_hits_come_from_counters_where_no_answer_tells_them() -> None:
+    names = ("prefix_cache_queries_total", "prefix_cache_hits_total")
+    readings = [metrics(at, **dict(zip(names, v, strict=True))) for at, v in ((99, (5000, 0)), (100.5, (6000, 600)))]
+    before = metrics(98, prefix_cache_queries_total=0, prefix_cache_hits_total=0)
+    found = verdict(before, *readings)
+    assert (found["efficiency"]["prefix_hit_rate"], found["efficiency"]["prefix_source"]) == (0.6, "counters")
+    assert decisions(found) == ["pass", "unknown", "unknown"], "the growth before the load does not count"
+
+
+def test_efficiency_is_unknown_where_the_server_tells_nothing() -> None:
+    found = verdict()
+    assert set(found["efficiency"].values()) == {None}
+    assert decisions(found) == ["unknown"] * 3
+    assert "neither the answers (cached_tokens) nor the server's counters tell it" in found["expectations"][0]["actual"]
+    assert efficiency_texts(found) == {}
+
+
+def test_acceptance_is_that_of_the_counters_and_survives_a_restart() -> None:
+    values = [(1000, 500), (1200, 640), (0, 0), (100, 70)]
+    rows = [
+        metrics(99.9 + n / 2, spec_draft_tokens_total=drafted, spec_accepted_tokens_total=accepted)
+        for n, (drafted, accepted) in enumerate(values)
+    ]
+    found = verdict(*rows)
+    assert (found["efficiency"]["drafted_tokens"], found["efficiency"]["accepted_tokens"]) == (300, 210)
+    assert found["efficiency"]["acceptance"] == pytest.approx(0.7)
+    assert decisions(found) == ["unknown", "unknown", "pass"]
+
+
+def test_energy_is_the_power_over_the_load() -> None:
+    readings = [power(97 + t / 4, 300.0 if t / 4 >= 2.5 else 50.0, f"gpu{g}") for t in range(40) for g in range(2)]
+    found = verdict(*readings)["efficiency"]
+    assert found["mean_power_w"] == pytest.approx(600, rel=0.01)
+    assert found["energy_j"] == pytest.approx(600 * 2.9, rel=0.01)
+    assert found["joules_per_output_token"] == pytest.approx(600 * 2.9 / 1000, rel=0.01)
+    assert found["output_tokens_per_s_per_w"] == pytest.approx(1000 / (600 * 2.9), rel=0.01)
+
+
+def test_energy_is_counted_once_where_two_sources_read_the_same_gpus() -> None:
+    both = [power(97 + t / 4, 300.0, source=source) for t in range(40) for source in ("dcgm", "nvml")]
+    assert verdict(*both)["efficiency"]["mean_power_w"] == pytest.approx(300, rel=0.01)
+
+
+def test_energy_is_unknown_where_power_was_read_for_a_part_of_the_load() -> None:
+    part = [power(97 + t / 4, 300.0) for t in range(17)]
+    assert verdict(*part)["efficiency"]["joules_per_output_token"] is None
