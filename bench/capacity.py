@@ -208,7 +208,7 @@ def long_run(case: CapacityCase, load: float, hours: float) -> bool:
     law = {"law": "poisson"} if case.by == "rate" else {}
     phases = [{key: value, **law, "for": f"{round(3600 * hours)}s"}]
     long = from_mapping({**profile.to_json(), "load": phases}, registry.full_registry())
-    from loadchaos.analysis.goodput import figures_of
+    from loadchaos.core.goodput import figures_of
 
     good = whole = 0
     allowed = (1 - case.goal) * load * 3600 * hours

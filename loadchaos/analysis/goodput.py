@@ -7,15 +7,12 @@ not sent because `max_in_flight` was reached had to succeed, too: a server that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from loadchaos.analysis.request_stats import Part, had_to_succeed, sum_of
-from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency import sample_of
+from loadchaos.analysis.request_stats import Part, sum_of
+from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.ledger.rows import EndRow, MissedRow
-
-_S = 1_000_000_000
 
 
 class GoodputCount:
@@ -31,7 +28,7 @@ class GoodputCount:
 
     def end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
         """Fold the end of a request."""
-        if not had_to_succeed(row) or (row.get("detail") or {}).get("slowed"):
+        if not counts_for_goodput(row):
             return
         traffic = str(row.get("traffic", ""))
         self._due[traffic] += 1
@@ -82,28 +79,6 @@ class GoodputCount:
                 t: {"good": p.n, "due": p.whole, "share": _rounded(p.share)} for t, p in sorted(parts.items())
             },
         }
-
-
-def figures_of(row: EndRow, names: Iterable[str]) -> dict[str, float]:
-    """Figures of an answer that limits name, in seconds.
-
-    An answer that was not streamed has its first token at its end, and no gaps. A figure that an answer does not have, such
-    as the TTFT of an embedding, is left out.
-    """
-    sample = sample_of(row)
-    if sample is None:
-        return {}
-    gaps = LogHistogram()
-    if not row.get("folded"):  # its gaps are those of several requests
-        gaps.merge(sample.gaps)
-    ttft_ns = sample.e2e_ns if sample.ttft_ns is None and row.get("completion_tokens") else sample.ttft_ns
-    found_ns = {"ttft": ttft_ns, "tpot": sample.tpot_ns, "e2e": sample.e2e_ns}
-    figures = {}
-    for name in names:
-        ns = found_ns[name] if name in found_ns else gaps.statistic(name.removeprefix("itl_"))
-        if ns is not None:
-            figures[name] = ns / _S
-    return figures
 
 
 def _rounded(value: float | None) -> float | None:

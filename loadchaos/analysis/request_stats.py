@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, had_to_succeed
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
@@ -17,7 +18,7 @@ from loadchaos.core.model import BLAMELESS
 
 S = 1_000_000_000
 _MOST_ADMITTED = 200
-_NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "unfinished"})
+_NOT_DUE_TO_SUCCEED = NOT_DUE_TO_SUCCEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +250,6 @@ class RequestStats:
         if (phase := self.phases.get(n)) is None:
             phase = self.phases[n] = PhaseStats()
         return phase
-
-
-def had_to_succeed(end: EndRow) -> bool:
-    """True for a request with an outcome that its profile expects to be good."""
-    return "ok" in (end.get("expect") or ("ok",)) and str(end.get("outcome")) not in _NOT_DUE_TO_SUCCEED
 
 
 def sum_of(parts: Iterable[Part]) -> Part:

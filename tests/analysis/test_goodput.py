@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.goodput import GoodputCount, figures_of
+from loadchaos.analysis.goodput import GoodputCount
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.request_stats import Part
 from loadchaos.analysis.throughput import Throughput
+from loadchaos.core.goodput import figures_of
 from loadchaos.core.histogram import bucket
 from loadchaos.core.model import Terms
 

@@ -47,7 +47,8 @@ def events(seconds: int, death_s: int) -> list[dict[str, Any]]:
     """Rows of events.jsonl: begin, states, attacks, end."""
     rows: list[dict[str, Any]] = [
         {"row": "run", "at_ns": T0 - 2 * S, "what": "begin", "profile": "mtp_mm", "argv": ["loadchaos"], "seed": 7,
-         "target": {"kind": "embedded", "url": "http://127.0.0.1:8000"}, "version": "0.1.0", "terms": {}},
+         "target": {"kind": "embedded", "url": "http://127.0.0.1:8000"}, "version": "0.1.0",
+         "terms": {"profile": "mtp_mm", "slo": {"ttft": 0.3}}},
         {"row": "preflight", "at_ns": T0 - S, "name": "healthy", "ok": True, "text": "/health answers 200"},
         {"row": "state", "at_ns": T0 - S, "replica": "a", "engine": None, "from": "starting", "to": "healthy",
          "signs": ["/health 200"], "since_ns": None, "noticed_after_s": None},

@@ -16,8 +16,7 @@ from loadchaos.analysis.capacity import rule
 from loadchaos.analysis.capacity.client_side import ClientLoad
 from loadchaos.analysis.capacity.server_side import ServerLoad
 from loadchaos.analysis.capacity.step_figures import StepRequest, figures
-from loadchaos.analysis.goodput import figures_of
-from loadchaos.analysis.request_stats import had_to_succeed
+from loadchaos.core.goodput import figures_of, had_to_succeed
 from loadchaos.core.ledger.rows import BeginRow, EndRow, as_typed
 from loadchaos.core.model import Row
 

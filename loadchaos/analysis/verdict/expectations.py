@@ -157,7 +157,7 @@ def _goodput(traffic: str, figures: ExpectationInputs) -> _Figure:
     return found if figures.late is None else _Figure(None, f"{found.text}, but {figures.late}")
 
 
-def _told(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
+def _share_of(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
     """Make the function of a figure that the server may not tell."""
 
     def figure(traffic: str, figures: ExpectationInputs) -> _Figure:
@@ -257,8 +257,8 @@ _SPECIAL: Mapping[str, Callable[[str, ExpectationInputs], _Figure]] = {
     "ok_share": _ok_share,
     "goodput": _goodput,
     "error_rate": _error_rate,
-    "prefix_hit_rate": _told("prefix_hit_rate", "prompt tokens"),
-    "acceptance": _told("acceptance", "drafted tokens"),
+    "prefix_hit_rate": _share_of("prefix_hit_rate", "prompt tokens"),
+    "acceptance": _share_of("acceptance", "drafted tokens"),
     "shed_share": _shed,
     "recovers_within": _recovery,
 }

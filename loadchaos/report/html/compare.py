@@ -50,6 +50,10 @@ class Side:
     failures: Mapping[str, int]
     limited: bool
     totals: RunTotals = field(repr=False)
+    slo_s: Mapping[str, float] = field(default_factory=dict)
+    due: int = 0
+    good: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,26 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         limited=bool((verdict.get("generator") or {}).get("limited")),
         totals=totals,
         failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
+        slo_s=dict((verdict.get("goodput") or {}).get("slo_s") or {}),
+        due=int((verdict.get("goodput") or {}).get("due") or 0),
+        good=int((verdict.get("goodput") or {}).get("good") or 0),
+        figures=_figures(verdict),
     )
+
+
+def _figures(verdict: Mapping[str, Any]) -> dict[str, float]:
+    """Figures of a run without an interval, as far as they are known."""
+    places = {
+        "requests/s": ("throughput", "requests_per_s"),
+        "good requests/s": ("goodput", "good_per_s"),
+        "input tokens/s": ("throughput", "input_tokens_per_s"),
+        "output tokens/s": ("throughput", "output_tokens_per_s"),
+        "prefix cache hits": ("efficiency", "prefix_hit_rate"),
+        "drafts accepted": ("efficiency", "acceptance"),
+        "J per output token": ("efficiency", "joules_per_output_token"),
+    }
+    found = {name: (verdict.get(part) or {}).get(key) for name, (part, key) in places.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -133,11 +156,13 @@ def compare(a: Side, b: Side) -> Comparison:
         _latency(f"{traffic} {label(kind, quantile_label(q))}", _Sample(in_a, kind), _Sample(in_b, kind), q, random)
         for traffic in sorted(set(a.totals.latency) & set(b.totals.latency))
         for in_a, in_b in [(a.totals.latency[traffic], b.totals.latency[traffic])]
-        for kind in ("ttft", "itl", "e2e")
+        for kind in ("ttft", "itl", "tpot", "e2e")
         if in_a[kind].n and in_b[kind].n
         for q in QUANTILES
     ]
     rates = [_share("requests that failed", a.failed, a.sent, b.failed, b.sent)]
+    if a.due and b.due and a.slo_s == b.slo_s:
+        rates.append(_share("requests not within slo", a.due - a.good, a.due, b.due - b.good, b.due))
     rates += [
         _share(name, a.failures.get(name, 0), a.sent, b.failures.get(name, 0), b.sent)
         for name in sorted(set(a.failures) | set(b.failures))
@@ -154,6 +179,8 @@ def _caveats(a: Side, b: Side) -> list[str]:
     only = set(a.totals.lengths) ^ set(b.totals.lengths)
     if only:
         caveats.append(f"traffic in one run only: {', '.join(sorted(only))}")
+    if a.slo_s != b.slo_s and a.slo_s and b.slo_s:
+        caveats.append("the slo differs, so goodput is not compared")
     for s in (a, b):
         if s.limited:
             caveats.append(f"{s.name}: the load generator was the limit, so its latencies include its own delay")

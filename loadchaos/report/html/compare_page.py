@@ -29,6 +29,12 @@ def text(found: Comparison) -> str:
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
     lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
     lines += ["", "Failures per request sent", *_table(found.rates)]
+    if figures := _figures(found):
+        lines += [
+            "",
+            "Throughput and efficiency, without intervals",
+            *_columns([("", "A", "B", "change"), *figures], 1),
+        ]
     if chance := by_chance(found):
         lines += ["", chance]
     return "\n".join(lines)
@@ -86,13 +92,27 @@ _HEAD = ("", "A", "B", "change", "interval", "B")
 def _table(rows: Sequence[Difference]) -> list[str]:
     if not rows:
         return ["  no figure that both runs have"]
-    cells = [_HEAD, *map(_cells, rows)]
-    widths = [max(len(c[i]) for c in cells) for i in range(len(_HEAD))]
+    return _columns([_HEAD, *map(_cells, rows)], 1, last=True)
+
+
+def _columns(cells: Sequence[Sequence[str]], left: int, *, last: bool = False) -> list[str]:
+    """Lines of a table; `left` columns, and the `last`, are left-aligned."""
+    widths = [max(len(c[i]) for c in cells) for i in range(len(cells[0]))]
+    at_left = {*range(left), *([len(widths) - 1] if last else [])}
     lines = (
-        (c.ljust(w) if i in (0, 5) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        (c.ljust(w) if i in at_left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         for row in cells
     )
     return ["  " + "  ".join(line).rstrip() for line in lines]
+
+
+def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:
+    """Figures that both runs have: name, A, B, change."""
+    rows = []
+    for name, a in found.a.figures.items():
+        if (b := found.b.figures.get(name)) is not None:
+            rows.append((name, f"{a:.4g}", f"{b:.4g}", f"{100 * (b - a) / a:+.1f} %" if a else "–"))
+    return rows
 
 
 def html(found: Comparison) -> str:
@@ -111,6 +131,7 @@ def html(found: Comparison) -> str:
         chance=by_chance(found),
         caveats=[clean(c, 300) for c in found.caveats],
         head=_HEAD[1:],
+        figures=_figures(found),
         tables=[
             (title, [{"cells": _cells(d), "css": d.says.split()[0], **_interval_bar(d)} for d in rows])
             for title, rows in tables

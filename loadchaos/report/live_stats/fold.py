@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.ledger.rows import (
@@ -33,6 +34,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import OUTCOMES
+from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.snapshot import AttackInForce, Percentiles, ReplicaState, Snapshot, TrafficLine
 
@@ -54,7 +56,7 @@ E2E_BOUNDS_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
 )  # fmt: skip
-_BOUNDS = {"ttft": TTFT_BOUNDS_S, "itl": ITL_BOUNDS_S, "e2e": E2E_BOUNDS_S}
+_BOUNDS = {"ttft": TTFT_BOUNDS_S, "itl": ITL_BOUNDS_S, "tpot": ITL_BOUNDS_S, "e2e": E2E_BOUNDS_S}
 
 
 _SETTLES_NS = 4 * _NS
@@ -84,13 +86,15 @@ class TrafficStats:
     """Everything counted for one kind of traffic."""
 
     __slots__ = (
-        "begun", "bounded", "images", "images_answered", "in_flight", "latency", "outcomes", "tokens_counted",
-        "tokens_in", "tokens_out",
+        "begun", "bounded", "due", "good", "images", "images_answered", "in_flight", "latency", "outcomes",
+        "tokens_counted", "tokens_in", "tokens_out",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.begun = 0
         self.in_flight = 0
+        self.due = 0  # requests that had to succeed
+        self.good = 0  # of these within every limit of slo
         self.outcomes: Counter[str] = Counter()
         self.images = 0
         self.images_answered = 0  # images in requests that ended ok
@@ -113,6 +117,8 @@ class Fold:
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
         self.first_ns: int | None = None  # of the first request
+        self.limits_s: dict[str, float] = {}
+        self._warm_up = WarmUp()
         self.ended = False
         self._finished = False
         self.traffic: dict[str, TrafficStats] = {}
@@ -192,6 +198,9 @@ class Fold:
             self.missed[str((row.get("detail") or {}).get("why"))] += 1
         if outcome == "ok":
             traffic.images_answered += int(row.get("images") or 0)
+        if self.limits_s and counts_for_goodput(row) and not self._warm_up.covers(row):
+            traffic.due += 1
+            traffic.good += is_good(row, self.limits_s)
         self._latency(traffic, bucket, row)
 
     def _latency(self, traffic: TrafficStats, bucket: Bucket, row: EndRow) -> None:
@@ -200,7 +209,7 @@ class Fold:
         traffic.latency.add(sample)
         bucket.latency.add(sample)
         request = str(row.get("request_id") or row.get("id") or "")[:64]
-        for kind, value in (("ttft", sample.ttft_ns), ("e2e", sample.e2e_ns)):
+        for kind, value in (("ttft", sample.ttft_ns), ("tpot", sample.tpot_ns), ("e2e", sample.e2e_ns)):
             if value is not None:
                 traffic.bounded[kind].add(value / _NS, request_id=request)
         for index, count in sample.gaps.items():
@@ -208,7 +217,10 @@ class Fold:
 
     def _on_missed(self, row: MissedRow) -> None:
         count = int(row.get("count") or 1)
-        self._traffic(row.get("traffic")).outcomes["missed"] += count
+        traffic = self._traffic(row.get("traffic"))
+        traffic.outcomes["missed"] += count
+        if self.limits_s and row.get("why") == "no_slot" and not self._warm_up.covers(row):
+            traffic.due += count
         self.missed[str(row.get("why"))] += count
         self._bucket(row).outcomes["missed"] += count
 
@@ -257,6 +269,8 @@ class Fold:
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
             self.run = dict(row)
+            terms = row.get("terms") or {}
+            self.limits_s, self._warm_up = dict(terms.get("slo") or {}), WarmUp(terms.get("warm_up"))
         elif what == "load_begin":
             self.load_begin_ns = at
         elif what == "load_end":

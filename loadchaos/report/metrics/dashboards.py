@@ -168,11 +168,12 @@ def _run_load() -> list[Json]:
 
 
 def _run_latency() -> list[Json]:
-    """Panels of TTFT, ITL and E2E."""
+    """Panels of TTFT, ITL, TPOT and E2E."""
     return [
         row("Latency of answered requests"),
         *_latency("ttft", "TTFT", "Time to first token, from the scheduled time of the request."),
         *_latency("itl", "ITL", "Gaps between the chunks of an answer."),
+        *_latency("tpot", "TPOT", "Time per output token of a request, after its first token."),
         *_latency("e2e", "E2E", "Time to the last byte, from the scheduled time of the request."),
     ]
 
@@ -187,6 +188,25 @@ def _run_throughput() -> list[Json]:
             "loadchaos_completion_tokens_total). Received tokens count when an answer ends.",
             target(_rate("loadchaos_prompt_tokens_sent_total", _TRAFFIC), "sent"),
             target(_rate("loadchaos_completion_tokens_total", _TRAFFIC), "received"),
+        ),
+        lines(
+            "Requests answered",
+            "Requests with the outcome ok per second, and those within every limit of slo "
+            "(loadchaos_slo_good_requests_total), where the profile has one.",
+            target(_rate("loadchaos_requests_total", f'{_TRAFFIC},outcome="ok"'), "answered"),
+            target(_rate("loadchaos_slo_good_requests_total", _TRAFFIC), "within slo"),
+        ),
+        lines(
+            "Goodput",
+            "Share of requests within every limit of slo, of those that had to succeed.",
+            target(
+                _share(
+                    _rate("loadchaos_slo_good_requests_total", _TRAFFIC, "traffic"),
+                    _rate("loadchaos_slo_requests_total", _TRAFFIC, "traffic"),
+                ),
+                "{{traffic}}",
+            ),
+            unit="percentunit",
         ),
         lines(
             "Images",

@@ -217,7 +217,10 @@ def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
     page = _MetricsPage(run)
     for name, group in _bounded_traffic(fold):
         _requests(page, name, group)
-        for kind in ("ttft", "itl", "e2e"):
+        if fold.limits_s:
+            page.add("loadchaos_slo_requests", [name], sum(t.due for t in group))
+            page.add("loadchaos_slo_good_requests", [name], sum(t.good for t in group))
+        for kind in ("ttft", "itl", "tpot", "e2e"):
             page.histogram(f"loadchaos_{kind}_seconds", [name], [t.bounded[kind] for t in group])
     _states(page, fold)
     _findings(page, fold)

@@ -18,7 +18,7 @@ ATTACKS = 6
 FAILURES = 24
 INCIDENTS = 12
 GAP_SOURCES = 6
-SERIES_A_TRAFFIC = 100
+SERIES_A_TRAFFIC = 130
 SERIES_BESIDE = 208
 OTHER = "other"
 
@@ -75,9 +75,27 @@ METRICS: tuple[MetricSpec, ...] = (
         ("traffic",),
     ),
     MetricSpec(
+        "loadchaos_tpot_seconds",
+        "histogram",
+        "Time per output token after the first, of each answered request; the bounds of loadchaos_itl_seconds; exemplars",
+        ("traffic",),
+    ),
+    MetricSpec(
         "loadchaos_e2e_seconds",
         "histogram",
         "Time to the last byte from the scheduled time; timeouts count as lower bounds; vLLM's bounds; exemplars",
+        ("traffic",),
+    ),
+    MetricSpec(
+        "loadchaos_slo_requests",
+        "counter",
+        "With `slo`: requests that had to succeed, also those not sent for want of a free slot; without the warm-up",
+        ("traffic",),
+    ),
+    MetricSpec(
+        "loadchaos_slo_good_requests",
+        "counter",
+        "With `slo`: of these, requests that succeeded within every limit. Their ratio is the goodput",
         ("traffic",),
     ),
     MetricSpec(

@@ -165,3 +165,34 @@ def test_runs_command_lists_runs_with_and_without_verdict(
     machine = json.loads(CliRunner().invoke(main, ["runs", str(tmp_path), "--json"]).output)
     assert {r["verdict"] for r in machine} == {None, "fail"}
     assert ": no runs;" in CliRunner().invoke(main, ["runs", str(tmp_path / "no run")]).output
+
+
+def test_compare_shows_goodput_and_throughput() -> None:
+    slo: dict[str, Any] = {"slo_s": {"ttft": 1.0}, "due": 1000}
+    a = a_side("a", **slo, good=990, figures={"requests/s": 10.0, "output tokens/s": 500.0})
+    b = a_side("b", **slo, good=700, figures={"requests/s": 9.0, "drafts accepted": 0.7})
+    found = compare.compare(a, b)
+    assert says(found)["requests not within slo"] == "higher"
+    shown = compare_page.text(found)
+    assert "worse in B: requests not within slo" in shown
+    assert "requests/s  10  9  -10.0 %" in shown
+    assert "output tokens/s" not in shown
+    assert "Throughput and efficiency" in compare_page.html(found)
+    assert found.to_json()["b"]["good"] == 700
+
+
+def test_compare_leaves_goodput_out_where_limits_differ() -> None:
+    a, b = (a_side(n, slo_s={"ttft": s}, due=100, good=99) for n, s in (("a", 1.0), ("b", 2.0)))
+    found = compare.compare(a, b)
+    assert "requests not within slo" not in says(found)
+    assert "the slo differs, so goodput is not compared" in found.caveats
+
+
+def test_compare_reads_figures_of_a_verdict() -> None:
+    verdict = {
+        "throughput": {"requests_per_s": 5.0, "output_tokens_per_s": None},
+        "goodput": {"good_per_s": 4.0},
+        "efficiency": {"prefix_hit_rate": 0.5, "joules_per_output_token": None},
+    }
+    found = compare._figures(verdict)
+    assert found == {"requests/s": 5.0, "good requests/s": 4.0, "prefix cache hits": 0.5}

@@ -3,9 +3,13 @@
 from collections import Counter
 from typing import Any
 
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.model import Terms
 from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.metrics.exporter import families
 
 
 def folded(folder: RunFolder) -> Fold:
@@ -111,3 +115,34 @@ def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
     fold.feed({**opened, "id": "encoder_cache_miss"})
     fold.finish()
     assert [f["id"] for f in fold.snapshot().failures] == ["encoder_cache_miss"]
+
+
+def test_fold_counts_goodput_as_the_verdict_does() -> None:
+    second = 1_000_000_000
+    terms: dict[str, Any] = {"slo": {"ttft": 0.5, "tpot": 0.1}, "warm_up": {"phases": [0]}}
+    fold, judge = Fold(), Judge(Terms("p", **terms))
+    rows: list[dict[str, Any]] = [{"row": "run", "what": "begin", "at_ns": 1, "terms": terms}]
+    for n, (ttft_s, outcome) in enumerate([(0.2, "ok"), (0.9, "ok"), (0.2, "reset"), (0.2, "aborted"), (0.4, "ok")]):
+        due = (10 + n) * second
+        last = due + round((ttft_s + 0.5) * second)
+        base = {"id": f"r{n}", "traffic": "t", "phase": 1, "due_ns": due, "expect": ["ok"]}
+        rows.append({"row": "begin", **base, "step": n, "at_ns": due})
+        rows.append(
+            {
+                "row": "end", **base, "sent_ns": due, "at_ns": last, "last_byte_ns": last, "outcome": outcome,
+                "first_token_ns": due + round(ttft_s * second), "completion_tokens": 11, "detail": {},
+                "itl_hist": {bucket(50_000_000): 10},
+            }
+        )  # fmt: skip
+    rows.append({"row": "missed", "at_ns": 16 * second, "traffic": "t", "phase": 1, "why": "no_slot", "count": 2})
+    rows.append({"row": "missed", "at_ns": 17 * second, "traffic": "t", "phase": 0, "why": "no_slot", "count": 9})
+    for row in rows:
+        fold.feed(row)
+        judge.feed(row)
+    found = judge.verdict()["goodput"]
+    assert (fold.traffic["t"].good, fold.traffic["t"].due) == (found["good"], found["due"]) == (2, 6)
+    page = {m.name: m for m in families(fold, "r")}
+    assert [s.value for s in page["loadchaos_slo_good_requests"].samples] == [2]
+    assert [s.value for s in page["loadchaos_slo_requests"].samples] == [6]
+    counts = {s.labels["le"]: s.value for s in page["loadchaos_tpot_seconds"].samples if "le" in s.labels}
+    assert (counts["0.025"], counts["0.075"], counts["+Inf"]) == (0, 3, 3), "0.5 s over ten tokens"

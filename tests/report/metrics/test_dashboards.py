@@ -210,6 +210,7 @@ def scraped(
         began = time.time()
         run = subprocess.run(
             [sys.executable, "-m", "loadchaos", "run", "mtp_mm", "--no-live", "--out", str(folder / "runs"),
+             "--goodput", "ttft:60000",
              "--exporter-port", str(port), "--embedded",
              "--set", "load=[{users: 6, for: 6s}, {users: 80, requests: 400}]",  # healthy for some scrapes, then not
              *(x for option in machines for x in ("--set", option))],

@@ -162,7 +162,7 @@ def full_fold(traffics: int, replicas: int) -> Fold:
             "version": "1",
             "target": {"kind": "external"},
             "at_ns": 1,
-            "terms": {"limits": {"first_byte": 1.0, "between_bytes": 1.0, "total": 1.0}},
+            "terms": {"limits": {"first_byte": 1.0, "between_bytes": 1.0, "total": 1.0}, "slo": {"ttft": 1.0}},
         }
     )
     for t in range(traffics):
