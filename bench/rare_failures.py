@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.decider import Decider
-from loadchaos.runner.minimise.minimiser import minimise
+from loadchaos.runner.minimise.minimiser import error_of, minimise
 from loadchaos.runner.minimise.reductions import flags, single_requests, windows
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.request import Batch
@@ -94,9 +94,11 @@ def measure(p: float, seed: int) -> Cost:
     raising = sum(d.tries for d in decider.steps if d.step == "the whole")
     if found is None:
         return Cost(False, False, 0, server.tries, 0.0, raising, server.virtual_s)
-    test = decider.test()
     decided = {key: d for key, d in decider.decisions().items() if d.step != "the whole"}
-    least = sum(max(1.0, test.expected_tries(server.truth[key])) for key in decided)
+    least = 0.0
+    for key, decision in decided.items():
+        decider.wrong = error_of(decision.step, decider.p)
+        least += max(1.0, decider.test().expected_tries(server.truth[key]))
     small = found.candidate
     minimal = {s.id for s in small.trace.sends} == server.needed and len(small.flags) == 2
     tries = sum(d.tries for d in decided.values())

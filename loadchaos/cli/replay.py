@@ -171,7 +171,7 @@ def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
     elif options.get("target"):
         found = servers.from_target(options["target"])
     else:
-        found = servers.of_source(trace)
+        found = servers.of_source(trace, takes_target="target" in options)
     waits_s = options.get("wait_ready")
     return found if waits_s is None else replace(found, ready_within_s=waits_s)
 

@@ -55,8 +55,9 @@ def _step(level: str, step: Mapping[str, Any]) -> str:
     result = f"fails ({step['successes']} of {step['tries']})" if step["fails"] else "does not fail"
     if not step["tries"]:
         result = "cannot be tried"
+    name = html.escape(step.get("step") or level)
     return (
-        f"<tr{'' if step['fails'] else ' class=kept'}><td>{html.escape(level)}</td><td class=n>{step['requests']:,}</td>"
+        f"<tr{'' if step['fails'] else ' class=kept'}><td>{name}</td><td class=n>{step['requests']:,}</td>"
         f"<td class=n>{step['flags']}</td><td>{result}</td><td class=n>{step['tries']}</td>"
         f"<td class=n>{step['seconds']:.0f} s</td></tr>"
     )

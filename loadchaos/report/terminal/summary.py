@@ -275,3 +275,5 @@ def _files(page: _TextPage, verdict: Mapping[str, Any], folder: Path) -> None:
     command = verdict.get("replay")
     if command:
         page.line(f"  {'run again'.ljust(14)} {clean(command, 400)}")
+    if any(f.get("attribution") == "server" and not f.get("before_load") for f in verdict.get("failures") or ()):
+        page.line(f"  {'reproduce'.ljust(14)} loadchaos minimise {short_path(folder, '.')}")

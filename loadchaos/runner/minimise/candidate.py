@@ -22,6 +22,7 @@ class Reduction:
     Attributes:
         command: Arguments of the launch command before its first flag.
         release: Release of the server, where several are tried: their commands may be equal.
+        change: What the newest step left out, for people.
         flags: Each flag with its values; those in `fixed` are never left out.
     """
 
@@ -30,6 +31,7 @@ class Reduction:
     flags: tuple[tuple[str, ...], ...]
     rounds: int = 1
     release: str = ""
+    change: str = ""
 
     @property
     def requests(self) -> int:

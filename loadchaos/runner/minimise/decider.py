@@ -153,7 +153,8 @@ class Decider:
 
     def _decision(self, candidate: Reduction, fails: bool, counts: tuple[int, int], begin_s: float) -> Decision:
         seconds = round(time.monotonic() - begin_s, 3)
-        step, why = self.hide(self.step), self.hide(self.why)
+        name = f"{self.step} ({candidate.change})" if candidate.change else self.step
+        step, why = self.hide(name), self.hide(self.why)
         return Decision(fails, *counts, step, candidate.requests, len(candidate.flags), seconds, why)
 
     def _save(self) -> None:

@@ -13,9 +13,9 @@ from loadchaos.runner.minimise.reductions import LEVELS, Fails
 _ESTIMATE_TRIES = 8
 _WANTED_P = 0.9
 RAISED_BELOW = 0.5
-_SIMPLER_WRONG = 0.25
+_ONE_SURVIVOR_WRONG, _OFTEN = 0.25, 0.9
 _SIMPLER = ("likeliest requests", "client behaviours", "features", "lengths", "timing")
-"""Levels that make the reproducer simpler. A wrong decision costs little there: one survivor is enough where p is near 1."""
+"""Levels that make the reproducer simpler, not smaller."""
 MOST_ROUNDS = 50
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
 
@@ -49,7 +49,7 @@ async def minimise(
     candidate, decider.p = found
     result = Minimised(candidate, decider.p, kept=[candidate])
     for name, reduce in levels:
-        decider.step, decider.wrong = name, _SIMPLER_WRONG if name in _SIMPLER else WRONG
+        decider.step, decider.wrong = name, error_of(name, decider.p)
         before = len(decider.steps)
         best = _Best(candidate, decider)
         try:
@@ -65,6 +65,15 @@ async def minimise(
     return result
 
 
+def error_of(level: str, p: float) -> float:
+    """Error of the decisions of a level, from the probability of the whole.
+
+    Where it is larger, one survivor is enough to keep what was left out. That makes a reproducer longer at worst; but a flag
+    that is kept is called necessary.
+    """
+    return _ONE_SURVIVOR_WRONG if level in _SIMPLER or (p >= _OFTEN and "flags" not in level) else WRONG
+
+
 class _Best:
     """Newest candidate that still failed, for a level that is cut short."""
 
@@ -74,7 +83,7 @@ class _Best:
     async def fails(self, candidate: Reduction) -> bool:
         found = await self._decider.fails(candidate)
         if found:
-            self.candidate = candidate
+            self.candidate = replace(candidate, change="")
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -75,7 +76,7 @@ async def behaviours(candidate: Reduction, fails: Fails) -> Reduction:
     """Make aborting and slow clients normal ones."""
     trace = candidate.trace
     plain = tuple(s.model_copy(update={"behaviour": {}}) for s in trace.sends)
-    return await _if_fails(candidate, replace(trace, sends=plain, aborts=()), fails)
+    return await _if_fails(candidate, "", replace(trace, sends=plain, aborts=()), fails)
 
 
 async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
@@ -113,20 +114,23 @@ def together(*changes: rewrite.Rewrite) -> rewrite.Rewrite:
 
 PLAIN = (rewrite.last_message, rewrite.not_streamed, rewrite.generated_images, rewrite.plain_words(1.0))
 FEATURES = (
-    *PLAIN,
-    rewrite.without_images,
-    rewrite.one_image,
-    rewrite.plain_words(1.25),
-    rewrite.plain_words(1.5),
-    rewrite.plain_words(0.5),
+    ("the last message", rewrite.last_message),
+    ("not streamed", rewrite.not_streamed),
+    ("generated images", rewrite.generated_images),
+    ("equal words", rewrite.plain_words(1.0)),
+    ("without images", rewrite.without_images),
+    ("one image", rewrite.one_image),
+    ("equal words, a quarter more", rewrite.plain_words(1.25)),
+    ("equal words, half as many more", rewrite.plain_words(1.5)),
+    ("equal words, half as many", rewrite.plain_words(0.5)),
 )
 SHORTEST = (rewrite.smallest_images, rewrite.one_word, rewrite.one_token)
 LENGTHS = (
-    (rewrite.smallest_images, rewrite.half_images),
-    (rewrite.one_word, rewrite.half_text),
-    (rewrite.one_token, rewrite.half_output),
+    ("image size", rewrite.smallest_images, rewrite.half_images),
+    ("text", rewrite.one_word, rewrite.half_text),
+    ("output", rewrite.one_token, rewrite.half_output),
 )
-"""The shortest form of each length, and a step towards it that is repeated while it works."""
+"""Each length with its shortest form, and a step towards it that is repeated while it works."""
 _LEAP = 3
 """Steps that are tried at once before single ones."""
 
@@ -136,13 +140,13 @@ async def features(candidate: Reduction, fails: Fails) -> Reduction:
     keys = rewrite.removable_keys([_body(candidate.trace, s) for s in candidate.trace.sends])
     without_options = rewrite.without(*keys)
     before = candidate
-    candidate = await _rewritten(candidate, together(without_options, *PLAIN), fails)
+    candidate = await _rewritten(candidate, "all at once", together(without_options, *PLAIN), fails)
     if candidate is before:
-        candidate = await _rewritten(candidate, without_options, fails)
+        candidate = await _rewritten(candidate, "no options", without_options, fails)
         for key in keys if candidate is before and len(keys) > 1 else ():
-            candidate = await _rewritten(candidate, rewrite.without(key), fails)
-    for change in FEATURES:
-        candidate = await _rewritten(candidate, change, fails)
+            candidate = await _rewritten(candidate, f"without {key}", rewrite.without(key), fails)
+    for name, change in FEATURES:
+        candidate = await _rewritten(candidate, name, change, fails)
     return await _simplest_singly(
         candidate, together(without_options, *PLAIN, rewrite.without_images, *SHORTEST), fails
     )
@@ -155,17 +159,18 @@ async def _simplest_singly(candidate: Reduction, simplest: rewrite.Rewrite, fail
     for i in range(candidate.requests):
         sends = list(candidate.trace.sends)
         sends[i] = rewritten(candidate.trace, sends[i], simplest)
-        candidate = await _if_fails(candidate, replace(candidate.trace, sends=tuple(sends)), fails)
+        trace = replace(candidate.trace, sends=tuple(sends))
+        candidate = await _if_fails(candidate, f"request {i} as simple as possible", trace, fails)
     return candidate
 
 
 async def lengths(candidate: Reduction, fails: Fails) -> Reduction:
     """Shorten prompts and answers, shrink images."""
-    candidate = await _rewritten(candidate, together(*SHORTEST), fails)
-    for shortest, step in LENGTHS:
-        candidate = await _rewritten(candidate, shortest, fails)
-        for change in (together(*[step] * _LEAP), step):
-            while (smaller := await _rewritten(candidate, change, fails)) is not candidate:
+    candidate = await _rewritten(candidate, "the shortest of all", together(*SHORTEST), fails)
+    for name, shortest, step in LENGTHS:
+        candidate = await _rewritten(candidate, f"the least {name}", shortest, fails)
+        for share, change in (("an eighth of", together(*[step] * _LEAP)), ("half", step)):
+            while (smaller := await _rewritten(candidate, f"{share} the {name}", change, fails)) is not candidate:
                 candidate = smaller
     return candidate
 
@@ -178,13 +183,13 @@ async def timing(candidate: Reduction, fails: Fails) -> Reduction:
     whole = at_once(candidate)
     if whole.key() == candidate.key():
         return candidate
-    if await fails(whole):
+    if await fails(replace(whole, change="all at once")):
         return whole
     chain = [
         s.model_copy(update={"at_s": 0.0, "after": (Cause(request=trace.sends[i - 1].id),) if i else ()})
         for i, s in enumerate(trace.sends)
     ]
-    return await _if_fails(candidate, replace(trace, sends=tuple(chain)), fails)
+    return await _if_fails(candidate, "one after the other", replace(trace, sends=tuple(chain)), fails)
 
 
 async def flags(candidate: Reduction, fails: Fails) -> Reduction:
@@ -194,7 +199,11 @@ async def flags(candidate: Reduction, fails: Fails) -> Reduction:
     def using(kept: Sequence[tuple[str, ...]]) -> Reduction:
         return replace(candidate, flags=tuple(f for f in candidate.flags if not may_go(f) or f in kept))
 
-    return using(await leave_out(loose, lambda kept, _: fails(using(kept)))) if loose else candidate
+    async def without(kept: Sequence[tuple[str, ...]], block: Sequence[tuple[str, ...]]) -> bool:
+        words = shlex.join(word for flag in block for word in flag)
+        return await fails(replace(using(kept), change=f"without {words}"))
+
+    return using(await leave_out(loose, without)) if loose else candidate
 
 
 def _body(trace: RequestTrace, send: TraceSend) -> rewrite.Body:
@@ -205,16 +214,16 @@ def _with_sends(candidate: Reduction, sends: Sequence[TraceSend]) -> Reduction:
     return replace(candidate, trace=replace(candidate.trace, sends=tuple(sends)))
 
 
-async def _if_fails(candidate: Reduction, trace: RequestTrace, fails: Fails) -> Reduction:
+async def _if_fails(candidate: Reduction, change: str, trace: RequestTrace, fails: Fails) -> Reduction:
     """Take the trace if it differs and still fails."""
-    smaller = replace(candidate, trace=trace)
-    return smaller if smaller.key() != candidate.key() and await fails(smaller) else candidate
+    smaller = replace(candidate, trace=trace, change=change)
+    return replace(smaller, change="") if smaller.key() != candidate.key() and await fails(smaller) else candidate
 
 
-async def _rewritten(candidate: Reduction, change: rewrite.Rewrite, fails: Fails) -> Reduction:
+async def _rewritten(candidate: Reduction, name: str, change: rewrite.Rewrite, fails: Fails) -> Reduction:
     """Apply a rewrite to all requests, if it works."""
     sends = tuple(rewritten(candidate.trace, s, change) for s in candidate.trace.sends)
-    return await _if_fails(candidate, replace(candidate.trace, sends=sends), fails)
+    return await _if_fails(candidate, name, replace(candidate.trace, sends=sends), fails)
 
 
 def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> TraceSend:

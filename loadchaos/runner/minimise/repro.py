@@ -76,8 +76,8 @@ def _level(name: str, requests: int, flags: int, steps: list[Any]) -> dict[str, 
         "name": name, "requests": requests, "flags": flags,
         "steps": [
             {
-                "requests": s.requests, "flags": s.flags, "fails": s.fails, "successes": s.successes, "tries": s.tries,
-                "seconds": s.seconds,
+                "step": s.step, "requests": s.requests, "flags": s.flags, "fails": s.fails, "successes": s.successes,
+                "tries": s.tries, "seconds": s.seconds,
             }
             for s in steps
         ],

@@ -49,7 +49,7 @@ class MinimiseSession:
         dialect = str(trace.header.server.get("dialect") or "vllm")
         self._trials = Trials(replace(plan, name="minimise"), folder, dialect, print_line)
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
-        self._best = self._whole
+        self._smallest = self._whole.requests, len(self._whole.flags)
         self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
 
     async def run(self) -> MinimiseResult:
@@ -90,18 +90,19 @@ class MinimiseSession:
         return MinimiseResult(exit_codes.PASS, result, self._whole, script, runs)
 
     async def _attempt(self, candidate: Reduction) -> bool | None:
-        found = await self._trials.attempt(candidate)
-        if found:
-            self._best = candidate
-        return found
+        return await self._trials.attempt(candidate)
 
     def _report(self, decision: Decision) -> None:
         verdict = "fails" if decision.fails else "does not fail"
-        best, elapsed = self._best, describe_duration(max(1, round(time.monotonic() - self._begin_s)))
+        if decision.fails:
+            self._smallest = decision.requests, decision.flags
+        requests, flags = self._smallest
+        elapsed = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
+        p = f"p = {self._decider.p:.2f}, " if len(self._decider.steps) > 1 else ""
         self._print(
             f"{decision.step}: {_plural(decision.requests, 'request')}, {_plural(decision.flags, 'flag')}: {verdict} "
-            f"({decision.successes} of {decision.tries}); smallest: {_plural(best.requests, 'request')}, "
-            f"{_plural(len(best.flags), 'flag')}; {_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
+            f"({decision.successes} of {decision.tries}); smallest: {_plural(requests, 'request')}, "
+            f"{_plural(flags, 'flag')}; {p}{_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
         )
 
 

@@ -66,10 +66,11 @@ def from_target(url: str) -> ServerChoice:
     return ServerChoice(url=parse_target(url))
 
 
-def of_source(trace: RequestTrace) -> ServerChoice:
+def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice:
     """Server that the recorded run launched itself.
 
-    Raises OptionError where the run did not launch one: the message says which option names a server.
+    `takes_target`: the command has the option --target. Raises OptionError where the run did not launch one: the message
+    says which option names a server.
     """
     kind = trace.header.server.get("kind")
     data = _recorded_profile(trace.folder / "profile.yaml")
@@ -84,8 +85,8 @@ def of_source(trace: RequestTrace) -> ServerChoice:
         else ("it does not say how its server is started")
     )
     raise OptionError(
-        f"{trace.header.source}: {what}: give the command with --launch 'vllm serve MODEL --port 8000', or the URL of a "
-        "running server with --target"
+        f"{trace.header.source}: {what}: give the command with --launch 'vllm serve MODEL --port 8000'"
+        + (", or the URL of a running server with --target" if takes_target else "")
     )
 
 

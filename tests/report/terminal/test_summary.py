@@ -16,6 +16,13 @@ def test_summary_begins_with_verdict_failure_and_exit_code(verdict: Verdict) -> 
     assert first == "FAIL  mtp_mm  engine death: encoder_cache_miss, and 1 more failure (exit code 1)"
 
 
+def test_summary_says_how_a_failure_of_the_server_is_reproduced(verdict: Verdict) -> None:
+    command = "loadchaos minimise runs/x"
+    assert command in summary.render(verdict, Path("runs/x"), color=False, width=80)
+    verdict["failures"] = [{**f, "attribution": "self-inflicted"} for f in verdict["failures"]]
+    assert command not in summary.render(verdict, Path("runs/x"), color=False, width=80)
+
+
 def test_summary_names_the_embedded_server_in_line_two(verdict: Verdict) -> None:
     second = summary.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[1]
     assert "embedded server (a simulation" in second

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.runner.minimise import trials
 from loadchaos.runner.minimise.candidate import Reduction
+from loadchaos.runner.minimise.decider import Decision
 from loadchaos.runner.minimise.session import MinimiseSession
 from loadchaos.runner.options import Options
 from loadchaos.runner.replay.expected import ExpectedFailure
@@ -92,3 +94,20 @@ def test_flags_without_which_a_server_does_not_start_are_kept(tmp_path: Path) ->
     pool._refuse = lambda _: True
     with pytest.raises(TargetError):  # flags that have worked: something else is wrong
         asyncio.run(found._attempt(whole))
+
+
+def test_minimiser_says_what_is_left_also_for_decisions_of_an_earlier_run(tmp_path: Path) -> None:
+    found, whole, lines = minimiser(tmp_path, Pool())
+    found._decider.steps = [Decision(True, 2, 2), Decision(False, 0, 1)]
+    found._decider.tries = 3
+    found._report(Decision(True, 1, 1, "features (one image)", requests=4, flags=2))
+    found._report(Decision(False, 0, 1, "features (not streamed)", requests=4, flags=2))
+    assert lines[1].startswith(
+        "features (not streamed): 4 requests, 2 flags: does not fail (0 of 1); smallest: 4 requests, 2 flags; p = 1.00, "
+    )
+    assert whole.change == ""
+
+
+def test_candidates_differ_by_what_they_send_and_not_by_the_name_of_a_change(tmp_path: Path) -> None:
+    _, whole, _ = minimiser(tmp_path, Pool())
+    assert replace(whole, change="one image").key() == whole.key()
