@@ -174,6 +174,7 @@ class Profile(ProfilePart):
     accept: tuple[AcceptedFailure, ...] = ()
     schedule: Schedule | None = None
     can_kill: bool = False
+    traceparent: bool = False
 
     @field_validator("load")
     @classmethod

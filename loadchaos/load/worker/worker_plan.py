@@ -21,6 +21,7 @@ from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
 from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
+from loadchaos.load.wire.traceparent import traceparent
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile import request_trace
@@ -111,6 +112,7 @@ class WorkerPlan:
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
+        self._traced = self.profile.traceparent
         self._headers = {**DEFAULT_HEADERS, **header_dict}
 
     @classmethod
@@ -158,8 +160,9 @@ class WorkerPlan:
         """Build a step's request; the server may log its id (X-Request-Id)."""
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._id_prefix}-{step.index}"
-        head = b"%sX-Request-Id: %s\r\n%s" % (
+        head = b"%s%sX-Request-Id: %s\r\n%s" % (
             self._head(request.path, request.endpoint),
+            f"traceparent: {traceparent(request_id)}\r\n".encode() if self._traced else b"",
             request_id.encode(),
             content_length(request.body),
         )
