@@ -100,7 +100,12 @@ class StepWatch:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def feed(self, row: Row) -> None:
-        """Fold one row."""
+        """Fold one row.
+
+        Rows after the decision are of the drain, and do not count.
+        """
+        if self.status is not None:
+            return
         typed = as_typed(row)
         if typed["row"] == "load":
             if typed["what"] == "begin" and self._begin_ns is None:

@@ -134,6 +134,23 @@ def test_step_counts_requests_that_found_no_slot_as_not_good() -> None:
     assert found["not_sent"] > 10
 
 
+def test_step_keeps_its_figures_while_the_load_drains() -> None:
+    watch = StepWatch(GOAL)
+    source = rows(lambda due_s: 0.1 * due_s, values={"requests_waiting": 9.0, "requests_running": 8.0})
+    for row in source:
+        watch.feed(row)
+        if watch.reason() is not None:
+            break
+    decided = watch.to_json()
+    assert decided["status"] == "not_met"
+    for n in range(5000):
+        end_ns = (40 + n % 10) * S
+        watch.feed({"row": "end", "id": str(n), "outcome": "aborted", "at_ns": end_ns, "due_ns": S, "expect": ["ok"]})
+        watch.feed({"row": "heartbeat", "at_ns": end_ns, "cpu_share": 1.0})
+    watch.finish()
+    assert watch.to_json() == decided
+
+
 def test_scout_step_is_short_and_proves_nothing() -> None:
     plan = StepPlan("rate", 50.0, 0.95, {"ttft": 1.0}, look_s=15.0, most_s=60.0, scout=True)
     found = watched(plan, rows(lambda _: 0.1)).to_json()

@@ -19,7 +19,7 @@ from loadchaos.simulator.options import SimulatorSpec
 from tests.runner.conftest import wait
 from tests.simulator.conftest import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROFILE = """\
 name: small
@@ -64,7 +64,7 @@ def test_search_that_is_killed_continues_to_an_answer(tmp_path: Path, server: Se
     folder = next(tmp_path.glob("runs/capacity-*"))
     time.sleep(6)  # what the killed run started notices that it is alone
     again = start(tmp_path, "--resume", str(folder))
-    error = again.communicate(timeout=500)[1].decode()
+    error = again.communicate(timeout=700)[1].decode()
     assert again.returncode == 0, error
     found = stored(tmp_path)
     assert found["steps"][: len(before["steps"])] == before["steps"]
