@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from tests.real import servers
-from tests.real.conftest import PROJECT, running, skipping
+from tests.real.conftest import PROJECT, running, skipping, vllm_032_mtp
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 _SMALL_IMAGES = ("--mm-processor-kwargs", '{"size":{"longest_edge":65536,"shortest_edge":65536}}')
@@ -31,6 +31,15 @@ def preempting() -> servers.Command:
     return servers.vllm(
         "0.32.0", "--max-num-seqs", "8", "--max-num-batched-tokens", "120", "--block-size", "32",
         "--num-gpu-blocks-override", "11", *_SMALL_IMAGES, env={}, length=320,
+    )  # fmt: skip
+
+
+@skipping
+def small_processor_cache() -> servers.Command:
+    """vLLM 0.22.1 whose processor cache holds one or two images."""
+    return servers.vllm(
+        "0.22.1", "--max-num-seqs", "8", "--max-num-batched-tokens", "512", "--generation-config", "vllm",
+        "--mm-processor-cache-gb", "0.002", *_SMALL_IMAGES, env={}, length=512,
     )  # fmt: skip
 
 
@@ -59,6 +68,7 @@ def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]
         ("vllm-0.32.0-preempted-image", "mm_encoder_gave_nothing", preempting),
         ("vllm-0.32.0-seeded-split-prefill", "cpu_generator_offset", seeded),
         ("vllm-0.32.0-top-k-under-speculation", "spec_sampler_top_k", drafting),
+        ("vllm-0.32.0-mtp-on-hybrid-model", "mamba_precopy_failed", vllm_032_mtp),
     ],
 )
 def test_repro_kills_the_real_server_with_its_failure(name: str, failure: str, server: Any, tmp_path: Path) -> None:
@@ -74,3 +84,10 @@ def test_image_beside_the_end_of_a_chunk_is_answered(tmp_path: Path) -> None:
         for move in ("1", "-1"):
             done = script("vllm-0.22.1-image-at-chunk-end", started.url, "2048", move)
             assert (done.returncode, "\n200 " in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_repro_makes_the_engine_core_loop_in_its_image_cache(tmp_path: Path) -> None:
+    with running(small_processor_cache(), tmp_path / "server.log") as started:
+        done = script("vllm-0.22.1-image-cache-spin", started.url)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "/health says 200: the server hangs" in done.stderr
