@@ -48,7 +48,8 @@ def headline(data: Mapping[str, Any]) -> str:
         limit = found["client_limit"]
         client = f" (at {load_text(data, limit)})" if limit is not None else ""
         return f"{text} or more: {found['why']}{client}"
-    return f"{text}: this load meets the goal, and {load_text(data, found['high'])} does not"
+    wide = "" if found["narrow"] else "; no load between them could be decided"
+    return f"{text}: this load meets the goal, and {load_text(data, found['high'])} does not{wide}"
 
 
 def _so_far(data: Mapping[str, Any]) -> str:

@@ -226,7 +226,7 @@ class CapacitySession:
         if dead is not None:
             step |= {"status": "undecided", "leans": False, "why": f"the server failed: {dead['id']}"}
         self._search.add(step)
-        self._announce(f"[step {number}] {step_line({'by': self._settings.search.by}, step)}")
+        self._announce(f"[step {number}] {step_line({'by': self._settings.search.by}, self._search.steps[-1])}")
         if dead is not None:
             place = f" ({run}/{dead['incident']})" if dead.get("incident") else ""
             self._end(result.exit_code or exit_codes.FAIL, f"{dead['id']}: {dead['title']}{place}")

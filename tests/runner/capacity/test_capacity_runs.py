@@ -37,8 +37,7 @@ def server() -> Iterator[Server]:
     flags = {"quiet": True, "max_num_seqs": 2, "num_speculative_tokens": 0}
     found = Server(command(SimulatorSpec("vllm", "0.32", (), flags), 0))
     yield found
-    found.process.kill()
-    found.process.wait()
+    found.stop()
 
 
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
