@@ -33,7 +33,7 @@ def test_new_profile_of_options_has_comments_and_is_valid(tmp_path: Path) -> Non
     path.write_text("\n".join([*lines, *more]))
     assert load(path, full_registry()).attacks, "the examples in comments are valid, too"
     assert sum(line.lstrip().startswith("#") for line in lines) > 12
-    assert all(len(line) <= 140 for line in lines)
+    assert all(len(line) <= 140 for line in lines if str(tmp_path) not in line)
 
 
 @pytest.mark.parametrize("dataset", ["random", "random-mm", "prefix_repetition"])
