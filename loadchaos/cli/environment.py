@@ -44,14 +44,28 @@ def _host(url: str) -> tuple[str, str | None, int | None]:
         return "", url, None
 
 
-def use_openai_variables(options: dict[str, Any], *, needs_target: bool) -> None:
-    """Set target and key of a command where it was given neither."""
+def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replicas: Iterable[str] = ()) -> None:
+    """Set target and key of a command where it was given neither.
+
+    Args:
+        options: of the command; target and api_key_env are set in it.
+        needs_target: true where the profile has no server of its own.
+        replicas: URLs of the profile that get the headers too.
+    """
     if needs_target and options["target"] is None and (url := openai_target()) is not None:
         options["target"] = url
         click.echo(f"note: the target is {BASE_URL}", err=True)
-    if options["api_key_env"] is None and (name := key_variable(options["target"], options["headers"])) is not None:
-        options["api_key_env"] = name
-        click.echo(f"note: {name} is sent to the target", err=True)
+    if options["api_key_env"] is not None or (name := key_variable(options["target"], options["headers"])) is None:
+        return
+    named = [("--admin-url", options["admin_url"]), *(("a replica of the profile", url) for url in replicas)]
+    other = next((what for what, url in named if url and _host(url) != _host(options["target"])), None)
+    if other is not None:
+        click.echo(
+            f"note: {name} is not used: {other} is another host; give --api-key-env {name} to send it there", err=True
+        )
+        return
+    options["api_key_env"] = name
+    click.echo(f"note: {name} is sent to the target", err=True)
 
 
 def words_from_environment(ctx: click.Context) -> list[str]:
@@ -75,6 +89,6 @@ def words_from_environment(ctx: click.Context) -> list[str]:
 HELP = (
     f"Every option can be given by a variable: `{PREFIX}_RUN_TARGET` is `loadchaos run --target`. Where neither the options "
     f"nor the profile name a server, `run`, `probe` and `suite` use `{BASE_URL}`. `{API_KEY}` is sent to the host of "
-    f"`{BASE_URL}` only, and to api.openai.com without it."
+    f"`{BASE_URL}` only, and to api.openai.com without it; it is not used where `--admin-url` or a replica is another host."
 )
 """Explanation of the variables, for the page of commands."""

@@ -170,7 +170,8 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         profile, overrides, options = called_again(ctx, folder)
     loaded = _loaded(profile, overrides, options)
     own_server = loaded.target.launch or loaded.target.embedded or options["embedded"] or options["launch"]
-    use_openai_variables(options, needs_target=own_server is None or own_server is False)
+    replicas = [replica.url for replica in loaded.target.replicas]
+    use_openai_variables(options, needs_target=own_server is None or own_server is False, replicas=replicas)
     options["words"] = words_from_environment(ctx)
     if options["print_profile"]:
         click.echo(loaded.to_yaml(), nl=False)

@@ -67,14 +67,15 @@ def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **op
     from loadchaos.core import resources
     from loadchaos.report.terminal.suite import render
 
-    options["target"] = target
-    use_openai_variables(options, needs_target=options["launch"] is None)
-    target = options["target"]
-    if (target is None) == (options["launch"] is None):
-        raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
     create_privately()
     given = _overrides(overrides, resources.profiles())
     profiles = {name: _profile(name, given.get(name, ())) for name in resources.profiles()}
+    options["target"] = target
+    replicas = [replica.url for profile in profiles.values() for replica in profile.target.replicas]
+    use_openai_variables(options, needs_target=options["launch"] is None, replicas=replicas)
+    target = options["target"]
+    if (target is None) == (options["launch"] is None):
+        raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
     folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     found, code = asyncio.run(_suite(target, profiles, folder, options))
     color_and_width = terminal()

@@ -38,12 +38,37 @@ def test_openai_key_is_sent_to_its_own_host_only(
     assert key_variable(target, ["authorization=env:MINE"]) is None
 
 
+@pytest.mark.parametrize(
+    ("admin_url", "replicas", "refused"),
+    [
+        (None, [], None),
+        ("http://127.0.0.1:8000/admin", ["127.0.0.1:8000"], None),
+        ("http://127.0.0.1:9000", [], "--admin-url"),
+        (None, ["http://other:8000"], "a replica of the profile"),
+    ],
+)
+def test_openai_key_is_not_used_where_another_host_would_get_it(
+    admin_url: str | None,
+    replicas: list[str],
+    refused: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", BASE)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    options: dict[str, Any] = {"target": BASE, "api_key_env": None, "headers": (), "admin_url": admin_url}
+    use_openai_variables(options, needs_target=True, replicas=replicas)
+    assert options["api_key_env"] == ("OPENAI_API_KEY" if refused is None else None)
+    note = "is sent to the target" if refused is None else f"is not used: {refused} is another host; give --api-key-env"
+    assert note in capsys.readouterr().err
+
+
 def test_openai_base_url_is_used_only_where_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", BASE)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     def target(given: str | None, *, needs: bool) -> Any:
-        options: dict[str, Any] = {"target": given, "api_key_env": None, "headers": ()}
+        options: dict[str, Any] = {"target": given, "api_key_env": None, "headers": (), "admin_url": None}
         use_openai_variables(options, needs_target=needs)
         return options["target"]
 
