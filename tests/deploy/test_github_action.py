@@ -54,16 +54,33 @@ def test_action_tells_a_quote_that_is_not_closed(tmp_path: Path) -> None:
     assert "::error title=loadchaos::args: No closing quotation" in done.stdout
 
 
+def runs_made(home: Path, **verdicts: str) -> str:
+    """Shell commands that make run folders with their verdicts."""
+    lines = ["set -e"]
+    for name, said in verdicts.items():
+        folder = home / "runs" / name.replace("_", "-")
+        lines.append(
+            f'mkdir -p {folder}; touch {folder}/events.jsonl; echo \'{{"verdict": "{said}"}}\' > {folder}/verdict.json'
+        )
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(("verdict", "code"), [("fail", 1), ("unknown", 3)])
-def test_action_has_the_exit_code_and_verdict_of_the_newest_run(tmp_path: Path, verdict: str, code: int) -> None:
-    for name, said in (("smoke-20261122T010000Z", "pass"), ("smoke-20261122T020000Z", verdict)):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "events.jsonl").touch()
-        (tmp_path / "runs" / name / "verdict.json").write_text(f'{{"verdict": "{said}"}}')
-    done, outputs = step(tmp_path, stand_in(tmp_path, code))
-    folder = str(tmp_path / "runs" / "smoke-20261122T020000Z")
+def test_action_has_the_exit_code_and_verdict_of_its_newest_run(tmp_path: Path, verdict: str, code: int) -> None:
+    subprocess.run(["sh", "-c", runs_made(tmp_path, zoo_20261122T000000Z="pass")], check=True)
+    made = runs_made(tmp_path, smoke_20261122T010000Z="pass", quick_20261122T020000Z=verdict)
+    program = Path(stand_in(tmp_path, code))
+    program.write_text(f"#!/bin/sh\n{made}\nexit {code}\n")
+    done, outputs = step(tmp_path, str(program))
+    folder = str(tmp_path / "runs" / "quick-20261122T020000Z")
     assert done.returncode == code
     assert outputs == {"exit-code": str(code), "verdict": verdict, "folder": folder}
+
+
+def test_action_does_not_report_the_run_of_another_step(tmp_path: Path) -> None:
+    subprocess.run(["sh", "-c", runs_made(tmp_path, smoke_20261122T000000Z="pass")], check=True)
+    _, outputs = step(tmp_path, stand_in(tmp_path, 2))
+    assert outputs == {"exit-code": "2", "verdict": "", "folder": ""}
 
 
 def test_action_file_uses_each_input_and_no_input_in_a_script() -> None:
