@@ -106,7 +106,7 @@ def capacity(
     run_options = _run_options(options)
     if not stored:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / files.PROFILE).write_text(loaded.to_yaml(), encoding="utf-8")
+        (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
     lines = _Lines()
     session = CapacitySession(loaded, settings, run_options, folder, (lines.print, lines.live))
     if stored:
@@ -153,24 +153,44 @@ def _stored_call(
 ) -> tuple[str, tuple[str, ...], dict[str, Any]]:
     """Profile, overrides and options of the search that is continued.
 
-    Only options that do not change the search may be given again.
+    Only options that do not change the search may be given again, and those whose value had a secret must be.
     """
+    from loadchaos.runner.resume import hidden
+
     source = click.core.ParameterSource.COMMANDLINE
     given = [name for name in (*_STORED, "profile", "overrides") if ctx.get_parameter_source(name) is source]
-    if given:
-        name = {"limits": "slo", "most": "max", "overrides": "set"}.get(given[0], given[0]).replace("_", "-")
-        option = "a profile" if name == "profile" else f"--{name}"
+    wanted = dict(stored.get("wanted") or {})
+    if changing := [
+        name for name in given if not hidden(wanted.get(name)) or _recorded(ctx.params[name]) != wanted[name]
+    ]:
         raise OptionError(
-            f"--resume continues a search with its own options: leave out {option}, or start a new search"
+            f"--resume continues a search with its own options: leave out {_option(changing[0])}, or start a new search"
         )
     if stored["ended"] and options["budget"] is None:
         raise OptionError("--resume: this search has ended; give it more time with --budget, or start a new search")
-    wanted = stored["wanted"]
+    if missing := [name for name in wanted if hidden(wanted[name]) and name not in given]:
+        raise OptionError(f"--resume: {_option(missing[0])} had a secret, which is not recorded; give it again")
+    wanted |= {name: ctx.params[name] for name in given}
     return (
         wanted["profile"],
         tuple(wanted["overrides"]),
         {**options, **{name: wanted[name] for name in _STORED}, "budget": options["budget"] or stored["budget_s"]},
     )
+
+
+def _option(name: str) -> str:
+    """Name of a parameter as users type it."""
+    text = {"limits": "slo", "most": "max", "overrides": "set"}.get(name, name).replace("_", "-")
+    return "a profile" if name == "profile" else f"--{text}"
+
+
+def _recorded(value: Any) -> Any:
+    """Value of an option for capacity.json: a secret in it is redacted."""
+    from loadchaos.core.redact import Redactor
+
+    if isinstance(value, tuple | list):
+        return [_recorded(part) for part in value]
+    return Redactor().text(value) if isinstance(value, str) else value
 
 
 def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]) -> CapacitySettings:
@@ -191,22 +211,19 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
     if start > most:
         raise OptionError(f"--start {start:g}: a load up to --max {most:g} was expected")
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
-    from loadchaos.core.redact import Redactor
-
-    wanted = {key: list(v) if isinstance(v := options[key], tuple) else v for key in _STORED}
-    target = Redactor().text(str(options["target"]))
+    wanted = {key: _recorded(options[key]) for key in _STORED}
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
     return CapacitySettings(
         SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
         goal,
         limits_s,
         options["budget"] or _BUDGET_S,
-        target,
+        wanted["target"],
         options["at_least"],
         {
             **wanted,
             "profile": str(Path(name).resolve()) if Path(name).is_file() else name,
-            "overrides": list(overrides),
+            "overrides": _recorded(overrides),
         },
     )
 

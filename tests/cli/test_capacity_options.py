@@ -79,3 +79,18 @@ def test_capacity_needs_a_profile_or_a_search_to_continue(tmp_path: Path) -> Non
     assert "this search has ended" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
     again = loadchaos("capacity", "--resume", "old", "--slo", "ttft=9s", cwd=tmp_path)
     assert "--resume continues a search with its own options: leave out --slo" in again.stderr
+
+
+def test_capacity_does_not_record_a_secret_and_asks_for_it_again(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(PROFILE)
+    secret, other = "http://user:hunter2secret@127.0.0.1:9", "http://user:hunter2secret@127.0.0.1:8"
+    extra = ("--admin-url", "http://127.0.0.1:9/?api_key=sk-hunter2secret", "--out", "out")
+    loadchaos("capacity", "small.yaml", "--target", secret, *extra, *SLO, cwd=tmp_path)
+    (file,) = (tmp_path / "out").glob("*/capacity.json")
+    assert "hunter2secret" not in file.read_text()
+    assert json.loads(file.read_text())["wanted"]["target"] == "http://[redacted]@127.0.0.1:9"
+    again = ("capacity", "--resume", str(file.parent), "--budget", "10m")
+    assert "--target had a secret, which is not recorded; give it again" in loadchaos(*again, cwd=tmp_path).stderr
+    assert "leave out --target" in loadchaos(*again, "--target", other, cwd=tmp_path).stderr
+    both = loadchaos(*again, "--target", secret, *extra[:2], cwd=tmp_path)
+    assert "--target contains a user or password" in both.stderr, "the options given again are those of the search"
