@@ -80,7 +80,7 @@ def words_from_environment(ctx: click.Context) -> list[str]:
             continue
         value: Any = ctx.params[name] if parameter.is_flag else parameter.value_from_envvar(ctx)
         if parameter.is_flag:
-            words += [(parameter.opts if value else parameter.secondary_opts)[0]] if value is not None else []
+            words += (parameter.opts if value else parameter.secondary_opts)[:1] if value is not None else []
         else:
             words += [f"{parameter.opts[-1]}={text}" for text in (value if parameter.multiple else [value])]
     return [word for word in words if not word.endswith("=None")]

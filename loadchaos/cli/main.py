@@ -86,7 +86,7 @@ class _Commands(click.Group):
     epilog=_EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX},
 )
-@click.version_option(package_name="loadchaos")
+@click.version_option(package_name="loadchaos", allow_from_autoenv=False)
 def main() -> None:
     """Find and name bugs that an LLM server shows only under load."""
 

@@ -102,3 +102,19 @@ def test_endpoint_names_the_traffic_that_cannot_move(endpoint: str, text: str) -
     assert done.exit_code == 2
     assert text in done.output
     assert endpoint == "nope" or "traffic.0.payload.images: the endpoint completions cannot carry images" in done.output
+
+
+@pytest.mark.parametrize("value", ["1", "v0.1.0"])
+def test_a_variable_with_a_version_does_not_replace_the_command(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADCHAOS_VERSION", value)
+    monkeypatch.setenv("LOADCHAOS_HELP", value)
+    monkeypatch.setenv("LOADCHAOS_RUN_HELP", value)
+    done = CliRunner().invoke(main, ["run", "--rate", "7", "--num-prompts", "5", "--print-profile"])
+    assert done.exit_code == 0, done.output
+    assert "rate: 7/s" in done.output
+
+
+def test_a_variable_may_leave_a_flag_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADCHAOS_RUN_SHARED", "false")
+    context = run.make_context("run", ["--num-prompts", "5"], auto_envvar_prefix="LOADCHAOS_RUN")
+    assert words_from_environment(context) == []
