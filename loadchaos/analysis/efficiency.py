@@ -30,6 +30,7 @@ class Efficiency:
         self._prompt: Counter[str] = Counter()
         self._cached: Counter[str] = Counter()
         self._told = False  # an answer had cached_tokens; then none means 0, as vLLM leaves a 0 out
+        self._telling: set[str] = set()  # traffic with cached_tokens or generated text; embeddings tell nothing
         self._newest: dict[tuple[str, str], dict[str, float]] = {}
         self._grown: Counter[str] = Counter()
         self._first_ns: int | None = None
@@ -53,6 +54,8 @@ class Efficiency:
             return
         traffic, cached = str(row.get("traffic", "")), row.get("cached_tokens")
         self._told = self._told or cached is not None
+        if cached is not None or row.get("completion_tokens"):
+            self._telling.add(traffic)
         self._prompt[traffic] += int(row["prompt_tokens"] or 0)
         self._cached[traffic] += int(cached or 0)
 
@@ -84,8 +87,8 @@ class Efficiency:
         """Counts by figure and traffic ("": all), without unknown ones."""
         found: dict[str, dict[str, Part]] = {}
         if self._told:
-            by_traffic = {t: Part(self._cached[t], n) for t, n in self._prompt.items()}
-            whole = Part(self._cached.total(), self._prompt.total())
+            by_traffic = {t: Part(self._cached[t], n) for t, n in self._prompt.items() if t in self._telling}
+            whole = Part(self._cached.total(), sum(part.whole for part in by_traffic.values()))
             found["prefix_hit_rate"] = {**by_traffic, "": whole}
         elif self._grown[_QUERIES]:
             found["prefix_hit_rate"] = {"": Part(self._grown[_HITS], self._grown[_QUERIES])}

@@ -68,6 +68,18 @@ def test_prefix_hits_are_the_cached_tokens_of_the_answers() -> None:
     assert efficiency_texts(found)["prefix cache"] == "76.0 % of the prompt tokens were cached (usage of the answers)"
 
 
+def test_prefix_hits_leave_out_traffic_that_generates_nothing_and_tells_nothing() -> None:
+    embedded = [{**row, "id": f"e{n}"} for n in range(20, 60) for row in request(n, None, "embed")]
+    for row in embedded:
+        if row["row"] == "end":
+            row["completion_tokens"] = 0
+    found = verdict(*embedded, cached=(80,) * 20)
+    assert found["efficiency"]["prefix_hit_rate"] == pytest.approx(0.8)
+    unhit = [row for n in range(20, 40) for row in request(n, None, "unhit")]
+    found = verdict(*unhit, cached=(80,) * 20)
+    assert found["efficiency"]["prefix_hit_rate"] == pytest.approx(0.4), "a server that leaves a 0 out told 0"
+
+
 def test_prefix_hits_come_from_counters_where_no_answer_tells_them() -> None:
     names = ("prefix_cache_queries_total", "prefix_cache_hits_total")
     readings = [metrics(at, **dict(zip(names, v, strict=True))) for at, v in ((99, (5000, 0)), (100.5, (6000, 600)))]
