@@ -58,9 +58,13 @@ def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
     """Text of the profile, after a check of all its parts."""
     from dataclasses import replace
 
-    from loadchaos.profile.made import profile_data
+    from loadchaos.profile.made import phase_takes_duration, profile_data
     from loadchaos.profile.written import commented
 
+    if made.duration_s is not None and not phase_takes_duration(made):
+        raise OptionError(
+            "--duration: users in a closed loop end after --num-prompts or after --duration in a profile: give one of them"
+        )
     name = "new" if str(file) == "-" else "".join(c if c.isalnum() or c in "._-" else "_" for c in file.stem)
     rules = [*DEFAULT_EXPECT, *(["goodput >= 95%"] if made.slo and not expect else []), *expect]
     made = replace(made, name=name.lstrip("._-") or "new", expect=rules)

@@ -192,6 +192,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
 def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, Any]) -> Profile:
     """The profile with the options that change it, or one made from options."""
     if profile is None:
+        from loadchaos.profile.made import phase_takes_duration
         from loadchaos.profile.target import Target
 
         if (made := made_from(options)) is None:
@@ -199,7 +200,7 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
                 "a profile is missing: give a path or a shipped name (`loadchaos profiles` lists them), or describe the "
                 "load, e.g. --rate 5 --num-prompts 200"
             )
-        if made.duration_s is not None and (made.users is None or made.requests is None or made.rate is not None):
+        if phase_takes_duration(made):
             options["duration"] = None  # the phase has it
         profile_made = made_profile(made, overrides)
         server = options["target"] or options["launch"] or profile_made.target != Target() or openai_target()

@@ -131,6 +131,12 @@ def rate_per_s(text: object) -> float:
     return value
 
 
+def format_rate(per_s: float) -> str:
+    """Format a rate as text that `rate_per_s` reads: `2.5/s`."""
+    text = f"{per_s:g}"
+    return f"{f'{per_s:.9f}'.rstrip('0').rstrip('.') if 'e' in text else text}/s"
+
+
 @dataclass(frozen=True)
 class Range:
     """Integers from `low` to `high`, both included; `7` is `7..7`."""
@@ -190,7 +196,7 @@ def _plain(value: Any) -> Any:
 DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format_duration, return_type=str)]
 Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
 Bytes = Annotated[int, BeforeValidator(byte_count)]
-RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(lambda v: f"{v:g}/s", return_type=str)]
+RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(format_rate, return_type=str)]
 IntRange = Annotated[
     Range,
     BeforeValidator(int_range),

@@ -15,14 +15,16 @@ from typing import Any
 from loadchaos.core.dataset_names import DATASET_OPTIONS, TRACES
 from loadchaos.core.errors import OptionError
 from loadchaos.core.slo_names import SLO_LIMITS
-from loadchaos.core.units import Range, duration_s, format_duration
+from loadchaos.core.units import Range, duration_s, format_duration, format_rate
 from loadchaos.profile import trace
 from loadchaos.profile.trace_formats import FORMATS, TraceFormat
 
 _BUCKETS = {(256, 256, 1): 0.5, (720, 1280, 1): 0.5}
 _Maker = Callable[["LoadOptions"], Iterator[dict[str, Any]]]
 _LIMIT = re.compile(r"(\w+):(\d+(?:\.\d+)?)(ms|s|m)?")
-_BUCKET = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)?\s*['\"]?\s*:\s*([0-9.]+)")
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)(?![\d.])"
+_BUCKET = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)?\s*['\"]?\s*:\s*" + _NUMBER)
+_RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,17 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
     return data
 
 
+def phase_takes_duration(options: LoadOptions) -> bool:
+    """Tell if the phase has the duration.
+
+    It does not in a closed loop that ends after its requests.
+    """
+    if options.dataset in TRACES or options.ramp is not None:
+        return True
+    is_closed = options.rate is None or math.isinf(options.rate)
+    return not is_closed or options.users is None or options.requests is None
+
+
 def describe(options: LoadOptions) -> str:
     """Describe the load in a few words, for `about`."""
     if options.dataset in TRACES:
@@ -119,7 +132,7 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
     try:
         ratios = (float(text), float(text))
     except ValueError:
-        found = dict(re.findall(r"[\"']?(input|output)[\"']?\s*:\s*([0-9.]+)", text))
+        found = dict(_RATIO.findall(text))
         if set(found) != {"input", "output"}:
             raise OptionError(
                 f'--random-range-ratio {text}: 0.3 or {{"input": 0.3, "output": 0.5}} was expected'
@@ -315,7 +328,7 @@ def _phase(options: LoadOptions) -> dict[str, Any]:
         return _closed(options)
     if math.isinf(options.rate):
         return _at_once(options)
-    phase: dict[str, Any] = {"rate": f"{options.rate:g}/s", "law": "poisson"}
+    phase: dict[str, Any] = {"rate": format_rate(options.rate), "law": "poisson"}
     if options.burstiness is not None and options.burstiness != 1:
         phase.update(law="gamma", burstiness=options.burstiness)
     return {**phase, **_ends(options), **_in_flight(options)}
@@ -349,7 +362,7 @@ def _ramp(options: LoadOptions) -> dict[str, Any]:
     ends: dict[str, Any] = {"for": format_duration(math.ceil(length_s * 1000) / 1000)}
     if options.requests is not None:
         ends["requests"] = options.requests
-    return {"rate": f"{first:g}/s", "law": "ramp", "to": f"{last:g}/s", **ends, **_in_flight(options)}
+    return {"rate": format_rate(first), "law": "ramp", "to": format_rate(last), **ends, **_in_flight(options)}
 
 
 def _trace_phase(options: LoadOptions) -> dict[str, Any]:
@@ -357,7 +370,10 @@ def _trace_phase(options: LoadOptions) -> dict[str, Any]:
         raise OptionError("--rate: a trace has its own times; leave it out")
     phase: dict[str, Any] = {"trace": _file(options)}
     if options.dataset == "timed_trace":
-        phase["unit"] = format_duration(_value(options, ("timed_trace_sec_multiplier",), 1.0))
+        seconds = _value(options, ("timed_trace_sec_multiplier",), 1.0)
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise OptionError(f"--timed-trace-sec-multiplier {seconds:g}: seconds above 0 were expected")
+        phase["unit"] = format_duration(seconds)
         phase["block_tokens"] = _value(options, ("timed_trace_chunk_hash_size",), 16)
     elif FORMATS[options.dataset] is not _shape(phase["trace"]):
         raise OptionError(

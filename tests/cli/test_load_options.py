@@ -1,5 +1,6 @@
 """`loadchaos run` without a profile: options as in `vllm bench serve`."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -72,3 +73,26 @@ def test_run_options_that_contradict_are_refused_before_anything_is_sent(words: 
     code, output = run(*words)
     assert code == 2, output
     assert text in output
+
+
+@pytest.mark.parametrize(
+    ("words", "duration_s"),
+    [
+        (["--rate", "inf", "--concurrency", "8", "--num-prompts", "60"], 2.0),
+        (["--concurrency", "8", "--num-prompts", "60"], 2.0),
+        (["--concurrency", "8"], None),
+        (["--rate", "5", "--concurrency", "8", "--num-prompts", "60"], None),
+    ],
+)
+def test_duration_that_the_phase_does_not_have_is_that_of_the_run(
+    words: list[str], duration_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def keep(_loaded: Any, _profile: Any, options: Any, _resumed: Any) -> int:
+        given.append(options["duration"])
+        return 0
+
+    monkeypatch.setattr(sys.modules["loadchaos.cli.run"], "_run", keep)
+    assert run("--embedded", *words, "--duration", "2s")[0] == 0
+    assert given == [duration_s]

@@ -63,6 +63,8 @@ def test_new_prints_with_a_dash_and_writes_nothing() -> None:
     [
         ([], "what load? Give options such as --rate 5"),
         (["--rate", "5"], "how long?"),
+        (["--rate", "inf", "--concurrency", "8", "--num-prompts", "60", "--duration", "2s"], "give one of them"),
+        (["--concurrency", "8", "--num-prompts", "60", "--duration", "2s"], "give one of them"),
         (["--rate", "5", "--num-prompts", "5", "--expect", "latency < 5"], "expect.6: unknown figure 'latency'"),
         (["--rate", "5", "--num-prompts", "5", "--ask"], "--ask and options of the load exclude each other"),
     ],

@@ -133,12 +133,28 @@ def test_goodput_limits_are_milliseconds_unless_they_have_a_unit() -> None:
 def test_range_ratios_of_input_and_output() -> None:
     assert parse_range_ratio("0.3") == (0.3, 0.3)
     assert parse_range_ratio('{"input": 0.3, "output": 0.5}') == (0.3, 0.5)
-    for wrong in ("1", "-0.1", '{"input": 0.3}', "x"):
+    for wrong in ("1", "-0.1", '{"input": 0.3}', "x", '{"input": 0.5.5, "output": 0.5}'):
         with pytest.raises(OptionError):
             parse_range_ratio(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["{}", "{(1, 2): 1}", "{(720, 1280, 16): 1.0}", "text"])
+@pytest.mark.parametrize("wrong", ["{}", "{(1, 2): 1}", "{(720, 1280, 16): 1.0}", "text", "{(9, 9, 1): 0.5.5}"])
 def test_image_buckets_that_cannot_be_made_are_refused(wrong: str) -> None:
     with pytest.raises(OptionError, match="--random-mm-bucket-config"):
         parse_buckets(wrong)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.0])
+def test_unit_of_a_timed_trace_is_above_zero(wrong: float, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(LINE)
+    values = {"dataset_path": str(path), "timed_trace_sec_multiplier": wrong}
+    with pytest.raises(OptionError, match="--timed-trace-sec-multiplier"):
+        profile_data(LoadOptions(dataset="timed_trace", values=values))
+
+
+@pytest.mark.parametrize("rate", [1_000_000.0, 0.00001, 2.5])
+def test_large_and_small_rates_are_read_as_they_are_written(rate: float) -> None:
+    profile = made(rate=rate, requests=5)
+    assert profile.load[0].rate == pytest.approx(rate)
+    assert "e+06/s" not in profile.to_yaml()

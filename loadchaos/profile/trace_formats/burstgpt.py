@@ -6,6 +6,7 @@ response tokens failed there and is left out. https://github.com/HPMLL/BurstGPT
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered,
 def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
     try:
         at_s = float(row["Timestamp"])
+        if not math.isfinite(at_s):
+            raise ValueError
     except (TypeError, ValueError):
         raise ValueError(f"Timestamp: seconds were expected (got {row['Timestamp']!r})") from None
     sent, came = (whole(row[name], name) for name in ("Request tokens", "Response tokens"))
