@@ -127,3 +127,16 @@ def test_data_set_of_another_format_is_refused(tmp_path: Path) -> None:
     )
     assert done.exit_code == 2
     assert "BurstGPT (CSV) was expected; --dataset-name says how to read the file" in done.output
+
+
+@pytest.mark.parametrize("operation", ["invoke_agent", "invoke_workflow", "embeddings"])
+def test_spans_with_the_usage_of_their_children_are_no_requests(operation: str, tmp_path: Path) -> None:
+    parent, child = (
+        span("parent", 7000, input_tokens=70, output_tokens=9),
+        span("chat m", 7100, input_tokens=30, output_tokens=4),
+    )
+    for one, name in ((parent, operation), (child, "chat")):
+        one["attributes"].append({"key": "gen_ai.operation.name", "value": {"stringValue": name}})
+    path = tmp_path / "x.json"
+    path.write_text(spans(parent, child))
+    assert [request.input_tokens for request in trace.read(str(path))] == [30]

@@ -1,7 +1,8 @@
 """OpenTelemetry spans of generative AI, in OTLP JSON.
 
 The file exporter of the collector writes an object with `resourceSpans` a line. A span with `gen_ai.usage.input_tokens` and
-`gen_ai.usage.output_tokens` (before 1.27 `prompt_tokens`, `completion_tokens`) is a request.
+`gen_ai.usage.output_tokens` (before 1.27 `prompt_tokens`, `completion_tokens`) is a request. Spans of agents, tools and
+embeddings are none: the usage of an agent is the sum of its children.
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
 
@@ -16,6 +17,11 @@ _NS_PER_MS = 1e6
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 
+_NO_REQUEST = {
+    "create_agent", "embeddings", "execute_tool", "invoke_agent", "invoke_workflow", "retrieval",
+}  # fmt: skip
+"""Values of `gen_ai.operation.name` of spans that send no chat or completion."""
+
 
 def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
     for resource in _list(row, "resourceSpans"):
@@ -26,9 +32,12 @@ def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
 
 def _request(span: Mapping[str, Any]) -> Iterator[Arrival]:
     found = {str(a.get("key")): a.get("value") for a in _list(span, "attributes")}
+    operation = found.get("gen_ai.operation.name")
+    if isinstance(operation, Mapping) and operation.get("stringValue") in _NO_REQUEST:
+        return
     sent, came = (next((found[n] for n in names if n in found), None) for names in (_INPUT, _OUTPUT))
     if not isinstance(sent, Mapping) or not isinstance(came, Mapping):
-        return  # a span of a tool, an agent or a retrieval
+        return  # a span without usage
     start = str(span.get("startTimeUnixNano"))
     if not start.isdigit():
         raise ValueError(f"startTimeUnixNano: nanoseconds were expected (got {start!r})")
