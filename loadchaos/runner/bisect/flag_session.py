@@ -15,13 +15,13 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect import flag_parts
 from loadchaos.runner.bisect.flag_parts import Flag
 from loadchaos.runner.bisect.flag_search import FlagFindings, FlagSearch, Remedy
-from loadchaos.runner.bisect.result_files import STATE, result_redactor, short_reason, write_result
+from loadchaos.runner.bisect.result_files import STATE, short_reason, write_result
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.replay.one_try import TryPlan
 from loadchaos.runner.replay.resumed import settings_of
-from loadchaos.runner.replay.servers import redacted_command
+from loadchaos.runner.replay.servers import redacted_command, result_redactor
 from loadchaos.server.dialects import DIALECTS
 
 

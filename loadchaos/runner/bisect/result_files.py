@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.redact import Redactor, launch_secrets
-from loadchaos.runner.replay.servers import ServerChoice
-
 STATE = "bisect.json"
 _LONGEST_REASON = 300
-
-
-def result_redactor(server: ServerChoice) -> Redactor:
-    """Redactor that knows the secrets of a launch command."""
-    assert server.launch is not None
-    redactor = Redactor.from_environment(os.environ)
-    for value in launch_secrets(server.launch.env).values():
-        redactor.add(value)
-    redactor.argv(list(server.launch.argv))
-    return redactor
 
 
 def short_reason(why: str) -> str:

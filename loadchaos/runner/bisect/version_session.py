@@ -15,14 +15,14 @@ from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.bisect.flag_session import share, table_cell
 from loadchaos.runner.bisect.installs import InstallPlan, ReleaseInstaller
-from loadchaos.runner.bisect.result_files import STATE, result_redactor, short_reason, write_result
+from loadchaos.runner.bisect.result_files import STATE, short_reason, write_result
 from loadchaos.runner.bisect.version_search import BAD, SKIPPED, Boundary, ReleaseResult, VersionFindings, VersionSearch
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import Decider, Decision
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.replay.one_try import TryPlan
 from loadchaos.runner.replay.resumed import settings_of
-from loadchaos.runner.replay.servers import ServerChoice, from_launch, redacted_command
+from loadchaos.runner.replay.servers import ServerChoice, from_launch, redacted_command, result_redactor
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Minimised:
     """Smallest candidate found.
 
     `levels` has each level with the decisions made in it. `out_of_time`: the budget was spent before the last level.
+    `kept` has each candidate that failed, the smallest last.
     """
 
     candidate: Reduction
@@ -51,14 +52,12 @@ async def minimise(
     for name, reduce in levels:
         decider.step, decider.wrong = name, error_of(name, decider.p)
         before = len(decider.steps)
-        best = _Best(candidate, decider)
+        best = _Best(candidate, decider, result.kept)
         try:
             candidate = await reduce(candidate, best.fails)
         except BudgetSpentError:
             candidate, result.out_of_time = best.candidate, True
         result.levels.append((name, candidate.requests, len(candidate.flags), decider.steps[before:]))
-        if candidate is not result.kept[-1]:
-            result.kept.append(candidate)
         if result.out_of_time:
             break
     result.candidate, result.tries = candidate, decider.tries
@@ -75,15 +74,19 @@ def error_of(level: str, p: float) -> float:
 
 
 class _Best:
-    """Newest candidate that still failed, for a level that is cut short."""
+    """Newest candidate that still failed, for a level that is cut short.
 
-    def __init__(self, candidate: Reduction, decider: Decider) -> None:
-        self.candidate, self._decider = candidate, decider
+    `kept` gets all of them.
+    """
+
+    def __init__(self, candidate: Reduction, decider: Decider, kept: list[Reduction]) -> None:
+        self.candidate, self._decider, self._kept = candidate, decider, kept
 
     async def fails(self, candidate: Reduction) -> bool:
         found = await self._decider.fails(candidate)
         if found:
             self.candidate = replace(candidate, change="")
+            self._kept.append(self.candidate)
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.minimise.validate import ScriptRuns, run_script
 from loadchaos.runner.replay.one_try import TryPlan
 from loadchaos.runner.replay.resumed import settings_of
+from loadchaos.runner.replay.servers import result_redactor
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class MinimiseSession:
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._smallest = self._whole.requests, len(self._whole.flags)
         self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
+        self._decider.hide = result_redactor(plan.server).text
 
     async def run(self) -> MinimiseResult:
         """Minimise, write repro/ and run it on fresh servers."""
@@ -62,8 +64,8 @@ class MinimiseSession:
             return MinimiseResult(exit_codes.FAIL, None, self._whole)
         if result.out_of_time:
             self._print("the budget is spent: the smallest candidate so far is validated")
-        for candidate in reversed(result.kept):
-            found = await self._validated(candidate, result)
+        for candidate in to_validate(result.kept):
+            found = await self._validated(candidate, replace(result, candidate=candidate))
             if found is not None and (rounds := more_rounds(candidate.rounds, found.runs)) > candidate.rounds:
                 self._print(f"repro.py is made to send its requests {rounds} times, as it reproduces too rarely")
                 raised = replace(candidate, rounds=rounds)
@@ -71,7 +73,8 @@ class MinimiseSession:
             if found is not None:
                 return found
             self._print(
-                f"repro.py reproduces in less than {LEAST_P * 100:.0f} % of the runs: an earlier candidate follows"
+                f"repro.py with {_plural(candidate.requests, 'request')} reproduces in less than {LEAST_P * 100:.0f} % of "
+                "the runs: a larger candidate follows"
             )
         return MinimiseResult(exit_codes.UNKNOWN, result, self._whole)
 
@@ -104,6 +107,16 @@ class MinimiseSession:
             f"({decision.successes} of {decision.tries}); smallest: {_plural(requests, 'request')}, "
             f"{_plural(flags, 'flag')}; {p}{_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
         )
+
+
+def to_validate(kept: Sequence[Reduction]) -> list[Reduction]:
+    """Candidates whose script is run, the smallest first.
+
+    A script may fail where the replay did not, as it has other timing. Then larger candidates follow, with growing
+    distance: the 2nd, 4th, 8th ... from the end, and the first.
+    """
+    distances = [1, *(2**n for n in range(1, len(kept).bit_length()) if 2**n < len(kept)), len(kept)]
+    return [kept[-n] for n in dict.fromkeys(distances)]
 
 
 def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:

@@ -13,7 +13,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.replay.one_try import TryPlan, TryResult, run_try
-from loadchaos.runner.replay.refusals import doubt, refusal, refuses_all
+from loadchaos.runner.replay.refusals import doubt, refusal, refuses_some
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
 
 _KEPT_TRIES = 20
@@ -85,12 +85,11 @@ class Trials:
 
     async def _doubt(self, result: TryResult, candidate: Reduction, server: ServerChoice) -> str:
         """Say why the try proves nothing; "" if it does."""
-        if self._kills or not refuses_all(result):
-            return doubt(result, kills=self._kills)
+        found = doubt(result, kills=self._kills)
+        if found or not refuses_some(result):
+            return found
         assert server.launch is not None
-        return doubt(result, kills=False) or await refusal(
-            result, candidate.trace, server.launch.url, self._plan.options
-        )
+        return await refusal(result, candidate.trace, server.launch.url, self._plan.options)
 
     async def stop(self) -> None:
         """Stop the server."""

@@ -37,29 +37,37 @@ def doubt(result: TryResult, *, kills: bool) -> str:
     return f"the server answers only {result.answered} of {result.sent} requests: {result.outcomes}"
 
 
-def refuses_all(result: TryResult) -> bool:
-    """True for a try without the failure in which no request was answered."""
-    return not result.reproduced and result.answered == 0 and result.sent > result.left
+def refuses_some(result: TryResult) -> bool:
+    """True for a survived try that had refusals, or no answer at all."""
+    nothing = result.answered == 0 and result.sent > result.left
+    return not result.reproduced and (nothing or "rejected" in result.outcomes)
 
 
 async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
-    """Ask the first request with hardly any text.
+    """Ask the first request of each traffic with hardly any text.
 
-    Returns why its refusal proves nothing; "" if it is answered.
+    Returns why a refusal proves nothing; "" if all are answered.
     """
-    send = trace.sends[0]
-    body = with_model(trace.body_file(send).read_bytes(), trace.header.model, _served_model(Path(result.folder)))
-    try:
-        short = orjson.dumps(shortened(orjson.loads(body)))
-    except orjson.JSONDecodeError:
-        short = body
+    model = _served_model(Path(result.folder))
     tls = options.tls.context()
     async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
-        answer = await DiscoveryClient(http, url, url).post_bytes(send.path, short, _JSON)
-    if 200 <= answer.status < 300:
-        return ""
-    said = " ".join(answer.text.split())[:_SHOWN_CHARS]
-    return f"the server answers none of {result.sent} requests, nor a short one: {answer.status or 'no answer'} {said}"
+        client = DiscoveryClient(http, url, url)
+        for send in {send.traffic: send for send in reversed(trace.sends)}.values():
+            body = with_model(trace.body_file(send).read_bytes(), trace.header.model, model)
+            answer = await client.post_bytes(send.path, _short_body(body), _JSON)
+            if not 200 <= answer.status < 300:
+                said = " ".join(answer.text.split())[:_SHOWN_CHARS]
+                counts = f"the server answers {result.answered} of {result.sent} requests"
+                return f"{counts}, and refuses also a short one: {answer.status or 'no answer'} {said}"
+    return ""
+
+
+def _short_body(body: bytes) -> bytes:
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body
+    return orjson.dumps(shortened(data)) if isinstance(data, dict) else body
 
 
 def _served_model(run: Path) -> str:

@@ -176,3 +176,13 @@ class ServerPool:
         held, self._held = self._held, None
         if held is not None:
             await held.stop()
+
+
+def result_redactor(server: ServerChoice) -> Redactor:
+    """Redactor that knows the secrets of a launch command."""
+    assert server.launch is not None
+    redactor = Redactor.from_environment(os.environ)
+    for value in launch_secrets(server.launch.env).values():
+        redactor.add(value)
+    redactor.argv(list(server.launch.argv))
+    return redactor

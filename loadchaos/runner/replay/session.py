@@ -17,7 +17,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.replay import estimate
 from loadchaos.runner.replay.one_try import STOPPED, TryPlan, TryResult, run_try
-from loadchaos.runner.replay.refusals import doubt, refusal, refuses_all
+from loadchaos.runner.replay.refusals import doubt, refusal, refuses_some
 from loadchaos.runner.replay.resumed import require_same, settings_of
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool, redacted_command
 
@@ -146,9 +146,10 @@ class ReplaySession:
         """Say why a try without the failure proves no cure; "" if it may."""
         if result.reproduced is not False:
             return ""
-        if self._kills or plan.server.launch is None or not refuses_all(result):
-            return doubt(result, kills=bool(self._kills))
-        return doubt(result, kills=False) or await refusal(result, self._trace, plan.server.launch.url, plan.options)
+        found = doubt(result, kills=bool(self._kills))
+        if found or plan.server.launch is None or not refuses_some(result):
+            return found
+        return await refusal(result, self._trace, plan.server.launch.url, plan.options)
 
     def _progress(
         self, tries: Sequence[dict[str, Any]], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str

@@ -120,12 +120,12 @@ def test_keyed_reports_an_answer_that_is_right_only_without_the_prefix_cache(que
     assert server.oracle.finish()[0].verdict == "pass", "no answer is left that the model may have got wrong"
 
 
-@pytest.mark.parametrize("case", ["wrong without the cache", "once", "near tie", "changes by itself"])
+@pytest.mark.parametrize("case", ["wrong without the cache", "once", "near tie", "changes by itself", "no logprobs"])
 def test_keyed_reports_no_answer_that_stays_wrong_without_a_proof(questions: Any, case: str) -> None:
     server = keyed(questions(KeyedOracle))
     cases: dict[str, dict[str, Any]] = {
         "wrong without the cache": {"anew": "a b x"}, "once": {"times": 1}, "near tie": {"gaps": 0.05},
-        "changes by itself": {"last": "a b y"},
+        "changes by itself": {"last": "a b y"}, "no logprobs": {"gaps": None},
     }  # fmt: skip
     kept(server, **cases[case])
     assert server.found() == []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loadchaos.runner.bisect.result_files import result_redactor
-from loadchaos.runner.replay.servers import from_launch
+from loadchaos.runner.replay.servers import from_launch, result_redactor
 
 
 def test_result_redactor_hides_secrets_of_flags_environment_and_addresses() -> None:

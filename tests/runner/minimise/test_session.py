@@ -13,10 +13,12 @@ import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
-from loadchaos.runner.minimise import trials
+from loadchaos.runner.minimise import repro, session, trials
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.decider import Decision
-from loadchaos.runner.minimise.session import MinimiseSession
+from loadchaos.runner.minimise.minimiser import Minimised
+from loadchaos.runner.minimise.session import MinimiseSession, summary
+from loadchaos.runner.minimise.validate import ScriptRuns
 from loadchaos.runner.options import Options
 from loadchaos.runner.replay.expected import ExpectedFailure
 from loadchaos.runner.replay.one_try import TryPlan, TryResult
@@ -43,9 +45,9 @@ class Pool:
         self._held = False
 
 
-def minimiser(tmp_path: Path, pool: Pool) -> tuple[MinimiseSession, Reduction, list[str]]:
+def minimiser(tmp_path: Path, pool: Pool, *argv: str) -> tuple[MinimiseSession, Reduction, list[str]]:
     trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
-    launch = CommandLine(("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
+    launch = CommandLine(argv or ("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
     plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
     lines: list[str] = []
     found = MinimiseSession(trace, plan, tmp_path, 60.0, lines.append)
@@ -111,3 +113,47 @@ def test_minimiser_says_what_is_left_also_for_decisions_of_an_earlier_run(tmp_pa
 def test_candidates_differ_by_what_they_send_and_not_by_the_name_of_a_change(tmp_path: Path) -> None:
     _, whole, _ = minimiser(tmp_path, Pool())
     assert replace(whole, change="one image").key() == whole.key()
+
+
+def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest candidate failed in replay, its script did not: no word of the result is about it."""
+    found, whole, lines = minimiser(tmp_path, Pool())
+    sends = tuple(TraceSend(id=f"r{i}") for i in range(9))
+    sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n])) for n in (9, 4, 5, 3, 1)]
+    ran: list[int] = []
+
+    async def minimised(*_: object) -> Minimised:
+        return Minimised(sized[-1], 1.0, kept=sized)
+
+    async def run_script(*_: object) -> ScriptRuns:
+        return ScriptRuns(3, 3 if ran[-1] == 4 else 0)
+
+    def write_script(reproducer: Any, folder: Path) -> Path:
+        ran.append(reproducer.candidate.requests)
+        return folder / "repro.py"
+
+    monkeypatch.setattr(session, "minimise", minimised)
+    monkeypatch.setattr(session, "run_script", run_script)
+    monkeypatch.setattr(repro, "write_script", write_script)
+    monkeypatch.setattr(repro, "finish", lambda *_: None)
+    result = asyncio.run(found.run())
+    assert ran == [1, 3, 4]
+    assert "MINIMISED 1 to 4 requests" in summary(result, 1.0)
+    assert "repro.py with 1 request reproduces in less than 15 % of the runs: a larger candidate follows" in lines
+
+
+@pytest.mark.parametrize(("n", "places"), [(1, [0]), (2, [1, 0]), (5, [4, 3, 1, 0]), (9, [8, 7, 5, 1, 0])])
+def test_scripts_of_larger_candidates_follow_with_growing_distance(n: int, places: list[int], tmp_path: Path) -> None:
+    _, whole, _ = minimiser(tmp_path, Pool())
+    kept = [replace(whole, rounds=i + 1) for i in range(n)]
+    assert [c.rounds - 1 for c in session.to_validate(kept)] == places
+
+
+def test_state_of_a_minimisation_has_no_secret_of_the_launch_command(tmp_path: Path) -> None:
+    found, whole, _ = minimiser(tmp_path, Pool(), "serve", "--hf-token", "corp-hunter2pass99")
+    found._decider.step = "flags"
+    decision = found._decider._decision(
+        replace(whole, change="without --hf-token corp-hunter2pass99"), True, (1, 1), 0.0
+    )
+    assert "hunter2" not in decision.step
+    assert "--hf-token" in decision.step
