@@ -68,6 +68,17 @@ def use_openai_variables(options: dict[str, Any], *, needs_target: bool, replica
     click.echo(f"note: {name} is sent to the target", err=True)
 
 
+def name_variables(command: click.Command) -> None:
+    """Set the variables of options by their long names.
+
+    click itself takes the name of the parameter, which is not what users type: `--set` is `overrides`.
+    """
+    for option in command.params:
+        if isinstance(option, click.Option) and option.envvar is None:
+            long = [text[2:] for text in option.opts if text.startswith("--")]
+            option.envvar = [f"{PREFIX}_{command.name}_{text}".replace("-", "_").upper() for text in long]
+
+
 def words_from_environment(ctx: click.Context) -> list[str]:
     """Options of a command that variables gave, as words of a command line.
 

@@ -14,7 +14,7 @@ import click
 from loadchaos.cli.bisect import bisect
 from loadchaos.cli.capacity import capacity
 from loadchaos.cli.classify import classify, signatures
-from loadchaos.cli.environment import PREFIX
+from loadchaos.cli.environment import PREFIX, name_variables
 from loadchaos.cli.hunt import hunt
 from loadchaos.cli.images import images
 from loadchaos.cli.launch import launch
@@ -123,4 +123,5 @@ for _command in (
     images,
     sim,
 ):
+    name_variables(_command)
     main.add_command(_command)

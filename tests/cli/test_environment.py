@@ -104,6 +104,18 @@ def test_endpoint_names_the_traffic_that_cannot_move(endpoint: str, text: str) -
     assert endpoint == "nope" or "traffic.0.payload.images: the endpoint completions cannot carry images" in done.output
 
 
+def test_variables_have_the_long_names_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADCHAOS_RUN_SET", "load.0.rate=9/s")
+    monkeypatch.setenv("LOADCHAOS_RUN_REQUEST_RATE", "7")
+    context = run.make_context("run", ["--num-prompts", "5"], auto_envvar_prefix="LOADCHAOS_RUN")
+    assert context.params["overrides"] == ("load.0.rate=9/s",)
+    assert words_from_environment(context) == ["--set=load.0.rate=9/s", "--request-rate=7"]
+    monkeypatch.setenv("LOADCHAOS_CAPACITY_SLO", "tttf=2s")
+    done = CliRunner().invoke(main, ["capacity", "smoke", "--target", "http://127.0.0.1:9"])
+    assert done.exit_code == 2
+    assert "--slo tttf: one of ttft" in done.output
+
+
 @pytest.mark.parametrize("value", ["1", "v0.1.0"])
 def test_a_variable_with_a_version_does_not_replace_the_command(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADCHAOS_VERSION", value)
