@@ -50,7 +50,7 @@ _INSTEAD = {
     "output_len": "traffic.0.output.max={}",
     "temperature": "traffic.0.payload.sampling.temperature={}",
 }
-"""What changes a profile in the way of an option, where one --set does."""
+"""Change of a profile for each option that one --set replaces."""
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
