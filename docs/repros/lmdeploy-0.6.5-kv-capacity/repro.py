@@ -1,7 +1,8 @@
 """A prompt longer than the KV cache is answered with 500: python repro.py [URL]; exits 1 when a request failed."""
-import sys, threading
+import os, sys, threading
 import httpx
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:23344"
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 MODEL = httpx.get(URL + "/v1/models").json()["data"][0]["id"]
 REQUESTS = [{"words": 323, "body": {"max_tokens": 1}}]
 

@@ -2,11 +2,12 @@
 
 TOKENS is --max-num-batched-tokens. MOVE shifts the image by so many tokens: with 1 or -1 the server lives.
 """
-import base64, random, struct, sys, time, zlib
+import base64, os, random, struct, sys, time, zlib
 import httpx
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8523"
 TOKENS = int(sys.argv[2]) if len(sys.argv) > 2 else 2048
 MOVE = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 MODEL = httpx.get(URL + "/v1/models").json()["data"][0]["id"]
 
 def chunk(kind, data):
@@ -29,10 +30,10 @@ def image_begins(digits):
 IMAGE = image()
 digits = 16 + TOKENS + MOVE - image_begins(16)
 print(f"the image begins at token {image_begins(digits)}; a part of the prefill has {TOKENS} tokens")
-answer = httpx.post(URL + "/v1/chat/completions", json={**body(digits), "max_tokens": 1}, timeout=600)
-print(answer.status_code, answer.text[:200])
-time.sleep(3)
 try:
+    answer = httpx.post(URL + "/v1/chat/completions", json={**body(digits), "max_tokens": 1}, timeout=600)
+    print(answer.status_code, answer.text[:200])
+    time.sleep(3)
     sys.exit("the server died" if httpx.get(URL + "/health", timeout=30).status_code >= 500 else 0)
 except httpx.HTTPError:
     sys.exit("the server died")

@@ -1,7 +1,8 @@
 """The engine core loops forever in its image cache: python repro.py [URL]; exits 1 when the server hangs."""
-import base64, random, struct, sys, zlib
+import base64, os, random, struct, sys, zlib
 import httpx
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8524"
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 INFO = httpx.get(URL + "/v1/models").json()["data"][0]
 
 def chunk(kind, data):

@@ -1,7 +1,8 @@
 """The kernel that copies a hybrid model's state could not be launched: python repro.py [URL]; exits 1 when the server died."""
-import sys, threading, time
+import os, sys, threading, time
 import httpx
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8525"
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 MODEL = httpx.get(URL + "/v1/models").json()["data"][0]["id"]
 REQUESTS = [{"words": 1, "body": {"max_tokens": 1}}]
 

@@ -1,7 +1,8 @@
 """The encoder returned nothing for scheduled images: python repro.py [URL]; exits 1 when the server died."""
-import json, pathlib, sys, threading, time
+import json, os, pathlib, sys, threading, time
 import httpx
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8662"
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 MODEL = httpx.get(URL + "/v1/models").json()["data"][0]["id"]
 REQUESTS = json.loads(pathlib.Path(__file__).with_name("requests.json").read_text())
 

@@ -196,7 +196,7 @@ class ReleaseInstaller:
 
     def _is_installed(self, version: str) -> bool:
         """True if this install command has installed the release."""
-        return _read(self._marker(version)) == self._plan.install and (self._folder / version).is_dir()
+        return _read(self._marker(version)) == _known(self._plan.install) and (self._folder / version).is_dir()
 
     def _marker(self, version: str) -> Path:
         return self._folder / f"{version}.installed"
@@ -209,8 +209,8 @@ class ReleaseInstaller:
         told = False
         while not _locked(lock, fcntl.LOCK_EX):
             other = _read(self._marker(version))
-            if other is not None and other != self._plan.install:
-                return f"another bisection uses it, installed with another command ({other}): choose another --venvs"
+            if other is not None and other != _known(self._plan.install):
+                return "another bisection uses it, installed with another command: choose another --venvs"
             if _locked(lock, fcntl.LOCK_SH) and self._is_installed(version):
                 return ""
             fcntl.flock(lock, fcntl.LOCK_UN)  # two that wait with a shared lock would wait for each other
@@ -236,7 +236,7 @@ class ReleaseInstaller:
                     shutil.rmtree(venv, ignore_errors=True)
                     return f"it cannot be installed: {_decisive(log)} ({log})"
         part = marker.with_name(f"{marker.name}.part")
-        part.write_text(self._plan.install + "\n")
+        part.write_text(_known(self._plan.install) + "\n")
         part.replace(marker)
         return ""
 
@@ -250,8 +250,16 @@ def _locked(lock: int, kind: int) -> bool:
     return True
 
 
+def _known(install: str) -> str:
+    """Hash of an install command, which may hold the password of an index."""
+    return hashlib.blake2b(install.encode(), digest_size=16).hexdigest()
+
+
 def _read(marker: Path) -> str | None:
-    """Install command of an installed release; None where it is not installed."""
+    """Hash of the command that installed a release.
+
+    None where it is not installed.
+    """
     try:
         return marker.read_text("utf-8").removesuffix("\n")
     except FileNotFoundError:

@@ -177,9 +177,11 @@ def _python(value: Any) -> str:
 def _script(specs: Sequence[Mapping[str, Any]], rounds: int, facts: ScriptFacts, *, inline: bool) -> str:
     images, waits = any("images" in s for s in specs), any("after" in s for s in specs)
     delays, aborts = any("at" in s for s in specs), any("abort" in s for s in specs)
-    modules = ["sys", "threading", *(["base64", "struct", "zlib"] if images else [])]
+    modules = ["os", "sys", "threading", *(["base64", "struct", "zlib"] if images else [])]
     modules += [] if inline else ["json", "pathlib"]
     modules += ["time"] if delays or facts.deadly else []
+    causes = ['[DONE[j].wait() for j in r.get("after", ())]'] if waits else []
+    causes += ['time.sleep(r.get("at", 0))'] if delays else []
     read = 'REQUESTS = json.loads(pathlib.Path(__file__).with_name("requests.json").read_text())\n'
     body = _RAW if "words" not in specs[0] else _CONTENT if images else _WORDS
     said = "the server died" if facts.deadly else "a request failed"
@@ -189,12 +191,12 @@ def _script(specs: Sequence[Mapping[str, Any]], rounds: int, facts: ScriptFacts,
         f'URL = sys.argv[1] if len(sys.argv) > 1 else "{facts.url}"\n',
         # One client: each thread's own would load certificates first, and a burst would come over seconds.
         "CLIENT = httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0))\n",
+        "sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure\n",
         'MODEL = CLIENT.get(URL + "/v1/models").json()["data"][0]["id"]\n',
         _requests(specs) if inline else read,
         _PNG if images else "",
         "\ndef send(i, r):\n",
-        '    [DONE[j].wait() for j in r.get("after", ())]\n' if waits else "",
-        '    time.sleep(r.get("at", 0))\n' if delays else "",
+        f"    {', '.join(causes)}\n" if causes else "",
         body,
         "    try:\n",
         f'        with CLIENT.stream("POST", URL + r.get("path", "{CHAT_PATH}"), json=body) as answer:\n',

@@ -21,7 +21,7 @@ SHARED, FRESH = "shared by tries (--share-server)", "fresh for each try"
 def settings_of(plan: TryPlan) -> dict[str, str]:
     """Settings on which the results of tries depend, beside their candidates.
 
-    Values of variables that may be secrets are replaced by hashes.
+    Values of variables that may be secrets are replaced by hashes that are slow to guess.
     """
     launch = plan.server.launch
     variables = {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
@@ -31,7 +31,7 @@ def settings_of(plan: TryPlan) -> dict[str, str]:
         "failure": plan.expected.describe(),
         "choice of servers": SHARED if plan.share else FRESH,
         "environment": " ".join(
-            f"{name}={_hash(value) if name in secret else value}" for name, value in sorted(variables.items())
+            f"{name}={_hash(name, value) if name in secret else value}" for name, value in sorted(variables.items())
         ),
     }
     if plan.options.model:
@@ -39,8 +39,9 @@ def settings_of(plan: TryPlan) -> dict[str, str]:
     return found
 
 
-def _hash(value: str) -> str:
-    return f"#{hashlib.blake2b(value.encode(), digest_size=4).hexdigest()}"
+def _hash(name: str, value: str) -> str:
+    """Hash a value so that a guess takes 16 MB and some 40 ms of CPU."""
+    return f"#{hashlib.scrypt(value.encode(), salt=f'loadchaos {name}'.encode(), n=2**14, r=8, p=1, dklen=16).hex()}"
 
 
 def require_same(file: Path, saved: object, present: Mapping[str, str]) -> None:

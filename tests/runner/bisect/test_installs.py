@@ -69,10 +69,16 @@ def test_release_of_another_install_command_is_made_anew(shell: Shell) -> None:
 def test_release_in_use_is_not_made_anew(shell: Shell) -> None:
     prepared(shell.installer())
     why = prepared(shell.installer("install --pre a=={version}"))
-    assert why == (
-        "another bisection uses it, installed with another command (install a=={version}): choose another --venvs"
-    )
+    assert why == "another bisection uses it, installed with another command: choose another --venvs"
     assert shell.made == "install a==1.0"
+
+
+def test_password_of_an_index_is_not_written(shell: Shell) -> None:
+    install = "install --index-url https://me:hunter2secret@index.example/simple a=={version}"
+    first = shell.installer(install)
+    assert prepared(first) == prepared(shell.installer(install)) == ""
+    assert len(shell.ran) == 2
+    assert [file.name for file in shell.folder.iterdir() if file.is_file() and b"hunter2" in file.read_bytes()] == []
 
 
 def test_release_of_a_killed_bisection_is_made_anew(shell: Shell) -> None:

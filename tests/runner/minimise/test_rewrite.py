@@ -7,6 +7,7 @@ import asyncio
 import base64
 import io
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.reductions import features, rewritten
 from loadchaos.runner.replay import bodies
 
+REPROS = Path(__file__).parents[3] / "docs" / "repros"
 FACTS = script.ScriptFacts('a "quoted" failure', "serve --port 1", "http://127.0.0.1:1")
 
 
@@ -143,6 +145,18 @@ def test_script_reads_every_error_status_as_a_sign(tmp_path: Path, status: int) 
     file = script.write(scripts(tmp_path)["words"], FACTS, tmp_path)
     done, _ = against(tmp_path, text, file)
     assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_script_without_a_server_does_not_say_that_it_died(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    file = script.write(scripts(tmp_path)["words"], FACTS, tmp_path)
+    for found in (file, *sorted(REPROS.glob("*/repro.py"))):
+        done = subprocess.run(
+            [sys.executable, str(found), url], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 2, f"{found}: {done.stdout}{done.stderr}"
+        assert "ConnectError" in done.stderr
 
 
 def test_script_sends_the_requests_of_its_candidate(tmp_path: Path) -> None:
