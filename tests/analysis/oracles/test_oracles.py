@@ -161,6 +161,45 @@ def test_keyed_reports_a_kind_that_is_wrong_under_load_and_right_when_idle(
         assert "0 of 12 after it; 30 of 40 were wrong under load" in failures[0].wrong[0].summary
 
 
+def asked_after_load(server: Any, *, wrong: int, failed: int, asked: int = 12) -> Any:
+    """50 right answers and one that stays wrong, then new questions, of which the last ones fail; gives the check."""
+    for n in range(50):
+        server.ask(RIGHT, part="probes", expected=RIGHT, group=100 + n)
+    server.ask("a b x", part="probes", expected=RIGHT, group=7)
+    again(server, "a b x")
+    again(server, "a b x", 1, when="after")
+    for n in range(asked):
+        more = {"status": 0, "error": "timeout"} if n >= asked - failed else {}
+        text = "a b x" if n < wrong else RIGHT
+        server.ask(text, part="probes", expected=RIGHT, role="new", group=200 + n, when="after", **more)
+    return next(f for f in server.oracle.finish() if not isinstance(f, str))
+
+
+@pytest.mark.parametrize(("wrong", "failed", "found"), [(11, 1, 1), (6, 6, 1), (0, 1, 0)])
+def test_keyed_judges_the_new_questions_that_were_answered(questions: Any, wrong: int, failed: int, found: int) -> None:
+    server = keyed(questions(KeyedOracle))
+    check = asked_after_load(server, wrong=wrong, failed=failed)
+    assert [f.id for f in server.found()] == ["wrong_answer"] * found
+    assert check.verdict == "pass"
+
+
+@pytest.mark.parametrize(("failed", "asked"), [(12, 12), (11, 12), (0, 11), (0, 0)])
+def test_keyed_without_enough_new_answers_is_unknown(questions: Any, failed: int, asked: int) -> None:
+    server = keyed(questions(KeyedOracle))
+    check = asked_after_load(server, wrong=0, failed=failed, asked=asked)
+    assert server.found() == []
+    assert check.verdict == "unknown"
+    assert f"{asked - failed} of 12 new questions were answered after the load" in check.actual
+
+
+def test_keyed_with_wrong_answers_that_were_not_asked_again_is_unknown(questions: Any) -> None:
+    server = keyed(questions(KeyedOracle))
+    for n in range(3):
+        server.ask("a b x", part="probes", expected=RIGHT, group=n)
+    assert server.check().verdict == "unknown"
+    assert "copy: unknown if 3 wrong are the model's own mistakes" in server.check().actual
+
+
 def test_keyed_check_has_the_accuracy_of_each_kind(questions: Any) -> None:
     server = keyed(questions(KeyedOracle))
     assert server.check().verdict == "unknown"
