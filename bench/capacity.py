@@ -251,7 +251,8 @@ def main() -> None:
             true = next(iter(pool.map(_truth, [(n, statistics.median(known), options.hours)])))
             errors = [r["capacity"] / true - 1 if r["known"] else float("nan") for r in results]
             close = sum(abs(e) <= 0.05 for e in errors)
-            holds = sum(r["known"] and r["low"] <= true * 1.01 and (r["high"] or 1e9) >= true for r in results)
+            ends = [(r["interval"][0] or 0.0, r["interval"][1] or 1e9) for r in results if r["known"]]
+            holds = sum(low <= true * 1.01 and true <= high for low, high in ends)
             slo = ", ".join(f"{k} <= {v}" for k, v in case.slo.items())
             unit = "/s" if case.by == "rate" else " users"
             worst = max(errors, key=abs)

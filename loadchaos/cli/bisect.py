@@ -12,6 +12,7 @@ from loadchaos.cli.common import duration, echo, positive_duration, server_optio
 from loadchaos.cli.replay import prepare, replay_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -105,7 +106,7 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
     trace, plan, folder = _prepared(source, out, options)
     if plan.server.launch is None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
-    echo(f"bisecting {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
+    echo(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
     session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
     _finish(session.run(options["changes"]), source, out)
 
@@ -122,7 +123,7 @@ def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
     if options["bad"] and options["bad"] not in releases:
         raise OptionError(f"--bad {options['bad']}: it is not in the range; there are {', '.join(releases)}")
     echo(
-        f"bisecting {len(trace.sends):,} requests of {source} over {len(releases)} releases of {installs.name()}",
+        f"bisecting {plural(len(trace.sends), 'request')} of {source} over {len(releases)} releases of {installs.name()}",
         err=True,
     )
     session = VersionSession(trace, plan, installs, folder)

@@ -198,9 +198,11 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
     from loadchaos.runner.capacity.search import SearchSettings
     from loadchaos.runner.capacity.session import CapacitySettings
     from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit
+    from loadchaos.server.discovery.client import parse_target
 
     if options["target"] is None:
         raise OptionError("a capacity search needs the URL of a server: give --target URL")
+    parse_target(options["target"])
     limits_s = _limits(options["limits"], profile)
     refuse_unfit(profile, limits_s)
     by = options["by"]

@@ -13,6 +13,7 @@ from loadchaos.cli.common import duration, echo, server_options
 from loadchaos.cli.replay import prepare, replay_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.report.formatting import plural
 
 _BUDGET_S = 3600.0
 _EXIT_CODES = """\b
@@ -54,7 +55,7 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     trace, plan = prepare(source, folder, options)
     if plan.server.launch is None:
         raise OptionError("a minimiser needs a server that it can start: give its command with --launch")
-    echo(f"minimising {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
+    echo(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
     echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
     begin_s = time.monotonic()
     session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, lambda text: echo(text, err=True))

@@ -13,6 +13,7 @@ import click
 from loadchaos.cli.common import duration, echo, parse_header_options, server_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
     from loadchaos.profile.request_trace import RequestTrace
@@ -92,7 +93,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
         against = from_launch(options["against"])
     dialect = str(trace.header.server.get("dialect") or "vllm")
     request = ReplayRequest(plan, folder, options["times"], against, dialect)
-    echo(f"replaying {len(trace.sends):,} requests of {source} on {plan.server.describe()}", err=True)
+    echo(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
     echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
     session = ReplaySession(trace, request, lambda text: echo(text, err=not text.startswith(_RESULTS)))
     sys.exit(asyncio.run(session.run()))
@@ -116,7 +117,7 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     whole = len(found.sends)
     found = without_later(source, found, expected.id)
     if len(found.sends) < whole:
-        echo(f"note: {whole - len(found.sends):,} requests were sent after the failure, and are left out", err=True)
+        echo(f"note: {plural(whole - len(found.sends), 'request')} sent after the failure: left out", err=True)
     whole = len(found.sends)
     found = bodies.fitting(found)
     if len(found.sends) < whole:
@@ -203,4 +204,4 @@ def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
         echo(f"note: the trace names no failure: {e}", err=True)
     else:
         trace = replace(trace, header=trace.header.model_copy(update={"failure": failure}))
-    echo(f"{request_trace.write(trace, folder)}: {len(trace.sends):,} requests")
+    echo(f"{request_trace.write(trace, folder)}: {plural(len(trace.sends), 'request')}")

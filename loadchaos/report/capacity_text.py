@@ -43,13 +43,21 @@ def headline(data: Mapping[str, Any]) -> str:
         failed = found["high"]
         below = f"; {load_text(data, failed)} was proved not to meet it" if failed is not None else ""
         return f"capacity unknown: {found['why']}{below}"
-    text = f"capacity {load_text(data, found['low'])}"
+    text = f"capacity {load_text(data, found['low'])}{_interval(data)}"
     if found["at_least"]:
         limit = found["client_limit"]
         client = f" (at {load_text(data, limit)})" if limit is not None else ""
         return f"{text} or more: {found['why']}{client}"
     wide = "" if found["narrow"] else "; no load between them could be decided"
     return f"{text}: this load meets the goal, and {load_text(data, found['high'])} does not{wide}"
+
+
+def _interval(data: Mapping[str, Any]) -> str:
+    """Interval of a rate in the long run: ` (15.6 to 17.1)`."""
+    low, high = data["answer"].get("interval") or (None, None)
+    if data["by"] != "rate" or low is None or high is None:
+        return ""
+    return f" ({low:.3g} to {high:.3g})"
 
 
 def _so_far(data: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ SLO = ("--slo", "ttft=2s")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--target", "http://me:hunter2@127.0.0.1:9", *SLO), "--target contains a user or password"),
+        (("--target", "ftp://127.0.0.1", *SLO), "is no URL: give one such as"),
         ((*URL, "--slo", "tttf=2s"), "--slo tttf: one of ttft, tpot, e2e, "),
         ((*URL, "--slo", "itl_p98=2s"), "did you mean itl_p99?"),
         ((*URL, "--slo", "ttft=2"), "the unit is missing"),
@@ -83,14 +85,15 @@ def test_capacity_needs_a_profile_or_a_search_to_continue(tmp_path: Path) -> Non
 
 def test_capacity_does_not_record_a_secret_and_asks_for_it_again(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(PROFILE)
-    secret, other = "http://user:hunter2secret@127.0.0.1:9", "http://user:hunter2secret@127.0.0.1:8"
+    secret, other = (f"http://127.0.0.1:{port}/sk-hunter2secret0123456789" for port in (9, 8))
     extra = ("--admin-url", "http://127.0.0.1:9/?api_key=sk-hunter2secret", "--out", "out")
     loadchaos("capacity", "small.yaml", "--target", secret, *extra, *SLO, cwd=tmp_path)
     (file,) = (tmp_path / "out").glob("*/capacity.json")
     assert "hunter2secret" not in file.read_text()
-    assert json.loads(file.read_text())["wanted"]["target"] == "http://[redacted]@127.0.0.1:9"
+    assert json.loads(file.read_text())["wanted"]["target"] == "http://127.0.0.1:9/[redacted]"
     again = ("capacity", "--resume", str(file.parent), "--budget", "10m")
     assert "--target had a secret, which is not recorded; give it again" in loadchaos(*again, cwd=tmp_path).stderr
     assert "leave out --target" in loadchaos(*again, "--target", other, cwd=tmp_path).stderr
     both = loadchaos(*again, "--target", secret, *extra[:2], cwd=tmp_path)
-    assert "--target contains a user or password" in both.stderr, "the options given again are those of the search"
+    assert "leave out" not in both.stderr, "the options given again are those of the search"
+    assert "127.0.0.1:9/[redacted] was not healthy" in both.stdout

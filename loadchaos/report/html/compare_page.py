@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadchaos.report.formatting import clean, duration, number, percent
+from loadchaos.report.formatting import clean, duration, percent, plural
 from loadchaos.report.html.compare import Comparison, Difference
 
 _JUDGEMENT = {
@@ -21,8 +21,8 @@ _JUDGEMENT = {
 def text(found: Comparison) -> str:
     """Render for a terminal: the changes first, then the tables."""
     lines = [
-        f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {number(found.a.sent)} requests",
-        f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {number(found.b.sent)} requests",
+        f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {plural(found.a.sent, 'request')}",
+        f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {plural(found.b.sent, 'request')}",
         "",
         headline(found),
     ]

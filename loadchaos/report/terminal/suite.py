@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadchaos.report.formatting import clean, duration, number
+from loadchaos.report.formatting import clean, duration, plural
 from loadchaos.report.html.suite_page import headline
 
 _NAME_WIDTH = 22
@@ -21,7 +21,7 @@ def render(suite: Mapping[str, Any], folder: Path, *, width: int = 80) -> str:
     lines += [f"      target: {clean(suite['target'], 300)}: {server}", ""]
     for row in suite["profiles"]:
         if row["state"] == "finished":
-            spent = f"{number(row.get('requests') or 0)} requests, {duration(row['seconds'])}"
+            spent = f"{plural(row.get('requests') or 0, 'request')}, {duration(row['seconds'])}"
             lines += _entry(row["verdict"], row["name"], f"{_result(row)} ({spent})", width)
     for row in suite["profiles"]:
         if row["state"] in ("waiting", "running"):

@@ -22,6 +22,8 @@ _BELOW_SATURATION = 0.96
 _MOST_HALVINGS = 12
 _MOST_TRIES = 2
 _MOST_UNDECIDED = 7
+_MODEL_ERROR = 0.03
+"""Relative error of a rate that short steps proved, measured with bench/capacity.py."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,32 @@ def answer(search: CapacitySearch, settings: SearchSettings) -> dict[str, Any]:
         found["why"] = "our own client was the limit" if limited else "" if high else _open_top(search, settings)
     else:
         found |= {"known": False, "at_least": False, "why": _unknown(search, high, client)}
+    found["interval"] = _interval(search, settings)
     found["narrow"] = low is not None and high is not None and high / low <= 1 + settings.tolerance + 1e-9
     return found
+
+
+def _interval(search: CapacitySearch, settings: SearchSettings) -> list[float | None]:
+    """Interval of the long-run capacity; an end is None where it is open.
+
+    Random arrivals of a short step come faster or slower than its load says: its ends are the rates that were offered.
+    """
+    low, high = search.low, search.high
+    if settings.by == "concurrency":
+        return [low, high]
+    offered = [(s, _offered(s)) for s in search.steps]
+    lows = [rate for s, rate in offered if s["load"] == low and s["status"] == "met"]
+    highs = [rate for s, rate in offered if s["load"] == high and s["status"] == "not_met"]
+    return [
+        None if low is None else float(f"{min([low, *lows]) * (1 - _MODEL_ERROR):.4g}"),
+        None if high is None else float(f"{max([high, *highs]) * (1 + _MODEL_ERROR):.4g}"),
+    ]
+
+
+def _offered(step: Mapping[str, Any]) -> float:
+    """Requests per second that were due in the measured time of a step."""
+    seconds = float(step.get("measured_s") or 0.0)
+    return float(step["requests"]) / seconds if seconds else float(step["load"])
 
 
 def _open_top(search: CapacitySearch, settings: SearchSettings) -> str:

@@ -19,6 +19,7 @@ from loadchaos.analysis.capacity.step_watch import StepWatch
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Row
+from loadchaos.core.redact import Redactor
 from loadchaos.profile.profile import Profile
 from loadchaos.report.terminal.capacity import step_line
 from loadchaos.runner.capacity import files
@@ -143,9 +144,10 @@ class CapacitySession:
             return self._code
         found, wanted = answer(self._search, self._settings.search), self._settings.at_least
         if wanted is not None:
-            if found["high"] is not None and found["high"] <= wanted:
+            low, high = found["interval"]
+            if high is not None and high <= wanted:
                 return exit_codes.FAIL
-            return exit_codes.PASS if found["known"] and found["low"] >= wanted else exit_codes.UNKNOWN
+            return exit_codes.PASS if low is not None and low >= wanted else exit_codes.UNKNOWN
         return exit_codes.PASS if found["known"] else exit_codes.UNKNOWN
 
     # --- the search ---------------------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ class CapacitySession:
         return dead
 
     def _end(self, code: int, why: str) -> None:
-        self._code, self._ended_by = code, why
+        self._code, self._ended_by = code, Redactor().text(why)
 
     def _read_server(self, result: Result) -> None:
         """Take the server's name and version from the facts of a step."""

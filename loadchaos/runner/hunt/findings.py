@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.stats import wilson
+from loadchaos.report.formatting import plural
 from loadchaos.runner.hunt.corpus import DEADLY, finding_key, findings_of
 from loadchaos.runner.hunt.journal import FINDINGS, write_json
 
@@ -67,7 +68,8 @@ class HuntFinding:
         failure, replay = self.failure, self.replay
         frame = f" in {failure['frame']}" if failure.get("frame") else ""
         shown = f"{len(self.workloads)} of the workloads" if len(self.workloads) > 1 else f"workload {self.workload}"
-        parts = [f"{failure['id']}{frame}: {failure['title']} ({shown}, first after {self.after_requests:,} requests)"]
+        after = plural(self.after_requests, "request")
+        parts = [f"{failure['id']}{frame}: {failure['title']} ({shown}, first after {after})"]
         if replay.get("tries"):
             low, high = wilson(replay["reproduced"], replay["tries"])
             p = replay["reproduced"] / replay["tries"]

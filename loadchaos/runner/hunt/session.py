@@ -18,6 +18,7 @@ from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
 from loadchaos.core.units import describe_duration
+from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
 from loadchaos.runner.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
 from loadchaos.runner.hunt.findings import HuntFinding, collect, keep_run
@@ -220,7 +221,7 @@ class HuntSession:
         corpus = self._corpus
         assert corpus is not None
         origin = "drawn" if choice.parent is None else f"{choice.change} of {choice.parent}"
-        shown = f"workload {choice.number} ({origin}): {row['requests']} requests, {row['seconds']:.0f} s, "
+        shown = f"workload {choice.number} ({origin}): {plural(row['requests'], 'request')}, {row['seconds']:.0f} s, "
         shown += f"{len(corpus.news_of_last)} new of {len(corpus.hits)} features"
         if not row["proved"]:
             shown += f", proved nothing ({row['why']})"
@@ -281,13 +282,12 @@ def worth(rows: Sequence[Mapping[str, Any]], features: int) -> str:
     failed = sum(bool(findings_of(r)) for r in rows)
     starts = 1 + sum(bool(r.get("restarted")) for r in rows)
     took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
-    text = (
-        f"{len(rows):,} workloads ({proved:,} proved something), {requests:,} requests, {took}, {features:,} features"
-    )
+    text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {plural(requests, 'request')}, "
+    text += f"{took}, {features:,} features"
     bound = upper_bound_at_zero(proved) if proved and not failed else None
     if bound is not None:
         text += f"; a workload like these fails with p < {bound:.3f} (95 %)"
-    return f"{text}; {starts:,} server starts"
+    return f"{text}; {plural(starts, 'server start')}"
 
 
 def _read(file: Path) -> dict[str, Any]:

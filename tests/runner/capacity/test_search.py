@@ -51,12 +51,27 @@ def test_search_of_users_ends_at_whole_users(capacity: int) -> None:
     assert found.high - found.low <= max(1, 0.05 * found.low)
 
 
+def test_interval_has_the_rates_that_were_offered() -> None:
+    settings = SearchSettings("rate", 4.0, 100.0)
+    found = CapacitySearch(settings)
+    found.steps = [
+        {"load": 10.0, "status": "met", "requests": 900, "measured_s": 100.0},
+        {"load": 12.0, "status": "not_met", "requests": 1300, "measured_s": 100.0},
+    ]
+    low, high = answer(found, settings)["interval"]
+    assert (low, high) == (pytest.approx(9.0 * 0.97), pytest.approx(13.0 * 1.03))
+    found.steps = [{**s, "requests": 10 * s["load"] * 11} for s in found.steps]
+    assert answer(found, settings)["interval"] == [pytest.approx(9.7), pytest.approx(13.2 * 1.03, rel=1e-3)]
+    found.steps = found.steps[:1]
+    assert answer(found, settings)["interval"] == [pytest.approx(9.7), None]
+
+
 def test_search_without_a_load_that_meets_the_goal_is_unknown() -> None:
     settings = SearchSettings("concurrency", 4.0, 100.0)
     found = searched(0.5, settings)
     assert answer(found, settings) == {
         "capacity": None, "low": None, "high": 1.0, "client_limit": None, "known": False, "at_least": False,
-        "why": "no load was proved to meet the goal", "narrow": False,
+        "why": "no load was proved to meet the goal", "interval": [None, 1.0], "narrow": False,
     }  # fmt: skip
 
 

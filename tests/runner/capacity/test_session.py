@@ -81,7 +81,10 @@ def test_session_finds_the_capacity_and_writes_its_files(tmp_path: Path, virtual
     assert f'<a href="{data["steps"][0]["run"]}/report.html">' in page
     assert not re.search(r"<script|src=|http-equiv=.refresh|url\(", page)
     text = render(data, tmp_path)
-    assert text.startswith(f"PASS  capacity {data['answer']['low']:.4g} requests/s: this load meets the goal")
+    low, high = data["answer"]["interval"]
+    assert low < CAPACITY < high
+    shown = f"PASS  capacity {data['answer']['low']:.4g} requests/s ({low:.3g} to {high:.3g}): this load meets the goal"
+    assert text.startswith(shown)
     assert "prefill (reading prompts)" in text
     assert any(re.match(r"\[step 1\] 13 requests/s: looks met, goodput 100.0 %", line) for line in lines)
 
