@@ -52,6 +52,9 @@ class Setup:
 SERVERS: Mapping[str, Setup] = {
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
     "lmdeploy-0.18.0": Setup("LMDeploy 0.18.0", servers.lmdeploy_018, "engine"),
+    "transformers-5.19.0": Setup(
+        "transformers serve 5.19.0", servers.transformers_519, "random weights, CPU", ("--model", "tiny-text")
+    ),
     "vllm-router": Setup(
         "vllm-router 0.1.17",
         servers.router,

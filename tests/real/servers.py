@@ -146,6 +146,24 @@ def vllm_032_mtp() -> Command:
     return vllm("0.32.0", "--speculative-config", speculative, env={}, model="tiny-qwen3_5")
 
 
+def transformers_519(*flags: str) -> Command:
+    """`transformers serve` with continuous batching. Raises NotInstalledError.
+
+    Without --cb-num-blocks it takes most of the machine's memory for the KV cache.
+    """
+    home = ROOT / "transformers-5.19.0"
+    if not (home / "bin/transformers").is_file():
+        raise NotInstalledError(f"transformers is not installed in {home}: scripts/real/install.sh transformers-5.19.0")
+    port = free_port()
+    argv = [
+        "env", "-C", str(home / "models"), str(home / "bin/transformers"), "serve", "tiny-text",
+        "--continuous-batching", "--cb-num-blocks", "512", "--cb-block-size", "32", "--host", "127.0.0.1",
+        "--port", str(port), *flags,
+    ]  # fmt: skip
+    environment = {"HF_HUB_CACHE": str(home / "models"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    return Command(argv, environment, f"http://127.0.0.1:{port}")
+
+
 def embedded() -> Command:
     """An embedded server, to stand behind a gateway."""
     port = free_port()

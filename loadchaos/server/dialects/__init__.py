@@ -25,6 +25,7 @@ from loadchaos.server.dialects.base import (
 from loadchaos.server.dialects.lmdeploy import LMDEPLOY
 from loadchaos.server.dialects.openai import OPENAI
 from loadchaos.server.dialects.sglang import SGLANG
+from loadchaos.server.dialects.transformers import TRANSFORMERS
 from loadchaos.server.dialects.vllm import VLLM
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
     "version_key",
 ]
 
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, OPENAI)}
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, OPENAI)}
 DEFAULT_DIALECT = VLLM
 """Dialect assumed until the server has answered."""
 UNKNOWN = OPENAI

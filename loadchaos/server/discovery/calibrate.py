@@ -54,7 +54,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     )
     pages = dict(zip(("/v1/models", *paths), answers, strict=True))
     models = pages["/v1/models"]
-    if request.model is not None and models.status not in (0, 200, 401, 403):
+    if request.model is not None and (models.status not in (0, 200, 401, 403) or _lists_nothing(models)):
         models = await _named_model(client, request.model, models)
     _refuse_impossible(client, models, request)
     found = detect({path: ProbedPage(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
@@ -85,14 +85,25 @@ def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
     return tuple(str(m["id"]) for m in entries if m.get("id") not in (None, base) and m.get("parent") == base)
 
 
+def _lists_nothing(models: DiscoveryResponse) -> bool:
+    """True for an empty list, as `transformers serve FOLDER` has it."""
+    data = models.json()
+    return models.status == 200 and isinstance(data, dict) and data.get("data") == []
+
+
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
-    """Request one token of the named model from a server without /v1/models.
+    """Request one token of the named model where no list has it.
 
     Returns a list with that model if it answers, else what says why it cannot be tested.
     """
     answer = await client.generate(model, "Hello")
     if answer.status == 200:
         return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))
+    if _lists_nothing(models) and 400 <= answer.status < 500 and answer.status not in (401, 403):
+        raise TargetError(
+            f"the server lists no model at /v1/models, and refused {model!r} with {answer.status} {answer.text[:200]!r} "
+            "(--model chooses)"
+        )
     return answer if answer.status in (0, 401, 403) else models
 
 

@@ -97,6 +97,14 @@ def test_detect_lmdeploy_0_15_allows_empty_answers_over_length() -> None:
     assert detect(LMDEPLOY).dialect.over_length == ("rejected",)
 
 
+def test_detect_transformers_by_its_page_to_load_a_model() -> None:
+    found = detect({
+        "/v1/models": page({"object": "list", "data": []}), "/version": NOT_FOUND, "/metrics": NOT_FOUND,
+        "/health": page({"status": "ok"}), "/load_model": page({"detail": "Method Not Allowed"}, 405),
+    })  # fmt: skip
+    assert (found.dialect.name, found.version, found.models, found.own_pages) == ("transformers", None, (), True)
+
+
 def test_detect_without_signs_is_openai() -> None:
     found = detect({"/v1/models": page({"data": [{"id": "m", "owned_by": "somebody"}]}), "/health": NOT_FOUND})
     assert (found.dialect.name, found.models) == ("openai", ("m",))

@@ -137,3 +137,29 @@ def test_dialect_page_shows_the_example_that_is_tested() -> None:
     example = Path(__file__).with_name("test_add_a_dialect.py").read_text()
     page = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-dialect.md"
     assert f"```python\n{example}```\n" in page.read_text()
+
+
+CB_DEAD = (
+    '{"error":"CB worker died during request 9bf6860d: No requests can be scheduled and no requests can be offloaded."}',
+    '{"error":"CB worker is dead and cannot accept request 71e1de5a: No requests can be scheduled"}',
+)
+"""Bodies of transformers serve 5.19.0, cut."""
+
+
+@pytest.mark.parametrize("text", CB_DEAD)
+def test_engine_dead_of_transformers_knows_both_texts_of_its_worker(text: str) -> None:
+    assert hit(DIALECTS["transformers"].engine_dead, text)
+    assert not hit(DIALECTS["transformers"].validation, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """{"detail":"Unexpected fields in the request: {'ignore_eos'}"}""",
+        """{"detail":"Server is pinned to 'tiny-text'; requested 'nonsense'."}""",
+        '{"detail":"prompt must be a string."}',
+        '{"detail":[{"type":"json_invalid","loc":["body",1],"msg":"JSON decode error","input":{}}]}',
+    ],
+)
+def test_validation_of_transformers_knows_its_refusals(text: str) -> None:
+    assert hit(DIALECTS["transformers"].validation, text)

@@ -1,6 +1,7 @@
 """Calibration against the embedded servers."""
 
 import asyncio
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.discovery import calibrate
 
@@ -133,6 +134,28 @@ class Constant(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+@pytest.mark.parametrize(("model", "refused"), [("tiny-text", None), ("nonsense", "Server is pinned to")])
+def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused: str | None) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"object": "list", "data": []})
+        if json.loads(request.content)["model"] != "tiny-text":
+            detail = "Server is pinned to 'tiny-text'; requested 'nonsense'."
+            return httpx.Response(400, json={"detail": detail})
+        return httpx.Response(200, json={"choices": [{"message": {"content": "a"}}]})
+
+    async def ask() -> Facts:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            asker = calibrate.DiscoveryClient(client, "http://x", "http://x")
+            return await calibrate.identify_server(asker, calibrate.CalibrationRequest(model=model))
+
+    if refused is None:
+        assert asyncio.run(ask()).model == model
+    else:
+        with pytest.raises(TargetError, match=refused):
+            asyncio.run(ask())
 
 
 def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:

@@ -1,0 +1,77 @@
+"""Servers beside vLLM and LMDeploy: healthy, killed, and faults of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from tests.real import servers
+from tests.real.conftest import RunOutput, launch, skipping
+from tests.real.servers import Command
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+Run = Callable[..., RunOutput]
+STARTS: dict[str, Callable[..., Command]] = {"transformers": servers.transformers_519}
+NAMED = ("--model", "tiny-text")
+DIALECTS = {"transformers": "transformers"}
+TEXT = [{"name": "text", "payload": {"text": {"tokens": "32..128"}}, "output": {"max": 24}}]
+
+
+def profile(name: str, server: str, *flags: str, **more: Any) -> dict[str, Any]:
+    """A profile that starts this server, and skips the test where it is not installed."""
+    target = launch(skipping(STARTS[server])(*flags))
+    return {"name": name, "target": target, "traffic": TEXT, "load": [{"users": 2, "for": "20s"}], **more}
+
+
+@pytest.mark.parametrize("server", STARTS)
+def test_real_other_server_passes_and_is_recognised(loadchaos: Run, server: str) -> None:
+    result = loadchaos(profile("calm", server, load=[{"users": 2, "requests": 12}]), *NAMED)
+    assert result.verdict["verdict"] == "pass", result.output
+    assert set(result.verdict["by_traffic"]["text"]) == {"ok"}
+    assert result.facts["dialect"] == DIALECTS[server]
+
+
+def kill_under_load(folder: Path, port: int) -> None:
+    """SIGKILL the process that listens at this port, six seconds after the first request began."""
+    until_s = time.monotonic() + 300
+    while not any(b'"begin"' in p.read_bytes() for p in folder.glob("runs/*/requests-0.jsonl")):
+        assert time.monotonic() < until_s
+        time.sleep(0.2)
+    time.sleep(6)
+    listening = (c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
+    for pid in {c.pid for c in listening if c.laddr and c.laddr.port == port and c.pid is not None}:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("server", STARTS)
+def test_real_other_server_killed_is_a_named_death(loadchaos: Run, tmp_path: Path, server: str) -> None:
+    made = profile("killed", server)
+    port = urlsplit(made["target"]["launch"]["url"]).port or 0
+    killer = threading.Thread(target=kill_under_load, args=(tmp_path, port))
+    killer.start()
+    result = loadchaos(made, *NAMED)
+    killer.join()
+    assert result.code == 1, result.output
+    assert result.verdict["states"][-1]["state"] == "dead"
+    (death,) = [f for f in result.failures.values() if f["severity"] == "engine_death"]
+    assert "killed by signal 9" in death["title"], result.output
+    assert death["attribution"] == "server"
+
+
+def test_real_transformers_loses_its_worker_to_a_prompt_longer_than_its_kv_cache(loadchaos: Run) -> None:
+    too_long = {"name": "too_long", "payload": {"text": {"tokens": 3000}}, "output": {"max": 4}}
+    result = loadchaos(
+        profile("worker", "transformers", "--cb-num-blocks", "64", traffic=[{**TEXT[0], "weight": 4}, too_long]), *NAMED
+    )
+    assert result.verdict["verdict"] == "fail", result.output
+    assert result.failures["transformers_kv_cache_too_small"]["severity"] == "engine_death"
+    assert result.verdict["states"][-1]["state"] == "dead"
