@@ -94,12 +94,12 @@ def measure(p: float, seed: int) -> Cost:
     raising = sum(d.tries for d in decider.steps if d.step == "the whole")
     if found is None:
         return Cost(False, False, 0, server.tries, 0.0, raising, server.virtual_s)
+    small = found.candidate
     decided = {key: d for key, d in decider.decisions().items() if d.step != "the whole"}
     least = 0.0
     for key, decision in decided.items():
-        decider.wrong = error_of(decision.step, decider.p)
-        least += max(1.0, decider.test().expected_tries(server.truth[key]))
-    small = found.candidate
+        decider.wrong = error_of(decision.step, decider.p, small.rounds)
+        least += max(1.0, decider.test(decision.requests).expected_tries(server.truth[key]))
     minimal = {s.id for s in small.trace.sends} == server.needed and len(small.flags) == 2
     tries = sum(d.tries for d in decided.values())
     return Cost(server.can_fail(small), minimal, len(decided), tries, least, raising, server.virtual_s)

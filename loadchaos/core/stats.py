@@ -106,16 +106,20 @@ def chance_of_no_success(tries: int, successes_before: int, tries_before: int) -
 class SequentialTest:
     """Wald's sequential test of p >= `high` against p <= `low`.
 
-    `decision` is True for the first, False for the second, None while more tries are needed. `wrong` bounds both errors.
+    `decision` is True for the first, False for the second, None while more tries are needed. `wrong` bounds both errors;
+    `wrong_true`, where it is given, that of the decision True.
     """
 
-    __slots__ = ("_failure", "_limit", "_success", "_sum", "failures", "successes")
+    __slots__ = ("_failure", "_false_limit", "_success", "_sum", "_true_limit", "failures", "successes")
 
-    def __init__(self, high: float, low: float, wrong: float = 0.05) -> None:
-        if not 0 < low < high < 1 or not 0 < wrong < 0.5:
-            raise ValueError(f"0 < low < high < 1 and 0 < wrong < 0.5 were expected (got {low}, {high}, {wrong})")
+    def __init__(self, high: float, low: float, wrong: float = 0.05, wrong_true: float | None = None) -> None:
+        lucky = wrong if wrong_true is None else wrong_true
+        if not 0 < low < high < 1 or not 0 < wrong < 0.5 or not 0 < lucky < 0.5:
+            raise ValueError(
+                f"0 < low < high < 1 and errors between 0 and 0.5 were expected (got {low}, {high}, {wrong}, {lucky})"
+            )
         self._success, self._failure = math.log(high / low), math.log((1 - high) / (1 - low))
-        self._limit = math.log((1 - wrong) / wrong)
+        self._true_limit, self._false_limit = math.log((1 - wrong) / lucky), math.log((1 - lucky) / wrong)
         self._sum = 0.0
         self.successes = self.failures = 0
 
@@ -128,15 +132,17 @@ class SequentialTest:
     @property
     def decision(self) -> bool | None:
         """Decision so far; None while more tries are needed."""
-        return None if abs(self._sum) < self._limit else self._sum > 0
+        return None if -self._false_limit < self._sum < self._true_limit else self._sum > 0
 
     def expected_tries(self, p: float) -> float:
         """Compute the mean number of tries until a decision, by Wald's identity.
 
         It is the theoretical minimum of all tests with these errors at p = `high` and p = `low`.
         """
-        drift = p * self._success + (1 - p) * self._failure
+        drift, upper, lower = p * self._success + (1 - p) * self._failure, self._true_limit, self._false_limit
         if abs(drift) < 1e-12:
-            return self._limit**2 / (p * self._success**2 + (1 - p) * self._failure**2)
-        wrong = 1 / (1 + math.exp(self._limit))
-        return (1 - 2 * wrong) * self._limit / abs(drift)
+            return upper * lower / (p * self._success**2 + (1 - p) * self._failure**2)
+        lucky = (math.exp(lower) - 1) / (math.exp(upper + lower) - 1)
+        missed = (math.exp(upper) - 1) / (math.exp(upper + lower) - 1)
+        shares = (1 - missed, missed) if drift > 0 else (lucky, 1 - lucky)
+        return (shares[0] * upper - shares[1] * lower) / drift

@@ -23,7 +23,8 @@ class Reduction:
         command: Arguments of the launch command before its first flag.
         release: Release of the server, where several are tried: their commands may be equal.
         change: What the newest step left out, for people.
-        flags: Each flag with its values; those in `fixed` are never left out.
+        flags: Each flag with its values.
+        as_script: It is tried by the script that would be its reproducer, and not by a replay.
     """
 
     trace: RequestTrace
@@ -32,6 +33,7 @@ class Reduction:
     rounds: int = 1
     release: str = ""
     change: str = ""
+    as_script: bool = False
 
     @property
     def requests(self) -> int:
@@ -43,6 +45,7 @@ class Reduction:
         loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]
         parts = [repr(self.command), repr(loose), str(self.rounds)]
         parts += [f"release {self.release}"] if self.release else []
+        parts += ["script"] if self.as_script else []
         parts += [s.model_dump_json(exclude={"plan", "outcome"}) for s in self.trace.sends]
         parts += [a.model_dump_json() for a in (*self.trace.aborts, *self.trace.attacks)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

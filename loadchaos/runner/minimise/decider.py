@@ -22,6 +22,8 @@ _KEPT_SHARE, _LOST_SHARE = 0.7, 0.1
 WRONG = 0.1
 """Error of a decision about requests and flags."""
 _MOST_TRIES = 60
+SMALL = 10
+"""A candidate with more requests is only a step on the way: a wrong decision about it does less harm."""
 Attempt = Callable[[Reduction], Awaitable[bool | None]]
 """One try: True: the failure came. False: it did not. None: it cannot be tried, as its server does not start."""
 
@@ -57,7 +59,8 @@ class Decider:
 
     `settings` are those on which all decisions depend: a saved state with others is refused (OptionError). `step` is the
     name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted whose share
-    matters, and not only a decision; `wrong` is the error of a decision. `hide` removes secrets from texts that are kept.
+    matters, and not only a decision; `wrong` is the error of a decision, `lucky` that of the decision that a small candidate
+    fails, where it is not the same. `hide` removes secrets from texts that are kept.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Decider:
         self.step = self.why = ""
         self.counting = False
         self.wrong = WRONG
+        self.lucky: float | None = None
         self.hide: Callable[[str], str] = str
 
     async def fails(self, candidate: Reduction) -> bool:
@@ -130,13 +134,17 @@ class Decider:
         """Decisions by the keys of their candidates."""
         return self._known
 
-    def test(self) -> SequentialTest:
-        """Test of one candidate: does it fail about as often as the whole?"""
+    def test(self, requests: int) -> SequentialTest:
+        """Test of a candidate of so many requests.
+
+        Does it fail about as often as the whole?
+        """
+        lucky = self.lucky if requests <= SMALL else None
         high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
-        return SequentialTest(high, high * _LOST_SHARE, self.wrong)
+        return SequentialTest(high, high * _LOST_SHARE, self.wrong, lucky)
 
     async def _decide(self, candidate: Reduction) -> Decision:
-        test, begin_s = self.test(), time.monotonic()
+        test, begin_s = self.test(candidate.requests), time.monotonic()
         while test.decision is None and test.successes + test.failures < _MOST_TRIES:
             found = await self._one(candidate)
             if found is None:

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.decider import LEAST_P, WRONG, BudgetSpentError, Decider, Decision
-from loadchaos.runner.minimise.reductions import LEVELS, Fails
+from loadchaos.runner.minimise.reductions import LEVELS, Fails, first_guesses
 
 _ESTIMATE_TRIES = 8
 _WANTED_P = 0.9
 RAISED_BELOW = 0.5
-_ONE_SURVIVOR_WRONG, _OFTEN = 0.25, 0.9
-_SIMPLER = ("likeliest requests", "client behaviours", "features", "lengths", "timing")
+_ONE_SURVIVOR_WRONG, _REPEATED_WRONG, _OFTEN = 0.33, 0.25, 0.9
+LUCKY = 0.05
+"""Error of the decision that a candidate fails: one failure is not enough.
+
+The second one comes on a fresh server, as the first one killed the server of earlier tries.
+"""
+GUESSES, WHOLE, SCRIPT = "likeliest requests", "the whole", "as a script"
+_SIMPLER = (GUESSES, SCRIPT, "client behaviours", "features", "lengths", "timing")
 """Levels that make the reproducer simpler, not smaller."""
 MOST_ROUNDS = 50
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
@@ -37,57 +43,102 @@ class Minimised:
 
 
 async def minimise(
-    whole: Reduction, decider: Decider, levels: tuple[Level, ...] = LEVELS, most_rounds: int = MOST_ROUNDS
-) -> Minimised | None:
-    """Reduce a candidate. Returns None where the whole does not fail again."""
-    decider.step = "the whole"
+    whole: Reduction, decider: Decider, levels: tuple[Level, ...] = LEVELS, most_rounds: int = MOST_ROUNDS,
+    *, scripts: bool = False,
+) -> Minimised | None:  # fmt: skip
+    """Reduce a candidate. Returns None where the whole does not fail again.
+
+    With `scripts`, a candidate is tried by the script that would be its reproducer, as soon as such a script has failed:
+    what fails only in a replay is no reproducer.
+    """
+    decider.lucky = LUCKY
+    search = _Search(whole, decider, scripts)
     try:
-        found = await raised(whole, decider, most_rounds)
+        found = await search.begin(most_rounds)
     except BudgetSpentError:
         return None
-    if found is None:
+    if not found:
         return None
-    candidate, decider.p = found
-    result = Minimised(candidate, decider.p, kept=[candidate])
     for name, reduce in levels:
-        decider.step, decider.wrong = name, error_of(name, decider.p)
-        before = len(decider.steps)
-        best = _Best(candidate, decider, result.kept)
         try:
-            candidate = await reduce(candidate, best.fails)
+            await search.level(SCRIPT, search.as_script)
+            await search.level(name, reduce)
         except BudgetSpentError:
-            candidate, result.out_of_time = best.candidate, True
-        result.levels.append((name, candidate.requests, len(candidate.flags), decider.steps[before:]))
-        if result.out_of_time:
+            search.result.out_of_time = True
             break
-    result.candidate, result.tries = candidate, decider.tries
-    return result
+    search.result.candidate, search.result.tries = search.candidate, decider.tries
+    return search.result
 
 
-def error_of(level: str, p: float) -> float:
-    """Error of the decisions of a level, from the probability of the whole.
+class _Search:
+    """Newest candidate that still failed, and what was decided so far."""
 
-    Where it is larger, one survivor is enough to keep what was left out. That makes a reproducer longer at worst; but a flag
-    that is kept is called necessary.
-    """
-    return _ONE_SURVIVOR_WRONG if level in _SIMPLER or (p >= _OFTEN and "flags" not in level) else WRONG
+    def __init__(self, whole: Reduction, decider: Decider, scripts: bool) -> None:
+        self.candidate, self._whole, self._decider, self._scripts = whole, whole, decider, scripts
+        self._unscripted = ""
+        self.result = Minimised(whole, 1.0)
 
+    async def begin(self, most_rounds: int) -> bool:
+        """Find a candidate that fails: the likeliest requests, or the whole."""
+        if self._scripts:
+            await self.level(GUESSES, lambda c, fails: first_guesses(replace(c, as_script=True), fails))
+            if self.result.kept:
+                return True
+            self.candidate = self._whole
+            await self.level(SCRIPT, self.as_script)
+            if self.result.kept:
+                return True
+        self._decider.step = WHOLE
+        found = await raised(self._whole, self._decider, most_rounds)
+        if found is None:
+            return False
+        self.candidate, self._decider.p = found
+        self._unscripted = self._unscripted if self.candidate.rounds == self._whole.rounds else ""
+        self.result.p = self._decider.p
+        self.result.kept.append(self.candidate)
+        return True
 
-class _Best:
-    """Newest candidate that still failed, for a level that is cut short.
+    async def as_script(self, candidate: Reduction, fails: Fails) -> Reduction:
+        """Go over to scripts if that of the candidate fails as well."""
+        if not self._scripts or candidate.as_script or candidate.key() == self._unscripted:
+            return candidate
+        self._unscripted = candidate.key()
+        written = replace(candidate, as_script=True)
+        return written if await fails(written) else candidate
 
-    `kept` gets all of them.
-    """
+    async def level(self, name: str, reduce: Callable[[Reduction, Fails], Awaitable[Reduction]]) -> None:
+        """Reduce by one level.
 
-    def __init__(self, candidate: Reduction, decider: Decider, kept: list[Reduction]) -> None:
-        self.candidate, self._decider, self._kept = candidate, decider, kept
+        A level that is cut short keeps its newest candidate.
+        """
+        decider = self._decider
+        decider.step, decider.wrong = name, error_of(name, decider.p, self.candidate.rounds)
+        before = len(decider.steps)
+        try:
+            self.candidate = await reduce(self.candidate, self._fails)
+        finally:
+            if steps := decider.steps[before:]:
+                self.result.levels.append((name, self.candidate.requests, len(self.candidate.flags), steps))
 
-    async def fails(self, candidate: Reduction) -> bool:
-        found = await self._decider.fails(candidate)
-        if found:
+    async def _fails(self, candidate: Reduction) -> bool:
+        decision = await self._decider.decide(candidate)
+        if decision.fails:
             self.candidate = replace(candidate, change="")
-            self._kept.append(self.candidate)
-        return found
+            self.result.kept.append(self.candidate)
+            if self._decider.step in (GUESSES, SCRIPT):
+                self._decider.p = self.result.p = min(self._decider.p, decision.successes / decision.tries)
+        return decision.fails
+
+
+def error_of(level: str, p: float, rounds: int) -> float:
+    """Error of the decisions of a level that a candidate does not fail.
+
+    It depends on the probability of the whole, in so many rounds. Where it is large, one survivor is enough to keep what was
+    left out. That makes a reproducer longer at worst; but a flag that is kept is called necessary.
+    """
+    if level not in _SIMPLER and (p < _OFTEN or "flags" in level):
+        return WRONG
+    return _ONE_SURVIVOR_WRONG if rounds == 1 else _REPEATED_WRONG
 
 
 async def raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple[Reduction, float] | None:

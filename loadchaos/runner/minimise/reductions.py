@@ -19,6 +19,11 @@ from loadchaos.runner.replay import bodies
 Fails = Callable[[Reduction], Awaitable[bool]]
 _MOST_SINGLY = 8
 """Maximum number of requests that are simplified one by one."""
+_MANY = 10
+"""More requests than these are replaced by fewer longer ones."""
+_MOST_IN_VAIN = 16
+_CLOSER_WINDOWS = 4
+_TOGETHER_S = 1.0
 _NOT_GUILTY = ("ok", "rejected", "shed", "missed", "aborted")
 
 
@@ -47,24 +52,74 @@ async def traffic_kinds(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def windows(candidate: Reduction, fails: Fails) -> Reduction:
-    """Keep the newest requests, half as many each time."""
-    while candidate.requests > 1:
-        ids = [s.id for s in candidate.trace.sends]
-        half = only(candidate, ids[-(len(ids) // 2) :])
-        if not await fails(half):
-            break
-        candidate = half
+    """Keep the newest requests, half as many each time.
+
+    Where half are too few, numbers between are tried.
+    """
+    ids = [s.id for s in candidate.trace.sends]
+    too_few, closer = 0, 0
+    while (most := candidate.requests) > 1 and closer < _CLOSER_WINDOWS and most - too_few > 1:
+        number = (too_few + most) // 2
+        window = only(candidate, ids[-number:])
+        if await fails(window):
+            candidate = window
+        else:
+            too_few = number
+        closer += too_few > 0
     return candidate
 
 
 async def single_requests(candidate: Reduction, fails: Fails) -> Reduction:
-    """Leave out single requests."""
+    """Leave out blocks of requests, then single ones.
+
+    It ends after many vain tries in a row: simpler and shorter requests are tried faster.
+    """
+    return await _without_requests(candidate, fails, _MOST_IN_VAIN)
+
+
+async def last_requests(candidate: Reduction, fails: Fails) -> Reduction:
+    """Leave out blocks of requests, then single ones, to the end."""
+    return await _without_requests(candidate, fails, None)
+
+
+async def _without_requests(candidate: Reduction, fails: Fails, most_in_vain: int | None) -> Reduction:
     ids = [s.id for s in candidate.trace.sends]
-    return only(candidate, await leave_out(ids, lambda kept, _: _some(candidate, kept, fails), len(ids) // 2))
+    survived: set[tuple[str, ...]] = set()
+
+    async def some(kept: Sequence[str], _: Sequence[str]) -> bool:
+        smaller = only(candidate, kept)
+        contents = _contents(smaller)
+        if not kept or contents in survived:
+            return False
+        if await fails(smaller):
+            return True
+        survived.update((contents,) if contents else ())
+        return False
+
+    return only(candidate, await leave_out(ids, some, len(ids) // 2, most_in_vain))
 
 
-async def _some(candidate: Reduction, kept: Sequence[str], fails: Fails) -> bool:
-    return bool(kept) and await fails(only(candidate, kept))
+def _contents(candidate: Reduction) -> tuple[str, ...]:
+    """Contents of all requests, where these are sent at once; else nothing.
+
+    Of requests with equal contents one is as good as the other.
+    """
+    sends = candidate.trace.sends
+    if candidate.trace.aborts or any(s.after or s.at_s or s.body is None for s in sends):
+        return ()
+    return tuple(sorted(s.model_dump_json(exclude={"id", "traffic", "plan", "outcome"}) for s in sends))
+
+
+async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
+    """Send half as many requests with twice the text, while there are many."""
+    while candidate.requests > _MANY:
+        half = only(candidate, [s.id for s in candidate.trace.sends][::2])
+        sends = [rewritten(half.trace, s, rewrite.double_text) for s in half.trace.sends]
+        longer = replace(_with_sends(half, sends), change="half as many with twice the text")
+        if longer.key() == candidate.key() or not await fails(longer):
+            break
+        candidate = replace(longer, change="")
+    return candidate
 
 
 def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
@@ -80,17 +135,20 @@ async def behaviours(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
-    """Keep the likeliest requests alone, sent at once.
+    """Keep the likeliest requests alone, sent at once, without attacks.
 
-    These are the newest ones, and those without a complete answer: they were in flight when the server died.
+    These are the newest ones, those of the newest burst, and those without a complete answer: they were in flight when the
+    server died.
     """
     sends = candidate.trace.sends
     unanswered = [s for s in sends if s.outcome not in _NOT_GUILTY]
-    guesses = [sends[-1:], unanswered[:1], sends[-4:], unanswered[-16:], sends[-16:]]
+    newest = [s for s in sends if s.at_s >= sends[-1].at_s - _TOGETHER_S]
+    guesses = [sends[-1:], unanswered[:1], sends[-4:], unanswered[-16:], sends[-16:], unanswered, newest]
     for guess in guesses:
         if not 0 < 2 * len(guess) <= candidate.requests:
             continue
-        found = at_once(only(candidate, (s.id for s in guess)))
+        alone = only(candidate, (s.id for s in guess))
+        found = at_once(replace(alone, trace=replace(alone.trace, attacks=())))
         if await fails(found):
             return found
     return candidate
@@ -126,9 +184,9 @@ FEATURES = (
 )
 SHORTEST = (rewrite.smallest_images, rewrite.one_word, rewrite.one_token)
 LENGTHS = (
+    ("output", rewrite.one_token, rewrite.half_output),  # first, as a try takes as long as its output
     ("image size", rewrite.smallest_images, rewrite.half_images),
     ("text", rewrite.one_word, rewrite.half_text),
-    ("output", rewrite.one_token, rewrite.half_output),
 )
 """Each length with its shortest form, and a step towards it that is repeated while it works."""
 _LEAP = 3
@@ -164,6 +222,19 @@ async def _simplest_singly(candidate: Reduction, simplest: rewrite.Rewrite, fail
     return candidate
 
 
+async def outputs(candidate: Reduction, fails: Fails) -> Reduction:
+    """Ask for shorter answers: a try takes as long as its output."""
+    for name, change in (
+        ("the least output", rewrite.one_token),
+        ("an eighth of the output", together(*[rewrite.half_output] * _LEAP)),
+        ("half the output", rewrite.half_output),
+    ):
+        shorter = await _rewritten(candidate, name, change, fails)
+        if shorter is not candidate:
+            return shorter
+    return candidate
+
+
 async def lengths(candidate: Reduction, fails: Fails) -> Reduction:
     """Shorten prompts and answers, shrink images."""
     candidate = await _rewritten(candidate, "the shortest of all", together(*SHORTEST), fails)
@@ -185,6 +256,8 @@ async def timing(candidate: Reduction, fails: Fails) -> Reduction:
         return candidate
     if await fails(replace(whole, change="all at once")):
         return whole
+    if candidate.requests > _MANY:
+        return candidate  # it would take as long as all of them together
     chain = [
         s.model_copy(update={"at_s": 0.0, "after": (Cause(request=trace.sends[i - 1].id),) if i else ()})
         for i, s in enumerate(trace.sends)
@@ -240,13 +313,16 @@ def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> 
 
 LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ...] = (
     ("attacks", attacks),
-    ("likeliest requests", first_guesses),
     ("request windows", windows),  # each try of the next levels costs half as much after each window
+    ("timing", timing),
+    ("outputs", outputs),
     ("traffic kinds", traffic_kinds),
     ("single requests", single_requests),
     ("client behaviours", behaviours),
-    ("features", features),
     ("lengths", lengths),
+    ("features", features),
+    ("fewer and longer requests", fewer_longer),
+    ("single requests again", last_requests),
     ("timing", timing),
     ("launch flags", flags),
 )

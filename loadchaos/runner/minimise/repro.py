@@ -23,6 +23,7 @@ from loadchaos.report.html import reduction_page
 from loadchaos.runner.minimise import rewrite, script
 from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.minimiser import Minimised
+from loadchaos.runner.minimise.script_try import facts_of
 from loadchaos.runner.minimise.validate import ScriptRuns
 from loadchaos.runner.replay import bodies
 from loadchaos.runner.replay.one_try import TryPlan, try_profile
@@ -43,15 +44,7 @@ class Reproducer:
 
     def facts(self) -> script.ScriptFacts:
         """Facts that the script shows."""
-        assert self.server.launch is not None
-        expected = self.plan.expected
-        return script.ScriptFacts(
-            expected.title or expected.describe(),
-            self.server.describe(),
-            self.server.launch.url,
-            self.dialect,
-            expected.any_death or expected.severity != "request",
-        )
+        return facts_of(self.server, self.plan.expected, self.dialect)
 
 
 def write_script(found: Reproducer, folder: Path) -> Path:

@@ -197,6 +197,11 @@ def half_text(body: Body) -> Body:
     return map_text(body, half)
 
 
+def double_text(body: Body) -> Body:
+    """Repeat each text."""
+    return map_text(body, lambda text: f"{text.rstrip()} {text}")
+
+
 def half_output(body: Body) -> Body:
     """Ask for half as many tokens."""
     for key in _OUTPUTS:

@@ -212,7 +212,7 @@ def _script(specs: Sequence[Mapping[str, Any]], rounds: int, facts: ScriptFacts,
         "    BAD, DONE = [], [threading.Event() for _ in REQUESTS]\n" if waits else "    BAD = []\n",
         "    threads = [threading.Thread(target=send, args=pair) for pair in enumerate(REQUESTS)]\n",
         "    [t.start() for t in threads], [t.join() for t in threads]\n",
-        "    if BAD and (time.sleep(3) or not alive()):\n" if facts.deadly else "    if BAD:\n",
+        "    if BAD and not all(time.sleep(0.5) or alive() for _ in range(6)):\n" if facts.deadly else "    if BAD:\n",
         f'        sys.exit(f"{said} in round {{number + 1}}")\n',
     )
     return "".join(pieces)

@@ -16,6 +16,7 @@ from loadchaos.runner.minimise import repro
 from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.decider import LEAST_P, STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
+from loadchaos.runner.minimise.script_try import can_try
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.minimise.validate import ScriptRuns, run_script
 from loadchaos.runner.replay.one_try import TryPlan
@@ -57,7 +58,7 @@ class MinimiseSession:
     async def run(self) -> MinimiseResult:
         """Minimise, write repro/ and run it on fresh servers."""
         try:
-            result = await minimise(self._whole, self._decider)
+            result = await minimise(self._whole, self._decider, scripts=can_try(self._plan.expected))
         finally:
             await self._trials.stop()
         if result is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -9,16 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+
 from loadchaos.core.errors import TargetError
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.minimise.candidate import Reduction
+from loadchaos.runner.minimise.script_try import facts_of, try_script
 from loadchaos.runner.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.runner.replay.refusals import doubt, refusal, refuses_some
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
+from loadchaos.server.discovery.calibrate import identify_server
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 
 _KEPT_TRIES = 20
 _USELESS_AGAIN = 2
 _SLOWER = 3.0
+_LEAST_SCRIPT_S = 300.0
 _LEAST_READY_S = 30.0
 _LEAST_READY_STRICT_S = 300.0
 """Without a flag such as --enforce-eager a server compiles for minutes when it starts."""
@@ -40,6 +47,7 @@ class Trials:
         self._plan, self._folder, self._print = plan, folder, print_line
         self._pool = ServerPool(plan.server, folder / "servers")
         self._ready_s: float | None = None
+        self._longest_s = 0.0
         self._number = 0
         self._kills = plan.expected.severity != "request"
         self.strict = self.fresh = False
@@ -109,14 +117,38 @@ class Trials:
         return held
 
     async def _try(self, candidate: Reduction, server: ServerChoice, held: HeldServer) -> TryResult:
-        plan = replace(self._plan, server=server, rounds=candidate.rounds)
-        result = await run_try(candidate.trace, plan, self._try_folder(), held)
-        self._learn(Path(result.folder))
+        if candidate.as_script:
+            result = await self._try_script(candidate, server, held)
+        else:
+            plan = replace(self._plan, server=server, rounds=candidate.rounds)
+            result = await run_try(candidate.trace, plan, self._try_folder(), held)
+            self._learn(Path(result.folder))
         if result.died:
             await self._pool.stop()
         if result.why == "it was interrupted":
             raise KeyboardInterrupt
         return result
+
+    async def _try_script(self, candidate: Reduction, server: ServerChoice, held: HeldServer) -> TryResult:
+        if not self.version:
+            await self._identify(held.url)
+        facts = facts_of(server, self._plan.expected, self.dialect)
+        limit_s = max(_LEAST_SCRIPT_S, _SLOWER * self._longest_s)
+        folder = self._try_folder()
+        await asyncio.to_thread(folder.mkdir, parents=True)
+        result = await try_script(candidate, facts, self._plan.expected, folder, held, limit_s)
+        if result.reproduced or not result.died:
+            self._longest_s = max(self._longest_s, result.seconds)
+        return result
+
+    async def _identify(self, url: str) -> None:
+        """Ask a server for its dialect and version."""
+        async with httpx.AsyncClient(trust_env=False) as http:
+            try:
+                facts = await identify_server(DiscoveryClient(http, url, url), CalibrationRequest())
+            except TargetError:
+                return
+        self.version, self.dialect = facts.version or "", facts.dialect
 
     def _try_folder(self) -> Path:
         """Folder of the next try; old ones are removed."""

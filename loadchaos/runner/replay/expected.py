@@ -28,6 +28,11 @@ class ExpectedFailure:
     any_death: bool = False
     remedy: str = ""
 
+    @property
+    def deadly(self) -> bool:
+        """True if the server dies of it, and does not only fail a request."""
+        return self.any_death or self.severity != "request"
+
     def matches(self, failure: Mapping[str, Any]) -> bool:
         """Tell if a failure of a verdict is this one."""
         if self.any_death:

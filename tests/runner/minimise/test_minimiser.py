@@ -17,7 +17,7 @@ from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.runner.minimise import reductions
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.ddmin import ddmin
-from loadchaos.runner.minimise.decider import STATE, Decider, Decision
+from loadchaos.runner.minimise.decider import SMALL, STATE, Decider, Decision
 from loadchaos.runner.minimise.minimiser import Minimised, minimise
 from loadchaos.runner.minimise.reductions import flags, single_requests, traffic_kinds, windows
 from loadchaos.runner.minimise.session import more_rounds
@@ -122,7 +122,8 @@ def test_minimiser_of_a_failure_that_always_comes_needs_two_tries_a_decision() -
     assert found.candidate.flags == (("--port",), ("--b",))
     assert found.candidate.rounds == 1
     assert model.tries == sum(d.tries for level in found.levels for d in level[3]) + 2
-    assert all(d.tries == (1 if d.fails else 2) for level in found.levels for d in level[3])
+    for name, _, _, decisions in found.levels:
+        assert all(d.tries == (1 + (name == "flags" or (d.fails and d.requests <= SMALL))) for d in decisions)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,12 @@ def test_minimiser_tries_the_likeliest_requests_first(needed: set[str], tries: i
         s.model_copy(update={"outcome": "reset" if n in in_flight else "ok"}) for n, s in enumerate(whole.trace.sends)
     )
     whole = replace(whole, trace=replace(whole.trace, sends=sends))
-    levels = tuple(level for level in reductions.LEVELS if level[1] is reductions.first_guesses)
-    found = asyncio.run(minimise(whole, Decider(model.attempt, None, lambda _: None, 60.0), levels))
+    found = asyncio.run(minimise(whole, Decider(model.attempt, None, lambda _: None, 60.0), (), scripts=True))
     assert found is not None
     assert needed <= {s.id for s in found.candidate.trace.sends}
     assert found.candidate.requests <= 11
-    assert model.tries == 2 + tries
+    assert found.candidate.as_script
+    assert model.tries == tries + (found.candidate.requests <= SMALL)
     assert all(s.at_s == 0 and not s.after for s in found.candidate.trace.sends)
 
 
@@ -164,7 +165,7 @@ def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic(
     found = asyncio.run(minimise(mixed, Decider(attempt, None, lambda _: None, 60.0), OF_REQUESTS))
     assert found is not None
     assert found.candidate.requests == 2
-    assert sent <= 4 * whole.requests  # the whole twice, its windows, and small candidates
+    assert sent <= 5 * whole.requests  # the whole and its windows twice each, and small candidates
 
 
 def test_minimiser_raises_a_rare_failure_by_repetition() -> None:

@@ -122,7 +122,7 @@ def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: 
     sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n])) for n in (9, 4, 5, 3, 1)]
     ran: list[int] = []
 
-    async def minimised(*_: object) -> Minimised:
+    async def minimised(*_: object, **__: object) -> Minimised:
         return Minimised(sized[-1], 1.0, kept=sized)
 
     async def run_script(*_: object) -> ScriptRuns:
