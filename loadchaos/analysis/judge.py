@@ -30,6 +30,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.analysis.sessions import SessionCount
 from loadchaos.analysis.throughput import Throughput
 from loadchaos.analysis.verdict import error_budget, symptoms
 from loadchaos.analysis.verdict import verdict as rules
@@ -46,6 +47,7 @@ from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
     ConfigurationRow,
+    ConversationRow,
     DeviceRow,
     EndRow,
     FactsRow,
@@ -80,6 +82,7 @@ class Judge:
         self._facts: Facts | None = None
         self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
         self._goodput, self._throughput, self._efficiency = GoodputCount(), Throughput(), Efficiency()
+        self._sessions = SessionCount()
         self._warm_up = WarmUp(terms.warm_up if terms is not None else None)
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
@@ -119,10 +122,14 @@ class Judge:
 
     def _on_begin(self, row: BeginRow) -> None:
         self._stats.begin(row)
+        self._stats.later += self._sessions.is_later(row)
         if not self._warm_up.covers(row):
             self._throughput.begin(row)
             self._efficiency.begin(row)
         self._ladder.begin(row)
+
+    def _on_conversation(self, row: ConversationRow) -> None:
+        self._sessions.feed(row, timed=not self._warm_up.covers(row))
 
     def _on_missed(self, row: MissedRow) -> None:
         self._stats.miss(row)
@@ -380,6 +387,7 @@ class Judge:
             "latency_all": self._stats.all_latency().to_json(),
             "throughput": (throughput := self._throughput.to_json()),
             "efficiency": self._efficiency.to_json(throughput["output_tokens"]),
+            **({"sessions": sessions} if (sessions := self._sessions.to_json()) else {}),
             **({"warm_up": warm_up} if (warm_up := self._warm_up.to_json()) else {}),
             **({"goodput": self._goodput.to_json(terms.slo, self._throughput.seconds())} if terms.slo else {}),
             "expectations": [j.to_json() for j in judged],
@@ -487,7 +495,9 @@ class Judge:
         void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
         return ExpectationInputs(
-            counts=dict(self._exact_lengths.mismatches),
+            counts={**self._exact_lengths.mismatches, **self._sessions.counts()},
+            sessions=self._sessions.times(),
+            unproved=self._sessions.unproved(),
             ok=self._stats.ok_parts(shed_allowed(terms.expect)),
             errors=self._stats.error_parts(),
             goodput=self._goodput.parts() if terms.slo else {},

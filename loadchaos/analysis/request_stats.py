@@ -108,6 +108,8 @@ class RequestStats:
         self.resent = 0
         """Requests sent again, as their idle connection was closed before a byte of the answer came."""
         self.begun = 0
+        self.later = 0
+        """Requests of sessions after their first one: the plan counts sessions."""
         self.begun_by: Counter[str] = Counter()
         self.due_ok: Counter[str] = Counter()
         self.came_ok: Counter[str] = Counter()

@@ -29,6 +29,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "acceptance": ("share", "share of the drafted tokens that speculative decoding accepted"),
     "error_rate": ("share", "share of requests with an outcome that was not expected, among those that ended"),
     "shed_share": ("share", "share of requests rejected by admission control, among those sent"),
+    "turns_lost": ("count", "questions of sessions (answers: live) without an answer, as one before was not ok"),
     "restarts": ("count", "times the server came back as a new process"),
     "replicas_lost": ("count", "replicas whose engine died at least once"),
     "lost_requests": ("count", "requests lost to an engine death"),

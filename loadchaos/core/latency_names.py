@@ -11,6 +11,7 @@ LATENCIES: Mapping[str, str] = {
     "itl": "inter-token latency: time between two chunks with tokens",
     "tpot": "time per output token of a request, after its first token",
     "e2e": "end-to-end time of a request",
+    "session_e2e": "time of a session (a conversation with answers: live) from its first request to its last answer",
 }
 """Latency by name, with its meaning."""
 
@@ -72,7 +73,7 @@ def parse(text: str) -> LatencyName | None:
 
     Returns None if it names no latency figure.
     """
-    latency, _, statistic = text.partition("_")
+    latency, _, statistic = text.rpartition("_")
     return LatencyName(latency, statistic) if latency in LATENCIES and statistic in STATISTICS else None
 
 

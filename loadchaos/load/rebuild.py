@@ -1,6 +1,7 @@
 """Rebuild request bodies from the plan, for incidents and reports.
 
 Bodies are not stored during the load: `payloads.build` is pure, so plan, facts and a step's number give the same bytes.
+Those of a session also need the answers before them, which the ledger has (`answer` rows).
 They are checked against length and CRC of the begin row. This module is separate because it needs the plan and the
 payloads, which neither the follower nor the judge may import; `run`, `loadchaos judge` and `report` pass it to
 `runner.finalize`.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.redact import Redactor
+from loadchaos.core.session_ids import place_of
 from loadchaos.load import payloads, registry
+from loadchaos.load.payloads.live import SentBack, step_of_request
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase
 
@@ -29,7 +32,8 @@ MAX_BYTES = 64 * 1024 * 1024
 FOLDER = "bodies"
 _MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
-BeginRows = dict[tuple[int, int], dict[str, Any]]  # (phase, step): the begin row's id, len, crc, hash, traffic
+BeginRows = dict[tuple[int, int, str], dict[str, Any]]
+"""Begin rows (id, len, crc, hash, traffic) by phase, step and, for a later request of a session, its id."""
 
 
 def store(
@@ -48,8 +52,9 @@ def store(
         OSError: A body cannot be written.
         ValueError, KeyError: The plan cannot be read.
     """
-    rows = _begin_rows(folder, {str(r.get("id")) for i in incidents for r in _requests(i)})
-    bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s)
+    ids = {str(r.get("id")) for i in incidents for r in _requests(i)}
+    rows = _begin_rows(folder, ids)
+    bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s, answers_of(folder, ids))
     order = [(i, r) for i in incidents for r in _requests(i)]
     failed = {(i["n"], r.get("id")) for i in incidents for r in i.get("examples") or ()}
     order.sort(
@@ -63,7 +68,8 @@ def store(
     for _, r in order:
         row = rows.get(str(r.get("id")))
         if row is not None:
-            begin_rows.setdefault((int(row.get("phase") or 0), int(row["step"])), row)
+            later = str(row["id"]) if is_later(str(row["id"])) else ""
+            begin_rows.setdefault((int(row.get("phase") or 0), int(row["step"]), later), row)
     bodies.keep(begin_rows)
     return {
         int(i["n"]): [_describe_body(r, rows.get(str(r.get("id"))), bodies) for r in _requests(i)] for i in incidents
@@ -108,7 +114,8 @@ class _BodyStore:
     Equal bodies are stored once.
     """
 
-    def __init__(self, folder: RunFolder, until: float | None) -> None:
+    def __init__(self, folder: RunFolder, until: float | None, answers: Mapping[str, SentBack]) -> None:
+        self._answers = answers
         self._folder = folder.incidents / FOLDER
         self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
         self._facts = Facts.from_json(orjson.loads(folder.facts.read_bytes()))
@@ -121,17 +128,19 @@ class _BodyStore:
     def keep(self, begin_rows: BeginRows) -> None:
         """Rebuild and store bodies in the given order."""
         chosen = self._choose(begin_rows)
-        made = dict(planned_steps(self._plan, set(chosen), self._out_of_time))
+        made = dict(planned_steps(self._plan, {(phase, step) for phase, step, _ in chosen}, self._out_of_time))
         for key, row in chosen.items():
             name = str(row.get("hash"))
             if name in self._kept:
                 continue
             if self._out_of_time():
                 self._reasons[name] = "there was no time left to rebuild it"
-            elif key not in made:
+            elif key[:2] not in made:
                 self._reasons.setdefault(name, f"the plan has no such step among the first {_MAX_STEPS:,} of its phase")
+            elif (step := sent_step(made[key[:2]], self._facts, str(row.get("id")), self._answers)) is None:
+                self._reasons[name] = "an answer that it repeats is not in the ledger"
             else:
-                self._write(name, row, payloads.build(made[key], self._facts))
+                self._write(name, row, payloads.build(step, self._facts))
 
     def where(self, row: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
         """Return (file relative to incidents/, request path, reason for no file)."""
@@ -174,6 +183,31 @@ class _BodyStore:
             file = f"{name}.json"
             _write_once(self._folder / file, body)
             self._kept[name] = (file, request.path)
+
+
+def is_later(request_id: str) -> bool:
+    """Tell if an id is that of a later request of a session."""
+    return any(place_of(request_id)[1:])
+
+
+def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
+    """Read the answers of the sessions of some requests, by request id."""
+    sessions = {place_of(name).first for name in ids if is_later(name)}
+    found: dict[str, SentBack] = {}
+    for path in folder.request_files() if sessions else ():
+        for row in Tail(path).rows():
+            if row.get("row") == "answer" and place_of(str(row.get("id"))).first in sessions:
+                found[str(row["id"])] = SentBack.from_json(row)
+    return found
+
+
+def sent_step(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
+    """Step that a request was built from.
+
+    That of a session has the answers before it.
+    None if one of these is missing.
+    """
+    return step_of_request(step, facts, request_id, answers) if is_later(request_id) else step
 
 
 def planned_steps(

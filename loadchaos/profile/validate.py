@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -40,6 +40,34 @@ def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
             for other in ignored(payload) if ignored is not None else ():
                 text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
                 yield Mistake(("traffic", i, "payload", other), text, of_key=True)
+
+
+@runtime_checkable
+class _Particular(Protocol):
+    """Payload options that do not go with everything."""
+
+    def refusals(
+        self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
+    ) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield (key, reason) of what they cannot go with."""
+
+
+def _companions(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
+    """Check what a payload goes with, where it says that itself."""
+    for i, entry in _entries(data, "traffic"):
+        payload, given = entry.get("payload"), entry.get("behaviour")
+        behaviours = [given] if isinstance(given, str) else list(given) if isinstance(given, Mapping) else []
+        for name, raw in payload.items() if isinstance(payload, Mapping) else ():
+            model = registry.payloads.get(name)
+            if model is None or not hasattr(model, "refusals"):
+                continue
+            try:
+                options = model.model_validate({} if raw is None else raw)
+            except ValidationError:
+                continue  # told by another check
+            assert isinstance(options, _Particular)
+            for key, why in options.refusals(tuple(entry["payload"]), behaviours, str(entry.get("endpoint", "chat"))):
+                yield Mistake(("traffic", i, *key), why, of_key=len(key) > 1)
 
 
 def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
@@ -218,12 +246,23 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     lines = data.get("expect")
     for i, text in enumerate(lines if isinstance(lines, list) else ()):
         try:
-            if isinstance(text, str) and expectation_names.parse(text, names).name == "goodput" and not data.get("slo"):
+            if not isinstance(text, str):
+                continue
+            name = expectation_names.parse(text, names).name
+            if name == "goodput" and not data.get("slo"):
                 yield Mistake(("expect", i), "goodput needs limits: slo: {ttft: 2s, itl_p99: 50ms}")
+            if name.startswith(("turns_lost", "session_e2e_")) and not _has_sessions(data):
+                yield Mistake(("expect", i), f"{name} needs sessions: a payload conversation with answers: live")
         except ValueError as e:
             yield Mistake(("expect", i), str(e))
 
 
+def _has_sessions(data: Mapping[str, Any]) -> bool:
+    payloads = (entry.get("payload") for _, entry in _entries(data, "traffic"))
+    options = (p.get("conversation") for p in payloads if isinstance(p, Mapping))
+    return any(isinstance(o, Mapping) and o.get("answers") == "live" for o in options)
+
+
 _CHECKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
-    _payloads, _endpoints, _behaviours, _weights, _dialects, _attacks, _expectations, _traces, _recordings,
+    _payloads, _endpoints, _companions, _behaviours, _weights, _dialects, _attacks, _expectations, _traces, _recordings,
 )  # fmt: skip

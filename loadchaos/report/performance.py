@@ -8,6 +8,12 @@ from typing import Any
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
 from loadchaos.report.formatting import clean, duration, number, plural
 
+SESSION_COLUMNS = {
+    "sessions": "sessions", "finished": "finished", "lost": "lost", "left": "left", "turns": "turns",
+    "turns_lost": "turns lost", "requests": "requests", "tool_calls": "tool calls",
+}  # fmt: skip
+"""Counts of a session table with their headings; times follow."""
+_TURNS = {"turns_lost": "lost", "turns_left": "not sent", "turns_cut": "without room in the context"}
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
@@ -54,6 +60,39 @@ def efficiency_texts(verdict: Mapping[str, Any]) -> dict[str, str]:
         power = f"{found['mean_power_w']:,.0f} W of all GPUs"
         texts["energy"] = f"{found['joules_per_output_token']:.3g} J per output token, {per_watt}, {power}"
     return texts
+
+
+def sessions_text(verdict: Mapping[str, Any]) -> str:
+    """Sessions and turns of a verdict; empty without sessions."""
+    found = verdict.get("sessions") or {}
+    if not found.get("sessions"):
+        return ""
+    ends = [f"{number(found[end])} {end}" for end in ("finished", "lost", "left", "unfinished") if found.get(end)]
+    turns = [f"{number(found['turns'])} of {number(found['planned_turns'])} turns answered"]
+    turns += [f"{number(found[key])} {text}" for key, text in _TURNS.items() if found.get(key)]
+    parts = [f"{plural(int(found['sessions']), 'session')}: {', '.join(ends)}", ", ".join(turns)]
+    times = found.get("session_e2e_s") or {}
+    if times.get("n"):
+        parts.append(f"p50 {duration(times['p50'])}, p95 {duration(times['p95'])}, longest {duration(times['max'])}")
+    if found.get("tool_calls"):
+        parts.append(plural(int(found["tool_calls"]), "tool call"))
+    if found.get("why"):
+        parts.append("ended by " + ", ".join(f"{clean(why, 40)}: {number(n)}" for why, n in found["why"].items()))
+    return "; ".join(parts)
+
+
+def session_rows(verdict: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of the table of sessions: traffic, ends, turns, times."""
+    found = verdict.get("sessions") or {}
+    by_traffic = dict(found.get("by_traffic") or {})
+    if len(by_traffic) > 1:
+        by_traffic["all"] = found
+    rows = []
+    for traffic, figures in by_traffic.items():
+        times = figures.get("session_e2e_s") or {}
+        counts = (number(figures.get(key) or 0) for key in SESSION_COLUMNS)
+        rows.append([clean(traffic, 40), *counts, *(duration(times.get(name)) for name in ("p50", "p95", "max"))])
+    return rows
 
 
 def warm_up_text(verdict: Mapping[str, Any]) -> str:

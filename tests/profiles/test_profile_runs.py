@@ -15,6 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.runner.replay import bodies
+from loadchaos.runner.replay.from_run import trace_of_run
 from tests.warm_command import run_command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -157,6 +160,21 @@ def test_verdict_is_unknown_for_a_run_that_proved_nothing(tmp_path: Path) -> Non
 def test_smoke_passes_on_a_healthy_server(tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "smoke", "load.0.for=2s", "load.1.for=4s")
     assert (code, verdict["verdict"]) == (0, "pass")
+
+
+def test_agentic_passes_and_its_bodies_are_built_again_from_the_ledger(tmp_path: Path) -> None:
+    code, verdict, text = run(tmp_path, "agentic", "load.0.requests=8", "target.embedded.flags.speed=20")
+    assert (code, verdict["verdict"]) == (0, "pass"), text
+    sessions = verdict["sessions"]
+    assert (sessions["sessions"], sessions["finished"], sessions["turns_lost"]) == (8, 8, 0)
+    assert sessions["turns"] == sessions["planned_turns"] > 16
+    assert sessions["tool_calls"] > 0
+    assert "8 sessions: 8 finished; " in " ".join(text.split())
+    (folder,) = tmp_path.glob("runs/*")
+    trace = bodies.stored(trace_of_run(RunFolder(folder)), tmp_path / "trace")
+    assert len(trace.sends) == sessions["requests"] == sum(verdict["outcomes"].values())
+    later = [json.loads(trace.body_file(s).read_bytes()) for s in trace.sends if s.after and s.body]
+    assert any(m["role"] == "tool" for body in later for m in body["messages"])
 
 
 def test_planted_bugs_are_those_of_the_shipped_profiles() -> None:

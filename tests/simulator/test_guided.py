@@ -57,7 +57,16 @@ def test_required_tool_is_called_with_valid_arguments() -> None:
         assert guided is not None
         assert guided.tool in {"f0", "f1", "f2"} if choice == "required" else guided.tool == "f1"
         assert orjson.loads(guided.text)["place"]
-    assert guided_answer({"tools": tools, "tool_choice": "auto"}, 5) is None
+
+
+@pytest.mark.parametrize("choice", ["auto", None])
+def test_model_with_tools_calls_one_in_half_of_its_answers(choice: str | None) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    body = {"tools": tools, **({"tool_choice": choice} if choice else {})}
+    called = [guided_answer(body, seed) is not None for seed in range(200)]
+    assert 70 < sum(called) < 130
+    assert called == [guided_answer(body, seed) is not None for seed in range(200)]
+    assert all(guided_answer({**body, "tool_choice": "none"}, seed) is None for seed in range(20))
 
 
 def test_answer_without_a_rule_is_free() -> None:

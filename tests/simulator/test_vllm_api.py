@@ -59,6 +59,23 @@ def test_vllm_tools_need_a_parser_unless_choice_is_none(server: Any, choice: Any
     assert f"requires {flags} to be set" in body if flags else "requires" not in body
 
 
+def test_vllm_reads_earlier_tool_calls_and_refuses_broken_arguments(server: Any) -> None:
+    def talk(arguments: str) -> Any:
+        function = {"name": "weather", "arguments": arguments}
+        called = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "a", "type": "function", "function": function}],
+        }
+        result = {"role": "tool", "tool_call_id": "a", "content": "warm"}
+        return server.chat(max_tokens=3, messages=[{"role": "user", "content": "hi"}, called, result])
+
+    status, body = talk('{"place": "x"}')
+    assert status == 200
+    assert body["usage"]["prompt_tokens"] > talk("{}")[1]["usage"]["prompt_tokens"]
+    assert talk('{"place": ')[0] == 400
+
+
 def test_vllm_tools_are_accepted_with_a_parser(start: Any) -> None:
     status, _ = start(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
     assert status == 200

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.efficiency import UNTOLD
 from loadchaos.analysis.request_stats import Part
+from loadchaos.analysis.sessions import SESSION_TIME, SessionTimes
 from loadchaos.core import latency_names
 from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram
@@ -49,6 +50,7 @@ class ExpectationInputs:
     late: str | None = None
     """Reason why goodput is not known: the generator sent late, or gaps were not recorded."""
     efficiency: Mapping[str, Mapping[str, Part]] = field(default_factory=dict)
+    sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
 
@@ -133,6 +135,8 @@ def _figure(expected: Expectation, figures: ExpectationInputs) -> _Figure:
         return _count(name, figures)
     latency = latency_names.parse(name)
     assert latency is not None, name
+    if latency.latency == SESSION_TIME:
+        return _session_time(traffic, latency, figures)
     return _latency(traffic, latency, figures)
 
 
@@ -213,6 +217,23 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
         return _Figure(None, "no data")
+    few = _too_few(name, histogram.n, latency.e2e.n)
+    bounds = latency.lower_bounds if name.latency != "itl" else 0
+    return _of_times(name, histogram, bounds, few, figures)
+
+
+def _session_time(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
+    times = figures.sessions.get(traffic)
+    if times is None or times.histogram.n == 0:
+        return _Figure(None, "no session was finished")
+    few = _too_few(name, times.histogram.n, times.histogram.n)
+    return _of_times(name, times.histogram, times.lower_bounds, few, figures)
+
+
+def _of_times(
+    name: latency_names.LatencyName, histogram: LogHistogram, bounds: int, few: str, figures: ExpectationInputs
+) -> _Figure:
+    """A statistic of times, with its interval and what speaks against it."""
     ns = histogram.statistic(name.statistic)
     assert ns is not None
     text, interval = _duration_text(ns), None
@@ -220,23 +241,23 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
         interval = histogram.quantile_interval(name.quantile)
         assert interval is not None
         text += f" ({_interval_text(interval)}, n = {histogram.n:,})"
-    if latency.lower_bounds and name.latency != "itl":
-        text += f" (lower bound: {latency.lower_bounds} timed out)"
+    if bounds:
+        text += f" (lower bound: {bounds} timed out)"
     if figures.void:
         return _Figure(None, f"{text}, but {figures.void}")
-    few = _too_few(name, latency)
     if not few:
         return _Figure(ns / 1e9, text)
     low, high = interval or (0.0, math.inf)
     return _Figure(ns / 1e9, f"{text}: {few}", only_within=(low / 1e9, high / 1e9))
 
 
-def _too_few(name: latency_names.LatencyName, latency: LatencyHistograms) -> str:
-    """Say that the sample is too small for the figure; empty if it is not."""
-    n = latency[name.latency].n
+def _too_few(name: latency_names.LatencyName, n: int, answers: int) -> str:
+    """Say that the sample is too small for the figure; empty if it is not.
+
+    `answers` are those that the `n` values come from: the gaps of one answer are no independent sample.
+    """
     if n < name.fewest:
         return f"{name.statistic} needs {name.fewest:,} samples"
-    answers = latency.e2e.n  # the gaps of one answer are no independent sample
     if name.latency == "itl" and answers < _FEWEST_ANSWERS:
         return f"from {answers} answers, {_FEWEST_ANSWERS} are needed"
     return ""

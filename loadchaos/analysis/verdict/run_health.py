@@ -257,7 +257,7 @@ class RunHealth:
 
     def _delivered(self, terms: Terms, stats: RequestStats) -> Check:
         counts = stats.total()
-        given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished"))
+        given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished")) - stats.later
         missed = counts["missed"] - (stats.missed["stopped"] if self.shortened else 0)
         planned = given + missed + counts["unfinished"]
         if terms.planned_requests and not self.shortened:

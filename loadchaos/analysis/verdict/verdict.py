@@ -100,7 +100,7 @@ def figures_of(
         "replicas_lost": len({i.replica for i in deaths}),
         "lost_requests": sum(i.lost.total() for i in met),
     }
-    return replace(base, counts=found, unproved=_unproved(found))
+    return replace(base, counts=found, unproved={**base.unproved, **_unproved(found)})
 
 
 def _unproved(found: Mapping[str, int]) -> dict[str, str]:

@@ -50,6 +50,7 @@ MomentColumn = Annotated[Column, US_BEFORE]
 
 MissReason = Literal["no_slot", "server_down", "stopped", "worker_lost"]
 BeginOrEnd = Literal["begin", "end"]
+ConversationEnd = Literal["finished", "lost", "left"]
 RunEvent = Literal["begin", "load_begin", "checkpoint", "load_end", "interrupted", "end"]
 WorkerEvent = Literal[
     "joined", "awaited", "begin", "refused", "spare", "late", "absent", "slow", "lost", "back", "left", "failed"
@@ -269,6 +270,55 @@ class WellRow(_Row):
     gaps_ns: NotRequired[Annotated[Column, NS, "sum of the gaps between chunks of each request"]]
     itl_hist: Annotated[GapHistogram, "gaps between chunks of all requests together"]
     largest_gap_ns: Annotated[int, NS, "largest gap of all requests"]
+
+
+class CallText(TypedDict):
+    """Tool call of an answer."""
+
+    id: Annotated[str, "id of the call"]
+    name: Annotated[str, "name of the tool"]
+    arguments: Annotated[str, "arguments as JSON"]
+
+
+class AnswerRow(_Row):
+    """Answer that a conversation with `answers: live` sends back.
+
+    Later bodies are built from it.
+    Written by load/worker/sessions.py.
+    """
+
+    row: Literal["answer"]
+    id: Annotated[str, "request id"]
+    text: Annotated[str, "text of the answer, without reasoning"]
+    calls: Annotated[Sequence[CallText], "tool calls that got a result: `id`, `name`, `arguments`"]
+
+
+class ConversationRow(_Row):
+    """Begin or end of a session: a conversation with `answers: live`.
+
+    A begin without an end is counted as unfinished. Written by load/worker/sessions.py.
+    """
+
+    row: Literal["conversation"]
+    what: Annotated[BeginOrEnd, "event"]
+    id: Annotated[str, "id of its first request; later ones have `-r1`, in a continuation `-b2r1`, after it"]
+    step: Annotated[int, "index of the session in the plan"]
+    phase: Annotated[int, "index of the load phase"]
+    traffic: Annotated[str, "name of the traffic in the profile"]
+    due_ns: Annotated[int, MOMENT, "when its first request was due; the time of a session counts from here"]
+    planned_turns: Annotated[int, "questions of the session"]
+    end: NotRequired[
+        Annotated[ConversationEnd, "`finished`; `lost`: an answer was not ok; `left`: we did not send the rest"]
+    ]
+    why: NotRequired[Annotated[str, "outcome of the lost answer, `server_down`, `stopped` or `aborted`; may be empty"]]
+    turns: NotRequired[Annotated[int, "questions that got their answer"]]
+    turns_lost: NotRequired[Annotated[int, "questions that were lost with an answer that was not ok"]]
+    turns_left: NotRequired[Annotated[int, "questions that we did not send"]]
+    turns_cut: NotRequired[Annotated[int, "questions without room in the context; the session counts as finished"]]
+    requests: NotRequired[Annotated[int, "requests of the session"]]
+    tool_calls: NotRequired[Annotated[int, "tool calls that got a result"]]
+    bad_calls: NotRequired[Annotated[int, "tool calls whose arguments are no JSON object, or were cut"]]
+    think_ns: NotRequired[Annotated[int, NS, "time between answers and next questions, of all continuations"]]
 
 
 class HeartbeatRow(_Row):
@@ -894,7 +944,8 @@ class SessionRow(_At, SessionDetail):
 
 
 AnyRow: TypeAlias = (
-    HeaderRow | BeginRow | EndRow | MissedRow | WellRow | HeartbeatRow | PhaseRow | LoadRow | WorkerRow | ClockRow
+    HeaderRow | BeginRow | EndRow | MissedRow | WellRow | AnswerRow | ConversationRow | HeartbeatRow | PhaseRow | LoadRow
+    | WorkerRow | ClockRow
     | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow
     | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow | QuestionRow
     | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow
@@ -917,7 +968,8 @@ class LedgerFile:
 
 FILES = (
     LedgerFile("requests-<w>.jsonl", "load worker `w`", (
-        BeginRow, EndRow, MissedRow, WellRow, HeartbeatRow, PhaseRow, LoadRow, ClockRow, DiskRow,
+        BeginRow, EndRow, MissedRow, WellRow, AnswerRow, ConversationRow, HeartbeatRow, PhaseRow, LoadRow,
+        ClockRow, DiskRow,
     )),
     LedgerFile("requests-master.jsonl", "the Locust master of several workers", (WorkerRow, MissedRow)),
     LedgerFile("events.jsonl", "the run process", (

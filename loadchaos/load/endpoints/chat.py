@@ -21,6 +21,8 @@ def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
     head = b'{"model":' + _json_string(draft.model or facts.model) + b',"messages":['
     content = [b"[", *draft.parts, b'{"type":"text","text":', text, b"}]"] if draft.parts else [text]
     tail = _tail(draft, step, facts)
+    if draft.continues:  # results of tools are the last messages
+        return b"".join((head, b"".join(draft.history).removesuffix(b","), b"]", tail, b"}"))
     return b"".join((head, *draft.history, b'{"role":"user","content":', *content, b"}]", tail, b"}"))
 
 

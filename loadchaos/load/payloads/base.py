@@ -39,6 +39,8 @@ class Draft:
         wanted_tokens: Tokens of the text as the profile has them, template included; None: no payload wrote one.
         audio: WAV files; they are among `parts`, too.
         more_texts: Further texts of a request of several; `results` are the answers' results.
+        continues: The history is the whole prompt: the results of tools follow an answer, and no question.
+        calls_over: The model may call no more tools.
         notes: What was reduced to fit the server, in words.
     """
 
@@ -72,6 +74,8 @@ class Draft:
     audio: list[bytes] = field(default_factory=list)
     more_texts: list[str] = field(default_factory=list)
     results: int = 1
+    continues: bool = False
+    calls_over: bool = False
     notes: list[str] = field(default_factory=list)
 
 

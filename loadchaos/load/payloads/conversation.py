@@ -1,14 +1,16 @@
 """Multi-turn conversations: each request carries all earlier turns.
 
-The server's own answers are not in it. A step is built before it is sent, by any worker, so the assistant's messages are
-made up, and equal in every turn. The prefix cache therefore hits on all but the newest question.
+With `answers: made_up` the server's own answers are not in it. A step is built before it is sent, by any worker, so the
+assistant's messages are made up, and equal in every turn. The prefix cache therefore hits on all but the newest question.
+With `answers: live` a step is a whole session (live.py).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -16,12 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads import secret_word
+from loadchaos.load.payloads import live, secret_word
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 
 ORDER = 12
 _CACHED_MESSAGES = 512
+_MOST_TURNS = 1000
+
+
+_LIVE_ONLY = ("question", "think", "system", "branches", "tool_rounds", "tool_result")
+_MADE_UP_ONLY = ("parallel", "previous_response")
+_LIVE_PAYLOADS = ("conversation", "tools", "sampling", "structured")
 
 
 class Options(BaseModel):
@@ -32,14 +40,41 @@ class Options(BaseModel):
     in flight, or a turn is sent before the previous one was answered. `previous_response` (endpoint `responses`) sends only
     the newest question and the id of the response before it. We choose the ids, which vLLM allows; it keeps responses with
     VLLM_ENABLE_RESPONSES_API_STORE=1.
+
+    With `answers: live` each step is a session of `turns` questions: one user sends them one after the other, each with the
+    server's own answers before it. `tokens` is then the most that a prompt has: a session ends before a longer one. Beside
+    the payload `tools`, a tool call of an answer gets a generated result of `tool_result` tokens as a `tool` message; after
+    `tool_rounds` of these the model has to answer without a tool.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    turns: int = Field(default=8, gt=0, le=1000)
+    turns: IntRange = Range(8, 8)
     tokens: IntRange = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
     previous_response: bool = False
+    answers: Literal["made_up", "live"] = "made_up"
+    question: IntRange = Range(32, 128)
+    think: live.Think | None = None
+    system: live.SystemPrompt | None = None
+    branches: live.Branches | None = None
+    tool_rounds: int = Field(default=4, gt=0, le=100)
+    tool_result: IntRange = Range(32, 128)
+    history: live.History | None = Field(default=None, exclude=True)
+
+    @field_validator("turns")
+    @classmethod
+    def _one_to_a_thousand_turns(cls, value: Range) -> Range:
+        if not 1 <= value.low <= value.high <= _MOST_TURNS:
+            raise ValueError(f"1 to {_MOST_TURNS:,} turns were expected (got {value})")
+        return value
+
+    @field_validator("question", "tool_result")
+    @classmethod
+    def _at_least_one_word(cls, value: Range) -> Range:
+        if value.low < 1:
+            raise ValueError(f"a length of at least 1 token was expected (got {value})")
+        return value
 
     @field_validator("tokens")
     @classmethod
@@ -50,26 +85,71 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _turns_fit(self) -> Options:
-        if self.tokens.low < 2 * self.turns - 1:
+        others = _MADE_UP_ONLY if self.is_live else _LIVE_ONLY
+        for name in sorted(self.model_fields_set & set(others)):
+            needed = "made_up" if self.is_live else "live"
+            raise ValueError(f"{name} goes with answers: {needed} (got answers: {self.answers})")
+        if self.is_live:
+            if self.branches is not None and self.branches.after >= self.turns.high:
+                raise ValueError(
+                    f"branches.after has to be less than the turns, of which there are at most {self.turns.high} "
+                    f"(got {self.branches.after})"
+                )
+            return self
+        if self.turns.low != self.turns.high:
+            raise ValueError(f"a range of turns goes with answers: live; one number was expected (got {self.turns})")
+        if self.tokens.low < 2 * self.turns.low - 1:
             raise ValueError(
-                f"{self.turns} turns have {2 * self.turns - 1} messages of a token or more: "
+                f"{self.turns} turns have {2 * self.turns.low - 1} messages of a token or more: "
                 f"tokens of at least that were expected (got {self.tokens})"
             )
         return self
+
+    @property
+    def is_live(self) -> bool:
+        """True if the server's own answers are sent back."""
+        return self.answers == "live"
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens of a prompt of a session; None: the server's limit."""
+        return self.tokens.high if "tokens" in self.model_fields_set else None
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
         """Payloads that would also write the prompt."""
         return [name for name in names if name in ("text", "near_limit")]
 
+    def refusals(
+        self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
+    ) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield (key, reason) of what a session cannot go with."""
+        if not self.is_live:
+            return
+        if endpoint != "chat":
+            yield ("endpoint",), f"conversations with answers: live go with endpoint: chat (got {endpoint})"
+        for name in payloads:
+            if name not in (*_LIVE_PAYLOADS, "text", "near_limit"):
+                others = ", ".join(_LIVE_PAYLOADS[1:])
+                yield ("payload", name), f"a conversation with answers: live takes only {others} beside it"
+        for name in behaviours:
+            if name == "pipeline":
+                yield ("behaviour", name), "a conversation with answers: live waits for each answer: it cannot pipeline"
+        if "tools" not in payloads:
+            for name in sorted(self.model_fields_set & {"tool_rounds", "tool_result"}):
+                yield (
+                    ("payload", "conversation", name),
+                    "has no effect without the payload tools, e.g. tools: {count: 2}",
+                )
+
     def place(self, ordinal: int) -> tuple[int, int]:
         """Return (conversation, turn from 0) of a request."""
-        group, within = divmod(ordinal, self.turns * self.parallel)
+        group, within = divmod(ordinal, self.turns.low * self.parallel)
         return group * self.parallel + within % self.parallel, within // self.parallel
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
         """Warn if there are more requests in flight than conversations."""
-        if in_flight <= self.parallel:
+        if self.is_live or in_flight <= self.parallel:
             return None
         conversations = "1 conversation runs" if self.parallel == 1 else f"{self.parallel} conversations run"
         return (
@@ -79,23 +159,42 @@ class Options(BaseModel):
 
     def describe(self) -> str:
         """Describe the payload, for `explain`."""
+        if self.is_live:
+            return "; ".join(self._describe_session())
         return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`."""
-        last = (self.tokens.low + self.tokens.high) / 2
-        return {"tokens": last * (self.turns + 1) / (2 * self.turns)}
+        if self.is_live:
+            return {}  # how long the answers are is not known
+        last, turns = (self.tokens.low + self.tokens.high) / 2, self.turns.low
+        return {"tokens": last * (turns + 1) / (2 * turns)}
+
+    def _describe_session(self) -> Iterator[str]:
+        yield f"sessions of {self.turns} questions of {self.question} tokens, each with the server's own answers before it"
+        if self.system is not None:
+            shared = "one for all" if self.system.different == 1 else f"{self.system.different} different ones"
+            yield f"a system prompt of {self.system.tokens} tokens, {shared}"
+        if self.think is not None:
+            yield f"time between answer and question: {self.think.describe()}"
+        if self.branches is not None:
+            yield f"{self.branches.count} continuations after {self.branches.after} questions"
+        if self.most_tokens is not None:
+            yield f"prompts of at most {self.most_tokens} tokens"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     """Put the earlier turns in front and set the newest question."""
     assert isinstance(options, Options)
+    if options.is_live:
+        live.add(draft, step, facts)
+        return
     number, turn_number = options.place(step.ordinal)
     seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
     overhead = facts.text.overhead if facts.text else 0
     each = facts.text.turn_overhead if facts.text else None
     last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
-    sizes = _sizes(last - overhead - (options.turns - 1) * (each or 0), options.turns)
+    sizes = _sizes(last - overhead - (options.turns.low - 1) * (each or 0), options.turns.low)
     draft.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
     draft.secret = secret_word.encode(draft.owner, step.run_seed)
     draft.history = [

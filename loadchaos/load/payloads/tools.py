@@ -49,11 +49,12 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     assert isinstance(options, Options)
     tools = [_tool(i) for i in range(rng.between(options.count.low, options.count.high))]
     named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
-    draft.extra |= {"tools": tools, "tool_choice": named if options.choice == "named" else options.choice}
+    choice = "none" if draft.calls_over else options.choice
+    draft.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
     draft.length_known = False
     # With `auto` the model decides; arguments are guided only where a call is required.
-    if options.choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools:
-        draft.contract = _contract(1 if options.choice == "named" else len(tools))
+    if choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools:
+        draft.contract = _contract(1 if choice == "named" else len(tools))
 
 
 @functools.lru_cache(maxsize=128)

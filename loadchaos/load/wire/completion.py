@@ -451,11 +451,12 @@ class Completion:
         known = [i for of, i in self._calls if of == index]
         if number not in known and number != len(known) and not self.disorder:
             self.disorder.append(f"tool call {number} begins after {len(known)} calls")
-        name, arguments = self._calls.setdefault((index, number), ["", ""])
-        given, more = function.get("name"), function.get("arguments")
+        name, arguments, call_id = self._calls.setdefault((index, number), ["", "", ""])
+        given, more, own_id = function.get("name"), function.get("arguments"), call.get("id")
         self._calls[index, number] = [
             name or (given if isinstance(given, str) else ""),
             arguments + (more if isinstance(more, str) else ""),
+            call_id or (own_id if isinstance(own_id, str) else ""),
         ]
 
     def contents(self) -> list[tuple[str, list[ToolCall], str | None]]:
@@ -466,8 +467,8 @@ class Completion:
         if self._content is None:
             return []
         calls: dict[int, list[ToolCall]] = {}
-        for (index, _), (name, arguments) in sorted(self._calls.items()):
-            calls.setdefault(index, []).append(ToolCall(name, arguments))
+        for (index, _), (name, arguments, call_id) in sorted(self._calls.items()):
+            calls.setdefault(index, []).append(ToolCall(name, arguments, call_id))
         return [
             ("".join(self._content.get(index, ())), calls.get(index, []), reason)
             for index, reason in self.finish.items()

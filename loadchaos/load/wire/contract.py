@@ -24,10 +24,11 @@ class Violation(NamedTuple):
 
 
 class ToolCall(NamedTuple):
-    """A tool call as the stream brought it: name and joined arguments."""
+    """A tool call as the stream brought it: name, joined arguments, id."""
 
     name: str
     arguments: str
+    id: str = ""
 
 
 class SchemaRule:

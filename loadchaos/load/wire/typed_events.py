@@ -106,8 +106,8 @@ class TypedEvents(Completion):
 
     def add_call(self, at_ns: int, number: int, name: str, arguments: str) -> None:
         """Add a tool call, or a piece of its arguments."""
-        known, before = self._calls.setdefault((0, number), ["", ""])
-        self._calls[0, number] = [known or name, before + arguments]
+        known, before, _ = self._calls.setdefault((0, number), ["", "", ""])
+        self._calls[0, number] = [known or name, before + arguments, ""]
         self.has_calls = True
         self._record_token(at_ns, answer=True)
 
@@ -124,7 +124,7 @@ class TypedEvents(Completion):
 
     def whole_call(self, name: object, arguments: str) -> None:
         """Add a tool call of an answer that is not streamed."""
-        self._calls[0, len(self._calls)] = [str(name), arguments]
+        self._calls[0, len(self._calls)] = [str(name), arguments, ""]
         self.has_text = self.has_answer = self.has_calls = True
 
     def set_finish(self, reason: str) -> None:

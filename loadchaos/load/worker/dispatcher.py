@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -23,6 +24,7 @@ from loadchaos.core.ledger.rows import ClockRow
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.disk_space import DiskMonitor
+from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.exchange import Exchange, WireRequest
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.sockets import Slot
@@ -34,6 +36,7 @@ from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.load.worker.rounds import Rounds
+from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 from loadchaos.profile.request_trace import RequestTrace
@@ -108,6 +111,8 @@ class Dispatcher:
         self._free_users: list[User] = []
         self._cause = flag()  # set when an event makes a recorded request due
         self._watched: dict[str, str] = {}  # recorded requests whose tokens others wait for, with their ids here
+        self._send = self._run_step if plan.sessions else self._run_request
+        self._hands = Hands(self._run_turn, self._recorder.write, lambda: Slot(plan.target, self._receiver.collect))
         self._idle = flag()
         self._idle.set()
         self._busy_users = 0
@@ -289,7 +294,7 @@ class Dispatcher:
         ):
             prepared = self.plan.build_request(step)
             begun_ns = time.monotonic_ns()
-            reply = self._run_request(prepared, begun_ns, slot)
+            reply = self._send(prepared, begun_ns, slot)
             pause_s = backoff.pause_s(self.plan, prepared, reply, (time.monotonic_ns() - begun_ns) / 1e9, slot)
             if phase.for_s is not None:
                 pause_s = min(pause_s, phase.for_s - self._phase_time_s(begin_ns))
@@ -400,7 +405,27 @@ class Dispatcher:
     # ---- one request ----
 
     def _run_due(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
-        self._run_request(wire, due_ns, slot)
+        self._send(wire, due_ns, slot)
+
+    def _run_step(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
+        """Send a request, or the whole session that begins with it."""
+        if wire.request.step.traffic not in self.plan.sessions:
+            return self._run_request(wire, due_ns, slot)
+        return SessionRun(self.plan, self.control, self._hands, wire).run(due_ns, slot)
+
+    def _run_turn(
+        self, wire: WireRequest, due_ns: int, slot: Slot, least: int | None
+    ) -> tuple[Reply, Completion | None]:
+        """Send one request of a session.
+
+        A prompt of fewer tokens than `least` is recorded as a mismatch.
+        """
+        exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
+        self._recorder.begin(exchange)
+        reply = BEHAVIOURS[wire.request.step.behaviour].act(exchange)
+        if least is not None and wire.request.tokens is None and (reply.prompt_tokens or least) < least:
+            exchange.wire = replace(wire, request=replace(wire.request, tokens=least))
+        return self._end(exchange, reply), exchange.answer
 
     def _run_request(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
         step = wire.request.step

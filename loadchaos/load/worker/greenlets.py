@@ -38,6 +38,9 @@ class Greenlet(Protocol):
     def kill(self, block: bool = True) -> None:
         """End the greenlet."""
 
+    def join(self) -> None:
+        """Wait until it has ended."""
+
 
 def flag() -> Flag:
     """Make a flag that is not set."""

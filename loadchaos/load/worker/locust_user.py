@@ -27,16 +27,18 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.core import resources
 from loadchaos.core.errors import LoadchaosError, TargetError
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts, Reply, Step
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest
 from loadchaos.load.wire.headers import headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.backoff import pause_s
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
+from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import load
 from loadchaos.profile.steps import of_phase
@@ -55,7 +57,8 @@ class SharedPlan:
         self.plan = plan
         self.progress = Progress()
         self.exchanges: set[Exchange] = set()
-        self.ended = False
+        self.ended = self.paused = False
+        self.stopping = flag()
         self._steps = _endless(plan)
         spawn(self._sweep)
 
@@ -163,7 +166,7 @@ class ProfileUser(User):
 
     @task
     def request(self) -> None:
-        """Send the profile's next request and report it to Locust."""
+        """Send the profile's next request, or session, and report it to Locust."""
         shared, slot = self._shared, self._slot
         if shared is None or slot is None:  # the error was reported, and the load ends
             sleep(_NO_PLAN_PAUSE_S)
@@ -171,15 +174,26 @@ class ProfileUser(User):
         step = shared.next()
         begun_s = time.monotonic()
         wire = shared.plan.build_request(step)
-        exchange = Exchange(wire, slot, shared.progress)
-        shared.exchanges.add(exchange)
-        try:
-            reply = shared.plan.redact(BEHAVIOURS[step.behaviour].act(exchange))
-        finally:
-            shared.exchanges.discard(exchange)
-        locust_stats.report(self.environment, step.traffic, reply, exchange.due_ns, tokens=True)
+        if step.traffic in shared.plan.sessions:
+            hands = Hands(self._send, lambda _: None, lambda: Slot(shared.plan.target))
+            reply = SessionRun(shared.plan, shared, hands, wire).run(time.monotonic_ns(), slot)
+        else:
+            reply = self._send(wire, time.monotonic_ns(), slot, None)[0]
         if (paused_s := pause_s(shared.plan, wire, reply, time.monotonic() - begun_s, slot)) > 0:
             sleep(paused_s)
+
+    def _send(self, wire: WireRequest, due_ns: int, slot: Slot, _least: int | None) -> tuple[Reply, Completion | None]:
+        """Send one request and report it to Locust."""
+        shared = self._shared
+        assert shared is not None, "it was discovered"
+        exchange = Exchange(wire, slot, shared.progress, due_ns)
+        shared.exchanges.add(exchange)
+        try:
+            reply = shared.plan.redact(BEHAVIOURS[wire.request.step.behaviour].act(exchange))
+        finally:
+            shared.exchanges.discard(exchange)
+        locust_stats.report(self.environment, wire.request.step.traffic, reply, exchange.due_ns, tokens=True)
+        return reply, exchange.answer
 
 
 def from_profile(

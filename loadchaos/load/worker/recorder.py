@@ -12,7 +12,17 @@ from typing import Any
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.parquet import HOUR_S
-from loadchaos.core.ledger.rows import AnyRow, BeginOrEnd, BeginRow, ClockRow, DiskRow, LoadRow, MissReason
+from loadchaos.core.ledger.rows import (
+    AnswerRow,
+    AnyRow,
+    BeginOrEnd,
+    BeginRow,
+    ClockRow,
+    ConversationRow,
+    DiskRow,
+    LoadRow,
+    MissReason,
+)
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
@@ -140,8 +150,8 @@ class RequestRecorder:
         """Record the begin or end of a phase's round."""
         self._put({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
 
-    def write(self, row: LoadRow | ClockRow | DiskRow) -> None:
-        """Write a row that is not about a request."""
+    def write(self, row: LoadRow | ClockRow | DiskRow | ConversationRow | AnswerRow) -> None:
+        """Write a row that is not about one request alone."""
         self._put(row)
 
     def note_lag(self, lag_ns: int) -> None:

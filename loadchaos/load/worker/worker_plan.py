@@ -17,6 +17,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.payloads import live
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
 from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
@@ -113,6 +114,7 @@ class WorkerPlan:
         self._redactor = Redactor([*secrets, *hidden_values(env)])
         self._heads: dict[str, bytes] = {}
         self._traced = self.profile.traceparent
+        self.sessions = frozenset(t.name for t in self.profile.traffic if live.is_session(t.payload_options))
         self._headers = {**DEFAULT_HEADERS, **header_dict}
 
     @classmethod
@@ -156,10 +158,13 @@ class WorkerPlan:
                 steps = map(with_behaviour_options, steps)
             yield worker_phase, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
-    def build_request(self, step: Step) -> WireRequest:
-        """Build a step's request; the server may log its id (X-Request-Id)."""
+    def build_request(self, step: Step, part: str = "") -> WireRequest:
+        """Build a step's request; the server may log its id (X-Request-Id).
+
+        `part` names a later request of a session.
+        """
         request = payloads.build(step, self.facts)
-        request_id = f"lc-{self._id_prefix}-{step.index}"
+        request_id = f"lc-{self._id_prefix}-{step.index}{part}"
         head = b"%s%sX-Request-Id: %s\r\n%s" % (
             self._head(request.path, request.endpoint),
             f"traceparent: {traceparent(request_id)}\r\n".encode() if self._traced else b"",
@@ -199,6 +204,11 @@ class WorkerPlan:
         if reply.outcome == "connect_error":
             return True
         return reply.outcome == "http_error" and matches(self._rules.engine_dead, reply.error or "")
+
+    def redact_answer(self, answer: live.SentBack) -> live.SentBack:
+        """Remove our keys from an answer that is recorded and sent back."""
+        calls = tuple(c._replace(arguments=self._redactor.text(c.arguments)) for c in answer.calls)
+        return live.SentBack(self._redactor.text(answer.text), calls)
 
     def redact(self, reply: Reply) -> Reply:
         """Remove our keys from a reply; a server's error may repeat them."""

@@ -24,7 +24,16 @@ from loadchaos.report.html.charts import picture
 from loadchaos.report.html.heatmaps import heatmaps
 from loadchaos.report.live_stats.distributions import distributions, lengths
 from loadchaos.report.live_stats.series import Series
-from loadchaos.report.performance import efficiency_texts, goodput_text, latency_rows, throughput_text, warm_up_text
+from loadchaos.report.performance import (
+    SESSION_COLUMNS,
+    efficiency_texts,
+    goodput_text,
+    latency_rows,
+    session_rows,
+    sessions_text,
+    throughput_text,
+    warm_up_text,
+)
 from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
@@ -108,6 +117,9 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         throughput=throughput_text(verdict),
         efficiency=efficiency_texts(verdict),
         warm_up=warm_up_text(verdict),
+        sessions=session_rows(verdict)[:_MOST],
+        session_columns=list(SESSION_COLUMNS.values()),
+        sessions_text=sessions_text(verdict),
         goodput=goodput_text(verdict),
         lower_bounds=lower_bounds_text(verdict),
         distributions=distributions(series.totals),

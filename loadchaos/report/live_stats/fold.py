@@ -19,6 +19,7 @@ from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
+    ConversationRow,
     DeviceRow,
     EndRow,
     FailureRow,
@@ -119,6 +120,7 @@ class Fold:
         self.first_ns: int | None = None  # of the first request
         self.limits_s: dict[str, float] = {}
         self._warm_up = WarmUp()
+        self.sessions_done: dict[str, int] = {}  # by traffic; the plan counts these instead of their requests
         self.ended = False
         self._finished = False
         self.traffic: dict[str, TrafficStats] = {}
@@ -167,6 +169,10 @@ class Fold:
         self._open.clear()
 
     # -- requests ------------------------------------------------------------------------------------------------
+
+    def _on_conversation(self, row: ConversationRow) -> None:
+        traffic = str(row.get("traffic"))
+        self.sessions_done[traffic] = self.sessions_done.get(traffic, 0) + (row.get("what") == "end")
 
     def _on_begin(self, row: BeginRow) -> None:
         traffic = self._traffic(row.get("traffic"))
@@ -404,6 +410,7 @@ class Fold:
             ended=self.ended,
             sent_s=(until - self.first_ns) / _NS if self.first_ns is not None else None,
             planned=terms.get("planned_requests"),
+            sessions_done=dict(self.sessions_done),
             planned_s=min(limits_s, default=None),
             traffic=lines,
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),

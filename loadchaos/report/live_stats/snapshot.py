@@ -65,6 +65,7 @@ class Snapshot:
     sent_s: float | None = None  # since the first request
     planned: int | None = None
     planned_s: float | None = None
+    sessions_done: Mapping[str, int] = field(default_factory=dict)  # by traffic, for traffic of sessions
     traffic: tuple[TrafficLine, ...] = ()
     users: int = 0
     in_flight: int = 0

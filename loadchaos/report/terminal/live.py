@@ -19,7 +19,7 @@ from rich.text import Text
 
 from loadchaos.core.model import BLAMELESS
 from loadchaos.report.formatting import clean, duration, number, percent, plural
-from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
+from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot, TrafficLine
 from loadchaos.report.phrases import (
     is_server_fault,
     known_text,
@@ -196,6 +196,14 @@ def _phase(s: Snapshot) -> str:
     return f"{'load ended after' if s.load_over else 'load'} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
 
 
+def _done(s: Snapshot, line: TrafficLine) -> int:
+    """Steps of the plan that are done: requests, or sessions."""
+    outcomes = dict(line.outcomes)
+    if line.name in s.sessions_done:
+        return s.sessions_done[line.name] + outcomes.get("missed", 0)
+    return sum(n for outcome, n in outcomes.items() if outcome != "unfinished")
+
+
 def progress_text(s: Snapshot) -> str:
     """Requests done of those planned, or seconds, and the time left.
 
@@ -203,7 +211,7 @@ def progress_text(s: Snapshot) -> str:
     """
     if s.sent_s is None or s.load_over:
         return ""
-    done = sum(n for outcome, n in _totals(s).items() if outcome != "unfinished")
+    done = sum(_done(s, line) for line in s.traffic)
     left_s: float | None = None
     if s.planned_s is not None:
         left_s = max(0.0, s.planned_s - s.sent_s)
@@ -211,6 +219,8 @@ def progress_text(s: Snapshot) -> str:
         left_s = max(0, s.planned - done) * s.sent_s / done
     if s.planned:
         text = f"{number(done)} of {number(s.planned)} requests ({100 * min(done, s.planned) // s.planned} %)"
+        if s.sessions_done:
+            text = text.replace(" requests", " sessions" if len(s.sessions_done) == len(s.traffic) else " steps")
     elif s.planned_s is not None:
         text = f"{duration(min(s.sent_s, s.planned_s))} of {duration(s.planned_s)}"
     else:

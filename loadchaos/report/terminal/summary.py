@@ -11,7 +11,14 @@ from typing import Any
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, plural, short_path, since_load
-from loadchaos.report.performance import efficiency_texts, goodput_text, latency_rows, throughput_text, warm_up_text
+from loadchaos.report.performance import (
+    efficiency_texts,
+    goodput_text,
+    latency_rows,
+    sessions_text,
+    throughput_text,
+    warm_up_text,
+)
 from loadchaos.report.phrases import (
     SECTIONS,
     accepted_text,
@@ -225,6 +232,7 @@ def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
         page.field("goodput", goodput_text(verdict))
         for label, text in efficiency_texts(verdict).items():
             page.field(label, text)
+        page.field("sessions", sessions_text(verdict))
         page.field("warm-up", warm_up_text(verdict))
         bounds = lower_bounds_text(verdict)
         if bounds:

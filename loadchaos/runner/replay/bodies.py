@@ -12,9 +12,11 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LoadchaosError, OptionError
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import Facts, Step
 from loadchaos.load import payloads
-from loadchaos.load.rebuild import planned_steps
+from loadchaos.load.payloads.live import SentBack
+from loadchaos.load.rebuild import answers_of, planned_steps, sent_step
 from loadchaos.profile.request_trace import BODIES, PlannedBody, RequestTrace, TraceSend
 
 MAX_BYTES = 4 * 1024**3
@@ -66,7 +68,8 @@ def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
         raise OptionError(
             f"{header.source}: the plan cannot be read, so the bodies cannot be built: {e}; run the profile again"
         ) from e
-    builder = _Builder(facts, trace.folder / "incidents" / BODIES, folder, {a.request for a in trace.aborts})
+    answers = answers_of(RunFolder((trace.folder / header.plan).parent), [s.id for s in copied if s.body is None])
+    builder = _Builder(facts, answers, trace.folder / "incidents" / BODIES, folder, {a.request for a in trace.aborts})
     sends = tuple(
         s if s.body is not None or s.plan is None
         else builder.built(s, steps.get((s.plan.phase, s.plan.step)))
@@ -94,11 +97,12 @@ def _copied(trace: RequestTrace, send: TraceSend, folder: Path) -> TraceSend:
 class _Builder:
     """Builds bodies from steps, with the client behaviour of each step.
 
-    `kept` is the folder of the bodies that the run stored for its incidents; `aborted` are requests with aborts of their
-    own.
+    `answers` are those that later requests of sessions repeat. `kept` is the folder of the bodies that the run stored for
+    its incidents; `aborted` are requests with aborts of their own.
     """
 
     facts: Facts
+    answers: Mapping[str, SentBack]
     kept: Path
     folder: Path
     aborted: set[str]
@@ -110,7 +114,10 @@ class _Builder:
             raise OptionError(
                 f"request {send.id}: the plan has no step {planned.step} in phase {planned.phase}; give the whole run"
             )
-        request = payloads.build(step, self.facts)
+        own = sent_step(step, self.facts, send.id, self.answers)
+        if own is None:
+            raise OptionError(f"request {send.id}: an answer that it repeats is not in the ledger; give the whole run")
+        request = payloads.build(own, self.facts)
         behaviour: Mapping[str, Mapping[str, Any]] = {}
         if step.behaviour != "plain" and send.id not in self.aborted:
             behaviour = {step.behaviour: _plain(step.behaviour_options)}

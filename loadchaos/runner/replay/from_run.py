@@ -16,6 +16,7 @@ import orjson
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.session_ids import place_of
 from loadchaos.load import registry
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.profile import Profile, from_mapping
@@ -146,8 +147,10 @@ def _causes(
 ) -> Iterator[tuple[str, tuple[Cause, ...]]]:
     """Yield the cause of each request: the answer that freed its user.
 
-    The requests of an open phase, and the first ones of a round, wait for the end of the round before.
+    The requests of an open phase, and the first ones of a round, wait for the end of the round before, later ones of a
+    session for the answer before them.
     """
+    paths: dict[tuple[str, int], str] = {}  # newest request of each path of a session
     in_order = sorted(ends.values(), key=lambda e: int(e["at_ns"]))
     position, part, barrier = 0, None, None
     free: list[Mapping[str, Any]] = []
@@ -160,6 +163,10 @@ def _causes(
             part = (phase, begin.get("round"))
             barrier = free[-1] if free else barrier
             free.clear()
+        if (before := _before_in_session(str(begin["id"]), paths, ends)) is not None:
+            delay_s = round(max(0, begin["at_ns"] - before["at_ns"]) / 1e9, 6)
+            yield str(begin["id"]), (Cause(request=str(before["id"]), delay_s=delay_s),)
+            continue
         closed = phase < len(profile.load) and profile.load[phase].kind == "closed"
         cause = (_freed(free, int(begin["at_ns"])) if closed else None) or barrier
         if cause is None:
@@ -167,6 +174,16 @@ def _causes(
         else:
             delay_s = round((begin["at_ns"] - cause["at_ns"]) / 1e9, 6)
             yield str(begin["id"]), (Cause(request=str(cause["id"]), delay_s=delay_s),)
+
+
+def _before_in_session(
+    name: str, paths: dict[tuple[str, int], str], ends: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """The end of the request before in a session; None for the first one."""
+    place = place_of(name)
+    before = paths.get((place.first, place.branch)) or paths.get((place.first, 0))
+    paths[place.first, place.branch] = name
+    return ends.get(before) if before is not None and before != name else None
 
 
 def _freed(free: list[Mapping[str, Any]], at_ns: int) -> Mapping[str, Any] | None:

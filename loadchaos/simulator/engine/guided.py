@@ -1,7 +1,7 @@
 """Guided answers: a text that follows the rule of a body.
 
-The rule is a schema, a regex or choices. A required tool call gets arguments that follow the schema of its tool. The
-same body gives the same text.
+The rule is a schema, a regex or choices. A tool call gets arguments that follow the schema of its tool. With the choice
+`auto` every second answer calls a tool. The same body gives the same answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 _DEPTH = 12
+_CALLS = 0.5
+"""Share of answers that are tool calls where the model decides."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -28,7 +30,7 @@ def guided_answer(body: Mapping[str, Any], seed: int) -> Guided | None:
     """Make the answer that the body's rule allows; None without a rule."""
     rng = Random(seed)
     tools, choice = body.get("tools"), body.get("tool_choice")
-    if isinstance(tools, list) and tools and (choice == "required" or isinstance(choice, Mapping)):
+    if isinstance(tools, list) and tools and _calls(choice, rng):
         named = (choice.get("function") or {}).get("name") if isinstance(choice, Mapping) else None
         functions = [t.get("function") or {} for t in tools]
         function = next((f for f in functions if f.get("name") == named), rng.choice(functions))
@@ -46,6 +48,13 @@ def guided_answer(body: Mapping[str, Any], seed: int) -> Guided | None:
         return Guided(_match(regex, rng))
     choices = given.get("choice")
     return Guided(str(rng.choice(choices))) if isinstance(choices, list) and choices else None
+
+
+def _calls(choice: object, rng: Random) -> bool:
+    """Tell if the answer is a tool call."""
+    if choice in (None, "auto"):
+        return rng.random() < _CALLS
+    return choice == "required" or isinstance(choice, Mapping)
 
 
 def _json(schema: Mapping[str, Any], rng: Random) -> str:

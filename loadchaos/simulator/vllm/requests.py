@@ -198,7 +198,7 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
 def _check_tools(choice: object, options: Options) -> None:
     """Refuse tools without a parser, as vLLM 0.22 does.
 
-    With a parser the model answers in plain text, as models may.
+    With a parser and the choice `auto`, half of the answers are calls (engine/guided.py).
     """
     server = options.server
     if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
@@ -262,11 +262,28 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
     for message in messages:
         if not isinstance(message, Mapping):
             raise validation("dict_type", "body.messages.0", "Input should be a valid dictionary", message)
-        content = _content(message.get("content"), sources, options)
+        given, calls = message.get("content"), message.get("tool_calls") or ()
+        content = _content("" if calls and given is None else given, sources, options) + _called(calls)
         text.append(f"<|im_start|>{message.get('role', 'user')}\n{content}<|im_end|>\n")
     if data.get("add_generation_prompt", True):
         text.append("<|im_start|>assistant\n")
     return _pieces("".join(text), sources, options)
+
+
+def _called(calls: Sequence[Any]) -> str:
+    """Write earlier tool calls as the template does."""
+    found = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            raise validation("missing", "body.messages.0.tool_calls.0.function", "Field required", call)
+        try:
+            arguments = orjson.loads(function.get("arguments") or "{}")
+        except (orjson.JSONDecodeError, TypeError) as e:
+            raise VllmRefusal(str(e)) from None
+        text = orjson.dumps({"name": function.get("name"), "arguments": arguments}).decode()
+        found.append(f"\n<tool_call>\n{text}\n</tool_call>")
+    return "".join(found)
 
 
 def _content(content: Any, sources: list[MediaSource], options: Options) -> str:

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.payloads import PAYLOADS
 
+LIVE_ONLY = ("question", "think", "system", "branches", "tool_rounds", "tool_result")
 PAGE = (Path(__file__).parents[3] / "docs" / "traffic.md").read_text(encoding="utf-8")
 SHELVES = [*PAYLOADS.items(), *BEHAVIOURS.items()]
 
@@ -40,6 +41,8 @@ def test_traffic_page_values_are_valid(name: str, entry: Any, tmp_path: Path) ->
     assert len(shown) >= len(re.findall(r"` \(|`\w+: ", row_of(name).split("|")[2]))
     for option, text in shown:
         others = {} if option in ("before", "after") else needs.get(name, {})
+        if name == "conversation" and option in LIVE_ONLY:
+            others = {"answers": "live"}
         entry.Options.model_validate({**others, option: YAML(typ="safe", pure=True).load(text)})
 
 

@@ -88,6 +88,24 @@ def test_trace_of_users_names_the_answer_that_freed_the_user(run: Recorded) -> N
     }  # fmt: skip
 
 
+def test_trace_of_a_session_waits_for_the_answer_before_in_its_path(run: Recorded) -> None:
+    def later(name: str, begin_ms: int, end_ms: int) -> None:
+        row = {"row": "begin", "id": name, "step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1}
+        run.rows.write({**row, "at_ns": run.zero_ns + begin_ms * MS, "behaviour": "plain", "expect": ["ok"]})
+        run.rows.write({"row": "end", "id": name, "at_ns": run.zero_ns + end_ms * MS, "outcome": "ok", "chunks": 8})
+
+    run.request(0, 1, 100)
+    run.request(1, 2, 190)
+    later("lc-7-0-r1", 200, 300)
+    later("lc-7-0-b1r1", 301, 400)
+    later("lc-7-0-b2r1", 302, 500)
+    later("lc-7-0-b1r2", 900, 950)
+    assert causes(run.folder) == {
+        "lc-7-0": [], "lc-7-1": [], "lc-7-0-r1": [("lc-7-0", 0.1)], "lc-7-0-b1r1": [("lc-7-0-r1", 0.001)],
+        "lc-7-0-b2r1": [("lc-7-0-r1", 0.002)], "lc-7-0-b1r2": [("lc-7-0-b1r1", 0.5)],
+    }  # fmt: skip
+
+
 def test_trace_of_a_new_round_waits_for_the_end_of_the_round_before(run: Recorded) -> None:
     run.request(0, 1, 100)
     run.request(1, 2, 300)

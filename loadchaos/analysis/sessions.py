@@ -1,0 +1,129 @@
+"""Sessions: conversations whose answers were sent back.
+
+A session is finished when all of its questions have their answer. Of one that is lost, the questions without an answer are
+lost turns: none is left out of the figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency_names import REPORTED_STATISTICS
+from loadchaos.core.ledger.rows import BeginRow, ConversationRow
+from loadchaos.core.session_ids import place_of
+
+SESSION_TIME = "session_e2e"
+"""Name of the time of a session among the latencies of `expect`."""
+_NS = 1_000_000_000
+_LOWER_BOUNDS = ("timeout", "stalled")
+_COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
+_ENDS = ("finished", "lost", "left")
+
+
+@dataclass
+class SessionTimes:
+    """Times of sessions in ns, from their due time to their last answer.
+
+    A session that was lost to a timeout counts as a lower bound.
+    """
+
+    histogram: LogHistogram = field(default_factory=LogHistogram)
+    lower_bounds: int = 0
+
+    def merge(self, other: SessionTimes) -> None:
+        """Add another's counts."""
+        self.histogram.merge(other.histogram)
+        self.lower_bounds += other.lower_bounds
+
+
+class SessionCount:
+    """Folds the rows of sessions."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}  # planned turns by id
+        self._counts: dict[str, Counter[str]] = {}
+        self._times: dict[str, SessionTimes] = {}
+        self._think_ns: Counter[str] = Counter()
+        self._why: Counter[str] = Counter()
+
+    def feed(self, row: ConversationRow, *, timed: bool) -> None:
+        """Fold the begin or end of a session; only a `timed` one counts for times."""
+        name, traffic = str(row.get("id")), str(row.get("traffic", ""))
+        counts = self._counts.setdefault(traffic, Counter())
+        if row.get("what") == "begin":
+            self._open[name] = int(row.get("planned_turns") or 0)
+            counts["sessions"] += 1
+            counts["planned_turns"] += self._open[name]
+            return
+        if self._open.pop(name, None) is None:
+            return  # its begin is not in the ledger
+        end, why = str(row.get("end")), str(row.get("why") or "")
+        counts[end] += 1
+        counts.update({key: int(row.get(key) or 0) for key in _COUNTS})  # type: ignore[call-overload]  # keys of the row
+        self._think_ns[traffic] += int(row.get("think_ns") or 0)
+        if end != "finished":
+            self._why[why or end] += 1
+        if timed and (end == "finished" or why in _LOWER_BOUNDS):
+            times = self._times.setdefault(traffic, SessionTimes())
+            times.histogram.add(int(row["at_ns"]) - int(row["due_ns"]))
+            times.lower_bounds += end != "finished"
+
+    def is_later(self, row: BeginRow) -> bool:
+        """Tell if a request is a later one of a session; the plan has sessions."""
+        if not self._counts:
+            return False
+        place = place_of(str(row.get("id")))
+        return bool(place.branch or place.number)
+
+    def times(self) -> dict[str, SessionTimes]:
+        """Times by traffic ("": all)."""
+        whole = SessionTimes()
+        for times in self._times.values():
+            whole.merge(times)
+        return {**self._times, "": whole}
+
+    def counts(self) -> dict[str, int]:
+        """Counts that expectations are judged by."""
+        return {name: sum(c[name] for c in self._counts.values()) for name in ("turns_lost",)}
+
+    def unproved(self) -> dict[str, str]:
+        """Counts that may be too low, with the reason."""
+        if not self._counts:
+            return {"turns_lost": "no session began"}
+        if self._open:
+            return {"turns_lost": f"the end of {len(self._open):,} sessions is not recorded"}
+        return {}
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of verdict.json; empty without sessions."""
+        if not self._counts:
+            return {}
+        total: Counter[str] = Counter()
+        for counts in self._counts.values():
+            total.update(counts)
+        times = self.times()
+        traffics = {
+            traffic: _figures(counts, times.get(traffic, SessionTimes()), self._think_ns[traffic])
+            for traffic, counts in sorted(self._counts.items())
+        }
+        whole = _figures(total, times[""], self._think_ns.total())
+        return {**whole, "unfinished": len(self._open), "why": dict(self._why.most_common()), "by_traffic": traffics}
+
+
+def _figures(counts: Mapping[str, int], times: SessionTimes, think_ns: int) -> dict[str, Any]:
+    histogram = times.histogram
+    statistics = {name: _seconds(histogram.statistic(name)) for name in REPORTED_STATISTICS}
+    sessions = counts.get("sessions", 0)
+    return {
+        **{name: counts.get(name, 0) for name in ("sessions", *_ENDS, "planned_turns", *_COUNTS)},
+        "mean_think_s": _seconds(think_ns / sessions) if sessions else None,
+        "session_e2e_s": {**statistics, "n": histogram.n, "lower_bounds": times.lower_bounds},
+    }
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else float(f"{ns / _NS:.5g}")

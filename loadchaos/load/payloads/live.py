@@ -1,0 +1,370 @@
+"""Turns of a conversation whose answers are fed back.
+
+Pure: a request follows from its step, the facts and the answers before it, so that a recorded one can be built again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from loadchaos.core import rng as draws
+from loadchaos.core.ledger.rows import CallText
+from loadchaos.core.model import Facts, Step
+from loadchaos.core.session_ids import place_of, suffix
+from loadchaos.core.units import DurationS, Range, describe_duration
+from loadchaos.load.payloads import secret_word
+from loadchaos.load.payloads.base import Draft, output_tokens
+from loadchaos.load.payloads.text import corpus_for
+from loadchaos.load.wire.contract import AnswerContract, ToolCall
+from loadchaos.server.dialects import DIALECTS
+
+_TURNS, _QUESTION, _RESULT, _THINK, _SYSTEM = range(101, 106)
+"""Kinds of draws of a session; each has numbers of its own."""
+_TEMPLATE_TOKENS = 16
+"""Tokens that a template may add to a message, estimated from above, where a prompt must not exceed a limit."""
+_NO_LIMIT = 1 << 62
+_MERGED_TOKENS = 2
+"""Tokens of a message that may merge with its template."""
+
+
+class SystemPrompt(BaseModel):
+    """A system prompt of `tokens`; there are `different` ones.
+
+    Sessions take turns with them, so that those with the same one share its part of the prefix cache.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tokens: int = Field(gt=0)
+    different: int = Field(default=1, gt=0)
+
+
+class Branches(BaseModel):
+    """Several continuations of one history, at the same time.
+
+    It is the history after `after` questions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: int = Field(gt=1, le=64)
+    after: int = Field(default=1, gt=0)
+
+
+class Think(BaseModel):
+    """Time between an answer and the next question.
+
+    `law` spreads it around `mean`: `lognormal` with the standard deviation `sigma` of its logarithm. `most` cuts it.
+    A duration instead of these keys is constant.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mean: DurationS = Field(ge=0)
+    law: Literal["constant", "uniform", "exponential", "lognormal"] = "exponential"
+    sigma: float = Field(default=1.0, gt=0, le=4)
+    most: DurationS | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_constant(cls, value: Any) -> Any:
+        if isinstance(value, Mapping | Think):
+            return value
+        return {"mean": value, "law": "constant"}
+
+    @model_validator(mode="after")
+    def _sigma_has_effect(self) -> Think:
+        if "sigma" in self.model_fields_set and self.law != "lognormal":
+            raise ValueError(f"sigma has no effect with the law {self.law}: it belongs to lognormal")
+        return self
+
+    def draw_s(self, rng: draws.Rng) -> float:
+        """Draw a time in seconds."""
+        share = rng.share()
+        if self.law == "uniform":
+            seconds = 2 * self.mean * share
+        elif self.law == "exponential":
+            seconds = -self.mean * math.log(1 - share)
+        elif self.law == "lognormal":
+            normal = math.sqrt(-2 * math.log(1 - share)) * math.cos(2 * math.pi * rng.share())
+            seconds = self.mean * math.exp(self.sigma * normal - self.sigma**2 / 2)
+        else:
+            seconds = self.mean
+        return seconds if self.most is None else min(seconds, self.most)
+
+    def describe(self) -> str:
+        """Describe the times in words."""
+        most = "" if self.most is None else f", at most {describe_duration(self.most)}"
+        return f"{describe_duration(self.mean)} ({self.law}{most})"
+
+
+class LiveOptions(Protocol):
+    """Options of a conversation as its turns need them."""
+
+    @property
+    def turns(self) -> Range:
+        """Questions of a session."""
+
+    @property
+    def question(self) -> Range:
+        """Tokens of a question."""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens of a prompt."""
+
+    @property
+    def think(self) -> Think | None:
+        """Time before the next question."""
+
+    @property
+    def system(self) -> SystemPrompt | None:
+        """The system prompt."""
+
+    @property
+    def branches(self) -> Branches | None:
+        """Continuations."""
+
+    @property
+    def tool_rounds(self) -> int:
+        """Most rounds of tool calls for a question."""
+
+    @property
+    def tool_result(self) -> Range:
+        """Tokens of the result of a tool."""
+
+    @property
+    def history(self) -> History | None:
+        """The turns so far."""
+
+
+class SentBack(NamedTuple):
+    """Answer of the server, as the next request repeats it."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+
+    def calls_json(self) -> list[CallText]:
+        """Convert the calls to those of an `answer` row."""
+        return [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls]
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> SentBack:
+        """Read an `answer` row back."""
+        calls = [ToolCall(str(c["name"]), str(c["arguments"]), str(c["id"])) for c in row.get("calls") or ()]
+        return cls(str(row.get("text") or ""), tuple(calls))
+
+
+@dataclass(frozen=True)
+class History:
+    """Turns of a session so far.
+
+    Attributes:
+        branch: Continuation that it belongs to, from 1; 0: the common beginning.
+        question: Questions that are answered.
+        round: Rounds of tool calls in the current question.
+        messages: Messages as JSON, each with a trailing comma.
+        own_tokens: Tokens of the messages that we wrote.
+    """
+
+    branch: int = 0
+    question: int = 0
+    round: int = 0
+    messages: tuple[bytes, ...] = ()
+    own_tokens: int = 0
+
+
+class Session:
+    """Requests of one session, made of its step.
+
+    `turns` are the questions on one path. After `fork` of them there are `branches` continuations. `tools`: the requests
+    define tools.
+    """
+
+    def __init__(self, step: Step, facts: Facts) -> None:
+        self.step, self.facts = step, facts
+        self.options: LiveOptions = step.payload["conversation"]
+        self.tools = "tools" in step.payload
+        self.turns = self._draw(_TURNS, 0, self.options.turns)
+        branches = self.options.branches
+        self.branches = branches.count if branches is not None and branches.after < self.turns else 0
+        self.fork = branches.after if branches is not None and self.branches else self.turns
+
+    @property
+    def planned_turns(self) -> int:
+        """Questions of the session, those of all branches together."""
+        return self.fork + self.branches * (self.turns - self.fork)
+
+    def begin(self) -> History:
+        """History of the first request: the system prompt."""
+        system = self.options.system
+        if system is None:
+            return History()
+        seed = draws.hash64(self.step.run_seed, draws.text_seed(self.step.traffic), _SYSTEM)
+        number = self.step.ordinal % system.different
+        text = corpus_for(self.facts.text).text_of(system.tokens, draws.Rng(draws.hash64(seed, number)))
+        return History(messages=(_message({"role": "system", "content": text}),), own_tokens=system.tokens)
+
+    def step_of(self, history: History) -> Step:
+        """Step of the request that follows a history."""
+        options: Any = self.options
+        own = options.model_copy(update={"history": history})
+        return replace(self.step, payload={**self.step.payload, "conversation": own})
+
+    def answered(self, history: History, answer: SentBack) -> History:
+        """Add the question, if new, the answer, and the results of its calls."""
+        messages, own = list(history.messages), history.own_tokens
+        if history.round == 0:
+            text, tokens = self.question(history)[:2]
+            messages.append(_message({"role": "user", "content": text}))
+            own += tokens
+        calls = answer.calls if self.tools and history.round < self.options.tool_rounds else ()
+        if not calls:
+            messages.append(_message({"role": "assistant", "content": answer.text}))
+            return replace(history, question=history.question + 1, round=0, messages=tuple(messages), own_tokens=own)
+        messages.append(_message({"role": "assistant", "content": answer.text or None, "tool_calls": _called(calls)}))
+        for number, call in enumerate(calls):
+            kind = draws.hash64(_RESULT, history.round, number)
+            tokens = self._draw(kind, history.question, self.options.tool_result, history.branch)
+            rng = draws.Rng(draws.hash64(self.step.seed, kind, history.branch, history.question, 1))
+            text = corpus_for(self.facts.text).text_of(tokens, rng)
+            messages.append(_message({"role": "tool", "tool_call_id": call.id, "content": text}))
+            own += tokens
+        return replace(history, round=history.round + 1, messages=tuple(messages), own_tokens=own)
+
+    def question(self, history: History) -> tuple[str, int, str, bool]:
+        """Make the question that follows a history.
+
+        Returns (text, tokens, secret word, True if the word is whole).
+        """
+        wanted = self._draw(_QUESTION, history.question, self.options.question, history.branch)
+        if not history.question:
+            overhead = self.facts.text.overhead if self.facts.text is not None else _TEMPLATE_TOKENS
+            system = history.own_tokens + (_TEMPLATE_TOKENS if history.messages else 0)
+            wanted = max(1, min(wanted, self._limit() - overhead - system))
+        corpus, owner = corpus_for(self.facts.text), secret_word.of_request(self.step.index)
+        secret = secret_word.encode(owner, self.step.run_seed)
+        rng = draws.Rng(draws.hash64(self.step.seed, _QUESTION, history.branch, history.question, 1))
+        nonce, used, whole = corpus.make_nonce(wanted, secret, rng)
+        return nonce + corpus.text_of(wanted - used, rng), wanted, nonce, whole
+
+    def think_s(self, history: History) -> float:
+        """Time before the question of a history, in seconds."""
+        think = self.options.think
+        if think is None:
+            return 0.0
+        return think.draw_s(draws.Rng(draws.hash64(self.step.seed, _THINK, history.branch, history.question)))
+
+    def least_tokens(self, history: History) -> int | None:
+        """Fewest prompt tokens that a server can count; None: unknown."""
+        if self.facts.text is None or self.facts.text.source == "guess":
+            return None
+        own = history.own_tokens + (self.question(history)[1] if history.round == 0 else 0)
+        return max(0, own - _MERGED_TOKENS * (len(history.messages) + 1))
+
+    def fits(self, history: History, before: History, used_tokens: int | None) -> bool:
+        """Tell if the next prompt and its answer fit the server and the profile.
+
+        `used_tokens` is what the server counted for the last request and its answer, after `before`.
+        """
+        if used_tokens is None:
+            return True
+        new = history.own_tokens - before.own_tokens
+        new -= self.question(before)[1] if before.round == 0 else 0  # it was sent
+        new += self.question(history)[1] if history.round == 0 else 0
+        new += _TEMPLATE_TOKENS * (len(history.messages) - len(before.messages) + 1)
+        return used_tokens + new <= self._limit()
+
+    def _limit(self) -> int:
+        """Most tokens of a prompt that leaves room for its answer."""
+        facts, dialect = self.facts, DIALECTS.get(self.facts.dialect)
+        output = output_tokens(self.step.output)
+        limits = [n - output for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
+        if facts.input_limit is not None:
+            whole = dialect is not None and not dialect.context_fits
+            limits.append(facts.input_limit - (output if whole else 0))
+        if self.options.most_tokens is not None:
+            limits.append(self.options.most_tokens)
+        return min(limits, default=_NO_LIMIT)
+
+    def _draw(self, kind: int, number: int, bounds: Range, branch: int = 0) -> int:
+        return draws.Rng(draws.hash64(self.step.seed, kind, branch, number)).between(bounds.low, bounds.high)
+
+
+def add(draft: Draft, step: Step, facts: Facts) -> None:
+    """Put the history in front and set the newest question.
+
+    There is none where tools have just answered.
+    """
+    session = Session(step, facts)
+    history = session.options.history or session.begin()
+    draft.fixed_length = True
+    draft.contract = draft.contract or AnswerContract()  # the answer is read for its text and calls
+    draft.history = list(history.messages)
+    draft.calls_over = history.round >= session.options.tool_rounds
+    if history.round:
+        draft.text, draft.continues, draft.secret_sent = "", True, True
+        return
+    draft.text, tokens, draft.nonce, draft.secret_sent = session.question(history)
+    if not history.messages and facts.text is not None:
+        draft.text_tokens = facts.text.overhead + tokens
+    draft.length_known = draft.text_tokens is not None
+
+
+def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
+    """Make the step of a request of a session from the answers before it.
+
+    None if one is missing.
+    `answers` are by the id of their requests.
+    """
+    place = place_of(request_id)
+    session = Session(step, facts)
+    history, branch, number = session.begin(), 0, 0
+    while (branch, number) != (place.branch, place.number):
+        if number or not branch:
+            answer = answers.get(f"{place.first}{suffix(branch, number)}")
+            if answer is None:
+                return None
+            history = session.answered(history, answer)
+        if not branch and place.branch and history.question == session.fork:
+            branch, number, history = place.branch, 0, replace(history, branch=place.branch)
+        number += 1
+    return session.step_of(history)
+
+
+def is_session(payload: Mapping[str, Any]) -> bool:
+    """Tell if the options of payloads are those of a session."""
+    return bool(getattr(payload.get("conversation"), "is_live", False))
+
+
+def answer_of(text: str, calls: Sequence[ToolCall]) -> SentBack:
+    """Make the answer that is sent back.
+
+    It has the calls whose arguments are a JSON object.
+    A server refuses a history with others, or cannot write it.
+    """
+    kept = [
+        c if c.id else c._replace(id=f"call_{n}") for n, c in enumerate(calls) if c.name and _is_object(c.arguments)
+    ]
+    return SentBack(text, tuple(kept))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _called(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    return [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
+
+
+def _message(message: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(message) + b","
