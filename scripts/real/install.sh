@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install the real servers of tests/real; none needs a GPU.   usage: install.sh [vllm-0.32.0] [vllm-0.22.1] [lmdeploy-0.18.0] [lmdeploy-0.6.5]
-# [vllm-router-0.1.17] [transformers-5.19.0]
+# [vllm-router-0.1.17] [transformers-5.19.0] [llama.cpp-0.3.36]
 # Needs Python 3.11. Installs to $LOADCHAOS_REAL (~/.cache/loadchaos): 2 GB, 8 GB, 2 GB and 2 GB. Skips what exists.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) root=${LOADCHAOS_REAL:-$HOME/.cache/loadchaos}
@@ -13,6 +13,7 @@ for what in "$@"; do
     vllm-*) "$here/install_vllm.sh" "${what#vllm-}" "$root/$what" ;;
     lmdeploy-*) "$here/install_lmdeploy.sh" "$root/$what" "${what#lmdeploy-}" ;;
     transformers-*) "$here/install_transformers.sh" "$root/$what" "${what#transformers-}" ;;
+    llama.cpp-*) "$here/install_llama_cpp.sh" "$root/$what" "${what#llama.cpp-}" ;;
     *) echo "install.sh: unknown server $what" >&2; exit 2 ;;
   esac
 done

@@ -164,6 +164,19 @@ def transformers_519(*flags: str) -> Command:
     return Command(argv, environment, f"http://127.0.0.1:{port}")
 
 
+def llama_cpp(*flags: str) -> Command:
+    """llama.cpp's own server with two slots of 2,048 tokens. Raises NotInstalledError."""
+    home = ROOT / "llama.cpp-0.3.36"
+    if not (home / "llama.cpp/llama-server").is_file():
+        raise NotInstalledError(f"llama.cpp is not installed in {home}: scripts/real/install.sh llama.cpp-0.3.36")
+    port = free_port()
+    argv = [
+        str(home / "llama.cpp/llama-server"), "-m", str(home / "models/tiny-text.gguf"), "--alias", "tiny-text",
+        "-c", "4096", "-np", "2", "-t", "1", "--metrics", "--host", "127.0.0.1", "--port", str(port), *flags,
+    ]  # fmt: skip
+    return Command(argv, {}, f"http://127.0.0.1:{port}")
+
+
 def embedded() -> Command:
     """An embedded server, to stand behind a gateway."""
     port = free_port()

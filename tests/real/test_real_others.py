@@ -20,9 +20,8 @@ from tests.real.servers import Command
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 Run = Callable[..., RunOutput]
-STARTS: dict[str, Callable[..., Command]] = {"transformers": servers.transformers_519}
+STARTS: dict[str, Callable[..., Command]] = {"transformers": servers.transformers_519, "llamacpp": servers.llama_cpp}
 NAMED = ("--model", "tiny-text")
-DIALECTS = {"transformers": "transformers"}
 TEXT = [{"name": "text", "payload": {"text": {"tokens": "32..128"}}, "output": {"max": 24}}]
 
 
@@ -37,7 +36,7 @@ def test_real_other_server_passes_and_is_recognised(loadchaos: Run, server: str)
     result = loadchaos(profile("calm", server, load=[{"users": 2, "requests": 12}]), *NAMED)
     assert result.verdict["verdict"] == "pass", result.output
     assert set(result.verdict["by_traffic"]["text"]) == {"ok"}
-    assert result.facts["dialect"] == DIALECTS[server]
+    assert result.facts["dialect"] == server
 
 
 def kill_under_load(folder: Path, port: int) -> None:
@@ -65,6 +64,16 @@ def test_real_other_server_killed_is_a_named_death(loadchaos: Run, tmp_path: Pat
     (death,) = [f for f in result.failures.values() if f["severity"] == "engine_death"]
     assert "killed by signal 9" in death["title"], result.output
     assert death["attribution"] == "server"
+
+
+def test_real_llama_cpp_ladder_finds_the_context_of_a_slot(loadchaos: Run) -> None:
+    payload = {"near_limit": {"band": "-40..-1", "step": 39, "plus": [0, 1, 64], "output": ["one"]}}
+    traffic = [{"name": "ladder", "payload": payload}]
+    result = loadchaos(profile("edge", "llamacpp", traffic=traffic, load=[{"users": 1, "requests": 5}]))
+    assert result.facts["max_model_len"] == 2048
+    assert "longest answered: -1" in result.check("near_limit"), result.output
+    assert "shortest refused: +0" in result.check("near_limit")
+    assert result.verdict["verdict"] == "pass", result.output
 
 
 def test_real_transformers_loses_its_worker_to_a_prompt_longer_than_its_kv_cache(loadchaos: Run) -> None:

@@ -106,6 +106,7 @@ class WorkerPlan:
         self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = outcome_rules(dialect)
+        self._keeps_streams = dialect.keeps_streams
         self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
         self._secrets = SecretWords(facts.text, self.seed, self._id_prefix)
         given: Mapping[str, str] = plan.get("headers") or {}
@@ -173,7 +174,8 @@ class WorkerPlan:
         )
         check = self._secrets.checker(request.owner)
         rules = self._rules.for_request(check, request.contract, request.answers)
-        fresh, reader = BEHAVIOURS[step.behaviour].FRESH, ENDPOINTS[request.endpoint].answer
+        fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
+        reader = ENDPOINTS[request.endpoint].answer
         return WireRequest(request, head, rules, self.limits, fresh, request_id, reader)
 
     def pipelined(self, first: WireRequest) -> list[WireRequest]:

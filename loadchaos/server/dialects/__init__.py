@@ -22,6 +22,7 @@ from loadchaos.server.dialects.base import (
     ServerSettings,
     version_key,
 )
+from loadchaos.server.dialects.llamacpp import LLAMACPP
 from loadchaos.server.dialects.lmdeploy import LMDEPLOY
 from loadchaos.server.dialects.openai import OPENAI
 from loadchaos.server.dialects.sglang import SGLANG
@@ -45,7 +46,9 @@ __all__ = [
     "version_key",
 ]
 
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, OPENAI)}
+DIALECTS: Mapping[str, Dialect] = {
+    dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, LLAMACPP, OPENAI)
+}
 DEFAULT_DIALECT = VLLM
 """Dialect assumed until the server has answered."""
 UNKNOWN = OPENAI

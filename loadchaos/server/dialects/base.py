@@ -173,6 +173,8 @@ class Dialect:
     """Age in seconds a gauge may have on a healthy server."""
     sends_done: bool = True
     """Streams end with `data: [DONE]`."""
+    keeps_streams: bool = True
+    """False where it closes the connection after a stream without `Connection: close`: it is not used again."""
     admin: Mapping[str, AdminOperation] = field(default_factory=dict)
     development_gate: str = ""
     """Instruction that turns on the admin endpoints."""

@@ -105,6 +105,24 @@ def test_detect_transformers_by_its_page_to_load_a_model() -> None:
     assert (found.dialect.name, found.version, found.models, found.own_pages) == ("transformers", None, (), True)
 
 
+LLAMA_MODEL = {"id": "tiny-text", "owned_by": "llamacpp", "meta": {"n_ctx": 2048, "n_ctx_train": 4096}}
+LLAMA_PROPS = {"default_generation_settings": {"n_ctx": 2048}, "total_slots": 2, "build_info": "b1-0c1e570"}
+
+
+def test_detect_llama_cpp_and_the_context_of_its_slots() -> None:
+    pages = {
+        "/v1/models": page({"object": "list", "data": [LLAMA_MODEL]}), "/health": page({"status": "ok"}),
+        "/metrics": ProbedPage(200, {}, b"# HELP x\nllamacpp:requests_processing 0\n"), "/props": page(LLAMA_PROPS),
+    }  # fmt: skip
+    found = detect(pages)
+    assert (found.dialect.name, found.models, found.own_pages) == ("llamacpp", ("tiny-text",), True)
+    assert len(found.signs) == 3
+    assert found.dialect.limits_page in PATHS
+    assert found.dialect.limits(json.dumps(LLAMA_PROPS), None) == {"max_model_len": 2048}
+    for other in ("{}", "[]", "not json", '{"default_generation_settings": {"n_ctx": null}}'):
+        assert found.dialect.limits(other, None) == {}
+
+
 def test_detect_without_signs_is_openai() -> None:
     found = detect({"/v1/models": page({"data": [{"id": "m", "owned_by": "somebody"}]}), "/health": NOT_FOUND})
     assert (found.dialect.name, found.models) == ("openai", ("m",))

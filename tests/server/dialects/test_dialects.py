@@ -163,3 +163,18 @@ def test_engine_dead_of_transformers_knows_both_texts_of_its_worker(text: str) -
 )
 def test_validation_of_transformers_knows_its_refusals(text: str) -> None:
     assert hit(DIALECTS["transformers"].validation, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        (
+            '{"error":{"code":400,"message":"request (6014 tokens) exceeds the available context size (2048 tokens)"}}',
+            True,
+        ),
+        ("""{"error":{"code":400,"message":"'messages' is required","type":"invalid_request_error"}}""", True),
+        ('{"error":{"code":500,"message":"image input is not supported","type":"server_error"}}', False),
+    ],
+)
+def test_validation_of_llama_cpp_knows_its_refusals(text: str, refused: bool) -> None:
+    assert hit(DIALECTS["llamacpp"].validation, text) is refused
