@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from loadchaos.analysis.oracles.base import Oracle
+from loadchaos.analysis.oracles.margin import wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
 
 _MOST_OPEN = 16
@@ -18,6 +20,7 @@ class CachePairs:
     def __init__(self) -> None:
         self.n = 0
         self._cold: OrderedDict[int, QuestionRow] = OrderedDict()
+        self._cold_reported: set[int] = set()
         self._hits = self._known = 0
 
     def keep(self, cold: QuestionRow) -> None:
@@ -35,6 +38,19 @@ class CachePairs:
             self._known += cached is not None
             self._hits += (cached or 0) > (cold.get("cached_tokens") or 0)
         return cold
+
+    def report(self, oracle: Oracle, failure_id: str, pair: tuple[QuestionRow, QuestionRow], about: str) -> None:
+        """Report a pair that differs.
+
+        A cold answer that is known to be wrong beside a right later one says nothing about the cache: it is a wrong answer
+        to its question, and reported once.
+        """
+        wrong, right = wrong_and_right(*pair)
+        if wrong is pair[1]:
+            oracle.report(failure_id, wrong, right["text"], about)
+        elif wrong["n"] not in self._cold_reported:
+            self._cold_reported.add(wrong["n"])
+            oracle.report("wrong_answer", wrong, right["text"], f"the same prompt was answered right later; {about}")
 
     def hits_text(self) -> str:
         """Number of proved cache hits in words."""

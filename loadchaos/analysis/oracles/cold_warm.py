@@ -43,7 +43,7 @@ class ColdWarmOracle(Oracle):
         if difference.proved:
             shown = "the server does not report cached tokens" if cached is None else f"{cached} cached tokens"
             about = f"{shown}; token {difference.at}, {difference.describe()}"
-            self.report("cache_changes_answer", row, cold["text"], about)
+            self._pairs.report(self, "cache_changes_answer", (cold, row), about)
         elif difference.gap is None:
             self.doubtful += 1
         else:

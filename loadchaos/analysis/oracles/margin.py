@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from loadchaos.core.ledger.rows import QuestionRow
+from loadchaos.core.probe_names import is_right
 
 FEWEST_MOVES = 100
 _FACTOR = 4.0  # a real load has larger batches, other kernels and recomputed prompts
@@ -46,12 +47,25 @@ class AnswerDifference:
             return "the server gives no logprobs of it"
         if self.limit is None:
             return f"margin {self.gap:.2f}, and numerics were not measured"
-        return f"margin {self.gap:.2f}, numerics of this server bridge at most {self.limit:.2f}"
+        return f"margin {self.gap:.2f}, numerical noise of this server at most {self.limit:.2f}"
 
 
 def answered(row: QuestionRow) -> bool:
     """True for a whole answer; errors and aborted answers prove nothing."""
     return row.get("status") == 200 and not row.get("error") and row.get("finish") not in ("abort", "error")
+
+
+def wrong_and_right(first: QuestionRow, later: QuestionRow) -> tuple[QuestionRow, QuestionRow]:
+    """Order two answers to one prompt: the wrong and the right one.
+
+    The later one is taken for wrong, unless the known answer shows that only the first one is.
+    """
+    return (first, later) if known_wrong(first) and not known_wrong(later) else (later, first)
+
+
+def known_wrong(row: QuestionRow) -> bool:
+    """True if the right answer is known, and this is another one."""
+    return bool(row["expected"]) and not is_right(row["expected"], row["text"])
 
 
 class Margin:

@@ -49,7 +49,7 @@ class PrefixLadderOracle(Oracle):
             return
         if difference.proved:
             about = f"a prompt of {row.get('prompt_tokens')} tokens; token {difference.at}, {difference.describe()}"
-            self.report(_IDS[row["role"]], row, cold["text"], about)
+            self._pairs.report(self, _IDS[row["role"]], (cold, row), about)
         elif difference.gap is None:
             self.doubtful += 1
         else:

@@ -8,9 +8,8 @@ from typing import ClassVar
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import AnswerDifference, answered
+from loadchaos.analysis.oracles.margin import AnswerDifference, answered, wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
-from loadchaos.core.probe_names import is_right
 
 _MOST_GROUPS = 16
 
@@ -54,10 +53,9 @@ class ReplicasOracle(Oracle):
             self._ties += 1
 
     def _report(self, first: QuestionRow, row: QuestionRow, difference: AnswerDifference) -> None:
-        if is_right(row["expected"], row["text"]) and not is_right(row["expected"], first["text"]):
-            first, row = row, first
-        about = f"question {first['n']} was the same; token {difference.at}, {difference.describe()}"
-        self.report("identical_requests_differ", row, first["text"], about)
+        wrong, right = wrong_and_right(first, row)
+        about = f"question {right['n']} was the same; token {difference.at}, {difference.describe()}"
+        self.report("identical_requests_differ", wrong, right["text"], about)
 
     def conclude(self) -> list[Finding]:
         """A check with the number of answers and of differences."""

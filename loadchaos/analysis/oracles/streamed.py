@@ -8,9 +8,8 @@ from typing import ClassVar
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import answered
+from loadchaos.analysis.oracles.margin import answered, wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
-from loadchaos.core.probe_names import is_right
 
 _ID = "stream_differs"
 _MOST_OPEN = 16
@@ -53,7 +52,7 @@ class StreamedOracle(Oracle):
         self._pairs += 1
         if self._off:
             return
-        wrong, right = (whole, streamed) if _wrong(whole) and not _wrong(streamed) else (streamed, whole)
+        wrong, right = wrong_and_right(whole, streamed)
         if _lost(wrong) and not _lost(right):
             self.report(_ID, wrong, "".join(wrong["tokens"]), "its text is not that of its own tokens")
         elif difference is not None and difference.proved:
@@ -72,10 +71,6 @@ class StreamedOracle(Oracle):
         actual = f"{self._pairs} pairs, {self.wrong} differ, {self._ties} near ties"
         actual += f", {self.doubtful} differ without logprobs" if self.doubtful else ""
         return [Check("streamed_and_whole", "equal answers", actual, "unknown" if self.doubtful else "pass")]
-
-
-def _wrong(row: QuestionRow) -> bool:
-    return bool(row["expected"]) and not is_right(row["expected"], row["text"])
 
 
 def _lost(row: QuestionRow) -> bool:

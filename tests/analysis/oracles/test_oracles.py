@@ -50,7 +50,7 @@ def test_keyed_reports_an_answer_that_is_right_when_asked_again(questions: Any) 
     (failure,) = server.found()
     assert (failure.id, failure.wrong[0].expected, failure.wrong[0].got) == ("wrong_answer", RIGHT, "a b c e f g h")
     assert failure.wrong[0].first_difference == 6
-    assert "margin 4.00, numerics of this server bridge at most 0.10" in failure.wrong[0].summary
+    assert "margin 4.00, numerical noise of this server at most 0.10" in failure.wrong[0].summary
 
 
 def test_keyed_finds_an_inserted_token_only_where_answers_are_exact(questions: Any) -> None:
@@ -228,6 +228,19 @@ def test_pair_that_differs_beyond_numerics_is_reported(
     server.ask("a b d e f g h", part=oracle.asked_by, expected=RIGHT, role=second, group=3)
     (failure,) = server.found()
     assert (failure.id, failure.wrong[0].expected, failure.wrong[0].first_difference) == (failure_id, RIGHT, 4)
+
+
+def test_pair_whose_first_answer_is_known_to_be_wrong_does_not_blame_the_second(questions: Any) -> None:
+    """A load garbles the cold answer too: the warm one, which is right, does not make the cache guilty."""
+    server = questions(ColdWarmOracle)
+    server.calibrate()
+    server.ask("a b d e f g h", part="cold_warm", expected=RIGHT, role="cold", group=3)
+    for _ in range(2):
+        server.ask(RIGHT, part="cold_warm", expected=RIGHT, role="warm", group=3)
+    (failure,) = server.found()
+    assert (failure.id, failure.wrong[0].expected, failure.wrong[0].got) == ("wrong_answer", RIGHT, "a b d e f g h")
+    server.ask("a b x y e f g h", part="cold_warm", expected=RIGHT, role="warm", group=3)
+    assert [f.id for f in server.found()] == ["cache_changes_answer"], "both are wrong: they still differ"
 
 
 @pytest.mark.parametrize(("oracle", "first", "second", "failure_id"), PAIRS)
