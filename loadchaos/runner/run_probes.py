@@ -129,14 +129,15 @@ class RunProbes:
     async def learn(self, facts: Facts, seed: int) -> list[str]:
         """Ask the idle server; returns notes for the user.
 
-        The questions bypass our proxy, as the canary does.
+        The questions bypass our proxy, as the canary does. They differ from those of an earlier run with the same seed:
+        prompts and images that shall be new would be in the caches of the server.
         """
         options = self._profile.correctness
         if not options.model_fields_set:
             return []
         access = ServerAccess(self._server.target.headers, self._server.target.tls.context())
         asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access)
-        rng = random.Random(f"questions {seed}")
+        rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
         images = any("images" in traffic.payload for traffic in self._profile.traffic)
         setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts)
         made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
