@@ -26,6 +26,8 @@ _KEPT_TRIES = 20
 _USELESS_AGAIN = 2
 _SLOWER = 3.0
 _LEAST_SCRIPT_S = 300.0
+_QUICK_START_S = 10.0
+"""A server that starts faster is started for each script, so that no earlier try has a part in its failure."""
 _LEAST_READY_S = 30.0
 _LEAST_READY_STRICT_S = 300.0
 """Without a flag such as --enforce-eager a server compiles for minutes when it starts."""
@@ -67,7 +69,7 @@ class Trials:
         server = replace(server, ready_within_s=limit_s)
         for _ in range(1 + _USELESS_AGAIN):
             try:
-                held = await self._started(server)
+                held = await self._started(server, fresh=self.fresh or (candidate.as_script and self._starts_quickly))
             except TargetError as e:
                 if known:
                     raise
@@ -80,6 +82,10 @@ class Trials:
             except TargetError as e:  # its first requests failed, before those of the candidate
                 self.why = str(e)
                 await self._pool.stop()
+                continue
+            if result.reproduced and candidate.as_script and not result.fresh:
+                await self._pool.stop()  # an earlier try, or the reset after it, may have had a part in it
+                self.why = "it fails on a used server only"
                 continue
             if result.reproduced:
                 self._kills = result.died
@@ -103,11 +109,15 @@ class Trials:
         """Stop the server."""
         await self._pool.stop()
 
-    async def _started(self, server: ServerChoice) -> HeldServer:
+    @property
+    def _starts_quickly(self) -> bool:
+        return self._ready_s is not None and self._ready_s < _QUICK_START_S
+
+    async def _started(self, server: ServerChoice, *, fresh: bool) -> HeldServer:
         """Healthy server with empty caches."""
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._pool.healthy_server(server)
-        if self.fresh and held.runs:
+        if fresh and held.runs:
             await self._pool.stop()
             held = await self._pool.healthy_server(server)
         if self._ready_s is None and self._pool.started != started:

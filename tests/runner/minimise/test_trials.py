@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,44 +39,89 @@ def test_try_that_proves_nothing_is_doubted(result: TryResult, kills: bool, why:
     assert doubt(result, kills=kills) == why
 
 
+class Held:
+    """A server that survives."""
+
+    def __init__(self) -> None:
+        self.runs, self.alive, self.url = 0, True, "http://127.0.0.1:1"
+
+    async def reset_caches(self, _: str) -> list[str]:
+        return []
+
+
+class Pool:
+    """Counts the servers that tries needed."""
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.started = 0
+
+    async def healthy_server(self, _: object) -> Held:
+        if self.held is None:
+            self.held, self.started = Held(), self.started + 1
+        return self.held  # type: ignore[no-any-return]
+
+    async def stop(self) -> None:
+        self.held = None
+
+
+def shared(tmp_path: Path) -> tuple[Trials, Pool, RequestTrace]:
+    plan = TryPlan(ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:1")), ExpectedFailure("x"), Options(), {})
+    found, pool = Trials(plan, tmp_path, "vllm", lambda _: None), Pool()
+    found._pool = pool  # type: ignore[assignment]
+    return found, pool, RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
+
+
 def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> int:
     """Number of servers that three tries needed."""
-    started = 0
-
-    class Held:
-        def __init__(self) -> None:
-            self.runs, self.alive = 0, True
-
-        async def reset_caches(self, _: str) -> list[str]:
-            return []
-
-    class Pool:
-        held: Held | None = None
-        started = 0
-
-        async def healthy_server(self, _: object) -> Held:
-            nonlocal started
-            if self.held is None:
-                self.held, started = Held(), started + 1
-            return self.held
-
-        async def stop(self) -> None:
-            self.held = None
+    found, pool, trace = shared(tmp_path)
+    found.fresh = fresh
 
     async def run_try(_: object, __: object, ___: object, held: Held) -> TryResult:
         held.runs += 1
         return survived(4)
 
     monkeypatch.setattr(trials, "run_try", run_try)
-    plan = TryPlan(ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:1")), ExpectedFailure("x"), Options(), {})
-    found = Trials(plan, tmp_path, "vllm", lambda _: None)
-    found._pool, found.fresh = Pool(), fresh  # type: ignore[assignment]
-    trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
     for _ in range(3):
         assert asyncio.run(found.attempt(Reduction(trace, ("serve",), ()))) is False
-    return started
+    return pool.started
 
 
 def test_tries_share_a_server_unless_each_needs_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(tmp_path, monkeypatch, fresh=False) == 1
     assert tried(tmp_path, monkeypatch, fresh=True) == 3
+
+
+@pytest.mark.parametrize("fails_fresh", [True, False])
+def test_failure_of_a_script_counts_on_a_fresh_server_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_fresh: bool
+) -> None:
+    """A reset between two tries may be what makes the second one fail."""
+    found, pool, trace = shared(tmp_path)
+    found._ready_s, found.version = 60.0, "1"
+
+    async def try_script(*_: object) -> TryResult:
+        fresh = pool.held.runs == 0
+        pool.held.runs += 1
+        fails = fails_fresh or not fresh
+        return TryResult(fails, "x" if fails else None, False, 4, 1.0, "run", fresh=fresh, died=fails)
+
+    monkeypatch.setattr(trials, "try_script", try_script)
+    whole = Reduction(trace, ("serve",), (), as_script=True)
+    asyncio.run(pool.healthy_server(None)).runs = 1
+    assert asyncio.run(found.attempt(whole)) is fails_fresh
+    assert pool.started == 2
+
+
+def test_server_that_starts_quickly_is_fresh_for_each_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, pool, trace = shared(tmp_path)
+    found._ready_s, found.version = 0.5, "1"
+
+    async def try_script(*_: object) -> TryResult:
+        pool.held.runs += 1
+        return survived(4)
+
+    monkeypatch.setattr(trials, "try_script", try_script)
+    for _ in range(3):
+        assert asyncio.run(found.attempt(Reduction(trace, ("serve",), (), as_script=True))) is False
+    assert pool.started == 3
