@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -80,6 +80,15 @@ def duration(_: click.Context, parameter: click.Parameter, value: str | None) ->
         return duration_s(f"{value}s" if value.isdigit() else value)
     except ValueError as e:
         raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+
+
+def process_count(_: click.Context, __: click.Parameter, value: str) -> int | Literal["auto"]:
+    """Parse --processes: a number, or `auto`."""
+    if value == "auto":
+        return "auto"
+    if value.isdigit() and int(value) > 0:
+        return int(value)
+    raise OptionError(f"--processes: a number of at least 1, or auto, was expected (got {value})")
 
 
 def _allow(_: click.Context, __: click.Parameter, folders: tuple[str, ...]) -> None:

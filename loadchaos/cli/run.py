@@ -15,6 +15,7 @@ from loadchaos.cli.common import (
     duration,
     echo,
     parse_header_options,
+    process_count,
     profile_names,
     server_options,
     terminal,
@@ -121,7 +122,12 @@ if TYPE_CHECKING:
     help="Prometheus port (default: 9646, or a free port if that is in use). 0 selects a free port.",
 )
 @click.option(
-    "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of load-generating processes."
+    "--processes",
+    metavar="N|auto",
+    callback=process_count,
+    default="1",
+    show_default=True,
+    help="Number of load-generating processes. auto: from the profile and the cores of this machine.",
 )
 @click.option("--master", is_flag=True, help="Let workers on other machines send the load (`loadchaos worker`).")
 @click.option(
@@ -181,12 +187,27 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if folder is not None:
         resumed = resume_point(folder, loaded, options["seed"])
         options["duration"] = remaining_duration(ctx, folder, options["duration"], resumed.loaded_s)
+    if options["processes"] == "auto":
+        options["processes"] = _processes_for(loaded, options)
     if options["dry_run"]:
         from loadchaos.profile.explain import explain
 
         click.echo(explain(loaded, seed=options["seed"]))
         return
     sys.exit(_run(loaded, profile, options, resumed))
+
+
+def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:
+    """Choose the number of load processes for a profile, and tell it."""
+    from loadchaos.core.cores import usable_cores
+    from loadchaos.profile.cpu_estimate import choose_processes, estimate
+
+    if options["master"]:
+        raise OptionError("--processes auto counts the cores of this machine, and --master sends no load: leave it out")
+    tls = any(str(url).startswith("https:") for url in (options["target"], *(r.url for r in loaded.target.replicas)))
+    chosen, text = choose_processes(estimate(loaded, options["seed"] or 0, tls=tls), usable_cores())
+    echo(text, err=True)
+    return chosen
 
 
 def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, Any]) -> Profile:

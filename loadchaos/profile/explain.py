@@ -18,8 +18,8 @@ from loadchaos.profile.steps import steps
 from loadchaos.profile.target import OnDeath
 from loadchaos.profile.traffic import OutputOptions, Traffic
 
-_ASSUMED_SECONDS_PER_TOKEN = 0.02
-_ASSUMED_FIRST_TOKEN_S = 0.5
+ASSUMED_SECONDS_PER_TOKEN = 0.02
+ASSUMED_FIRST_TOKEN_S = 0.5
 _LISTED_STEPS = 5
 _LONGEST_CYCLE = 20
 _EXPOSURES = {
@@ -140,7 +140,7 @@ def _answers(traffic: Traffic) -> float:
     return float(given[0]) if given else 1.0
 
 
-def _output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
+def output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
     """Most output tokens of `counts` requests, one count for each phase.
 
     Without counts, the tokens of an average request.
@@ -225,13 +225,13 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     counts = None
     if planned is not None:
         counts = [0 if p.trace is not None else phase_requests(p, seed, i) or 0 for i, p in enumerate(profile.load)]
-    sums = _means(profile)
+    sums = request_means(profile)
     output = 0.0
-    for traffic, part in _parts(profile):
+    for traffic, part in traffic_parts(profile):
         if counts is None:
-            output += part * _output_tokens(traffic, None)
+            output += part * output_tokens(traffic, None)
         else:
-            output += _output_tokens(traffic, [part * c for c in counts])
+            output += output_tokens(traffic, [part * c for c in counts])
             output += part * _answers(traffic) * sum(a.output_tokens for a in played)
     n = 1 if planned is None else planned
     yield f"Total: {_count(planned, 'request')}" if planned is not None else "Average request"
@@ -254,16 +254,16 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     yield f"  {_run_time(profile, output / n, bounded=not unbounded)}"
 
 
-def _parts(profile: Profile) -> list[tuple[Traffic, float]]:
+def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:
     """Each traffic with its share of the requests."""
     weights = sum(t.weight for t in profile.traffic)
     return [(traffic, traffic.weight / weights) for traffic in profile.traffic]
 
 
-def _means(profile: Profile) -> dict[str, float]:
+def request_means(profile: Profile) -> dict[str, float]:
     """Mean tokens, images and so on of one request."""
     sums: dict[str, float] = {}
-    for traffic, part in _parts(profile):
+    for traffic, part in traffic_parts(profile):
         for options in traffic.payload_options.values():
             for name, value in getattr(options, "per_request", dict)().items():
                 sums[name] = sums.get(name, 0.0) + part * value
@@ -286,7 +286,7 @@ def _amount(value: float) -> str:
 def _run_time(profile: Profile, output: float, *, bounded: bool) -> str:
     if not bounded and any(not phase.timed_s and phase.trace is None for phase in profile.load):
         return "run time: unknown, because the profile does not limit the output"
-    each = _ASSUMED_FIRST_TOKEN_S + output * _ASSUMED_SECONDS_PER_TOKEN
+    each = ASSUMED_FIRST_TOKEN_S + output * ASSUMED_SECONDS_PER_TOKEN
     seconds = 0.0
     for phase in profile.load:
         if phase.trace is not None:

@@ -1,0 +1,81 @@
+"""Estimate how much CPU the load of a profile needs, before it is sent.
+
+The costs are those of docs/performance.md. A server sends at most `1 / ASSUMED_SECONDS_PER_TOKEN` tokens a second on a
+stream: it is not known before the load how fast it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from loadchaos.profile.explain import (
+    ASSUMED_FIRST_TOKEN_S,
+    ASSUMED_SECONDS_PER_TOKEN,
+    output_tokens,
+    request_means,
+    traffic_parts,
+)
+from loadchaos.profile.load import Phase
+from loadchaos.profile.pacing import pace, pacing_seed
+from loadchaos.profile.profile import Profile
+
+_US_PER_REQUEST, _US_PER_TOKEN, _US_PER_IMAGE = 100.0, 20.0, 20.0
+_TLS = 1.6
+"""Cost over TLS, relative to that without."""
+_UNLIMITED_TOKENS = 512
+"""Length of an answer without a limit."""
+_BUSY = 0.6
+"""Share of its core that a load process may need: beyond 0.7 it delays requests."""
+_WINDOW_S = 10.0
+_SHOWN = 0.1
+
+
+@dataclass(frozen=True)
+class CpuEstimate:
+    """Peak of a load, and the cores that sending it needs."""
+
+    requests_per_s: float
+    tokens_per_s: float
+    cores: float
+
+    @property
+    def processes(self) -> int:
+        """Number of load processes that can send it in time."""
+        return max(1, math.ceil(self.cores / _BUSY))
+
+
+def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstimate:
+    """Estimate the busiest phase of a load."""
+    tokens = streamed = 0.0
+    for traffic, part in traffic_parts(profile):
+        found = (output_tokens(traffic, None) or _UNLIMITED_TOKENS) if traffic.generates else 0.0
+        tokens += part * found
+        streamed += part * found * traffic.streams
+    images = request_means(profile).get("images", 0.0)
+    us = (_US_PER_REQUEST + _US_PER_IMAGE * images + _US_PER_TOKEN * streamed) * (_TLS if tls else 1.0)
+    takes_s = ASSUMED_FIRST_TOKEN_S + tokens * ASSUMED_SECONDS_PER_TOKEN
+    peak = max(_requests_per_s(phase, pacing_seed(seed, n), takes_s) for n, phase in enumerate(profile.load))
+    return CpuEstimate(peak, peak * streamed, peak * us / 1e6)
+
+
+def _requests_per_s(phase: Phase, seed: int, takes_s: float) -> float:
+    """Most requests per second of a phase, as far as its slots allow."""
+    possible = phase.slots / takes_s
+    if phase.rate is not None:
+        return min(possible, max(phase.rate, phase.to or 0.0))
+    if phase.kind != "open":
+        return possible
+    windows = Counter(int((due_s or 0.0) // _WINDOW_S) for _, due_s in pace(phase, seed))
+    return min(possible, max(windows.values(), default=0) / _WINDOW_S)
+
+
+def choose_processes(needed: CpuEstimate, cores: int) -> tuple[int, str]:
+    """Choose the number of load processes, with a line that says why."""
+    chosen = min(needed.processes, cores)
+    peak = f"about {needed.requests_per_s:,.0f} requests/s and {needed.tokens_per_s:,.0f} streamed tokens/s"
+    cpu = f"{needed.cores:.1f} cores" if needed.cores >= _SHOWN else f"less than {_SHOWN} cores"
+    if chosen < needed.processes:
+        cpu += f", of which {cores} are here: the load may be late"
+    return chosen, f"--processes auto: {chosen} load process{'es' if chosen > 1 else ''} for {peak} ({cpu})"
