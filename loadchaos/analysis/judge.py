@@ -6,7 +6,7 @@ Its time is that of the newest row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
@@ -30,6 +30,7 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.analysis.row_handlers import handler_of
 from loadchaos.analysis.sessions import SessionCount
 from loadchaos.analysis.throughput import Throughput
 from loadchaos.analysis.verdict import error_budget, symptoms
@@ -102,23 +103,28 @@ class Judge:
         self._tracker.environment = self._environment
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
+        self._feeds: dict[str, list[Callable[[Row], None]]] = {}  # by kind of row
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
     def feed(self, row: Row) -> None:
         """Fold one row; kinds it does not know are ignored."""
-        self._health.feed(row)
-        handler = getattr(self, f"_on_{row.get('row')}", None)
-        if handler is not None:
-            handler(row)
-        self._detectors.feed(row)
-        self._growth.feed(row)
-        self._images.feed(row)
-        self._open_restarts.feed(row)
-        self._end_of_load.feed(row)
+        kind = str(row.get("row"))
+        feeds = self._feeds.get(kind)
+        if feeds is None:
+            feeds = self._feeds[kind] = self._find_feeds(kind)
+        for feed in feeds:
+            feed(row)
         if self._health.newest_ns - self._polled_ns > S // 4:
             self._polled_ns = self._health.newest_ns
             self._poll(self._health.newest_ns)
+
+    def _find_feeds(self, kind: str) -> list[Callable[[Row], None]]:
+        """Find the methods that fold rows of a kind, in their order."""
+        others = (self._growth, self._images, self._open_restarts, self._end_of_load)
+        after = [feed for part in others if (feed := handler_of(part, kind)) is not None]
+        own = handler_of(self, kind)
+        return [self._health.feed, *([own] if own is not None else []), *self._detectors.feeds(kind), *after]
 
     def _on_begin(self, row: BeginRow) -> None:
         self._stats.begin(row)
@@ -397,7 +403,7 @@ class Judge:
                 figures.counts["engine_deaths"],
                 self._mechanisms.exposures.get(exposure, 0),
                 exposure.replace("_", " "),
-                open_restart=self._open_restarts.check() is not None,
+                open_restart=self._open_restarts.check(self._health.newest_ns) is not None,
                 unproved=figures.unproved.get("engine_deaths"),
             ),
             "generator": self._health.generator(self._stats, terms),
@@ -475,7 +481,7 @@ class Judge:
         ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exact_lengths.checks(terms.expect)
-        checks += [c for c in (self._open_restarts.check(), self._end_of_load.check()) if c]
+        checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._detectors.checks]
         idle = dict(self._attacks.without_effect(terms.attacks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, had_to_succeed
 from loadchaos.core.histogram import LogHistogram
@@ -34,8 +34,7 @@ class Part:
         return self.n / self.whole if self.whole else None
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """One request as its begin row has it."""
 
     id: str
@@ -133,7 +132,8 @@ class RequestStats:
         self.begun += 1
         self.begun_by[sent.traffic] += 1
         self.in_flight[sent.id] = sent
-        self.first_sent_ns = min(self.first_sent_ns or sent.sent_ns, sent.sent_ns)
+        if self.first_sent_ns is None or sent.sent_ns < self.first_sent_ns:
+            self.first_sent_ns = sent.sent_ns
         due_ns = row.get("due_ns")
         if due_ns is not None:
             self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
@@ -152,9 +152,9 @@ class RequestStats:
         sent = self.in_flight.pop(str(row.get("id")), None)
         if sent is not None:
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
-        detail = row.get("detail") or {}
-        self.stale += int(detail.get("stale_retry") or 0)
-        self.resent += int(detail.get("resent") or 0)
+        if detail := row.get("detail"):
+            self.stale += int(detail.get("stale_retry") or 0)
+            self.resent += int(detail.get("resent") or 0)
         phase = self._phase(row)
         phase.ended += 1
         if outcome == "ok":
@@ -188,7 +188,9 @@ class RequestStats:
 
     def count(self, traffic: str, outcome: str, n: int = 1) -> None:
         """Count an outcome."""
-        self.outcomes.setdefault(traffic, Counter())[outcome] += n
+        if (outcomes := self.outcomes.get(traffic)) is None:  # setdefault would make a counter for every row
+            outcomes = self.outcomes[traffic] = Counter()
+        outcomes[outcome] += n
 
     def total(self) -> Counter[str]:
         """Outcomes of all traffic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -20,6 +21,7 @@ def bucket(value_ns: float) -> int:
     return (exponent - 1) * _PER_OCTAVE + int((mantissa * 2 - 1) * _PER_OCTAVE) + 1
 
 
+@functools.lru_cache(maxsize=8192)
 def bucket_middle(index: int) -> float:
     """Compute the value that a bucket stands for."""
     if index <= 0:
@@ -34,14 +36,21 @@ class LogHistogram:
     __slots__ = ("counts", "n", "total")
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
-        self.counts: dict[int, int] = dict(counts or {})
-        self.n = sum(self.counts.values())
-        self.total = sum(bucket_middle(i) * c for i, c in self.counts.items())
+        self.counts: dict[int, int] = {}
+        self.n, self.total = 0, 0.0
+        if counts:
+            self.merge(counts)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether both have the same counts."""
+        return isinstance(other, LogHistogram) and self.counts == other.counts
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def add(self, value: float, times: int = 1) -> None:
         """Count a value `times` times."""
-        i = bucket(value)
-        self.counts[i] = self.counts.get(i, 0) + times
+        i, counts = bucket(value), self.counts
+        counts[i] = counts.get(i, 0) + times
         self.n += times
         self.total += value * times
 
@@ -50,11 +59,18 @@ class LogHistogram:
 
         The mean of counts is that of the middles of their buckets.
         """
-        added = other if isinstance(other, LogHistogram) else LogHistogram({int(i): c for i, c in other.items()})
-        for i, c in added.counts.items():
-            self.counts[i] = self.counts.get(i, 0) + c
-        self.n += added.n
-        self.total += added.total
+        counts = self.counts
+        if isinstance(other, LogHistogram):
+            for i, c in other.counts.items():
+                counts[i] = counts.get(i, 0) + c
+            self.n += other.n
+            self.total += other.total
+            return
+        for key, c in other.items():
+            i = int(key)
+            counts[i] = counts.get(i, 0) + c
+            self.n += c
+            self.total += bucket_middle(i) * c
 
     def quantile(self, q: float) -> float | None:
         """Compute the nearest-rank quantile q (0 to 1); None when empty."""

@@ -7,11 +7,10 @@ at least until it was given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from loadchaos.core.histogram import LogHistogram, bucket_middle
+from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency_names import REPORTED_STATISTICS
 from loadchaos.core.model import Row
 
@@ -22,20 +21,25 @@ INTERRUPTED = _LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
 """Outcomes of answers that may end between two tokens: that gap is a lower bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class LatencySample:
+class LatencySample(NamedTuple):
     """Latencies of one request in nanoseconds; None: there was no such event.
 
-    `gaps` are counts by `stats.bucket`. With `lower_bound` the request had no answer in time, and TTFT and E2E are
+    With `lower_bound` the request had no answer in time, and TTFT and E2E are
     what it took at least.
     """
 
-    ttft_ns: int | None = None
-    ttfo_ns: int | None = None
-    e2e_ns: int | None = None
-    gaps: Mapping[Any, int] = field(default_factory=dict)
+    ttft_ns: int | None
+    ttfo_ns: int | None
+    e2e_ns: int | None
+    gaps: LogHistogram
     lower_bound: bool = False
     tpot_ns: float | None = None
+
+
+class _Newest:
+    """The newest row that was measured: verdict and charts fold it in turn."""
+
+    of: tuple[Row, LatencySample | None] = {}, None
 
 
 def sample_of(end: Row) -> LatencySample | None:
@@ -44,23 +48,34 @@ def sample_of(end: Row) -> LatencySample | None:
     Returns None where its times say nothing about the server: those of a client that is slow on purpose, and of most
     failures. Of an answer that was interrupted the gaps between tokens count.
     """
-    due_ns = _due_ns(end)
+    newest, sample = _Newest.of
+    if newest is not end:
+        sample = _measure(end)
+        _Newest.of = end, sample
+    return sample
+
+
+def _measure(end: Row) -> LatencySample | None:
+    due_ns, outcome = _due_ns(end), end.get("outcome")
     if due_ns is None:
         return None
-    if end.get("outcome") == "ok":
+    if outcome == "ok":
+        gaps = LogHistogram(end.get("itl_hist"))
         return LatencySample(
             _since(due_ns, end.get("first_token_ns")),
             _since(due_ns, end.get("first_answer_ns")),
             _since(due_ns, end.get("last_byte_ns") or end["at_ns"]),
-            end.get("itl_hist") or {},
-            tpot_ns=tpot_ns(end),
+            gaps,
+            tpot_ns=_tpot_ns(end, gaps),
         )
-    if end.get("outcome") in _LOWER_BOUNDS:
+    if outcome in _LOWER_BOUNDS:
         ended_ns = end["at_ns"]
         ttft_ns = _since(due_ns, end.get("first_token_ns") or ended_ns)
-        return LatencySample(ttft_ns, None, _since(due_ns, ended_ns), end.get("itl_hist") or {}, lower_bound=True)
-    if end.get("outcome") in INTERRUPTED and end.get("itl_hist"):
-        return LatencySample(gaps=end["itl_hist"])
+        return LatencySample(
+            ttft_ns, None, _since(due_ns, ended_ns), LogHistogram(end.get("itl_hist")), lower_bound=True
+        )
+    if outcome in INTERRUPTED and end.get("itl_hist"):
+        return LatencySample(None, None, None, LogHistogram(end["itl_hist"]))
     return None
 
 
@@ -82,10 +97,12 @@ def tpot_ns(end: Row) -> float | None:
     It is the time from the first token to the last, divided by the tokens after the first (vLLM's definition). The server
     counts the tokens; without usage it is the number of chunks.
     """
-    gaps, tokens = end.get("itl_hist") or {}, int(end.get("completion_tokens") or end.get("chunks") or 0)
-    whole_ns: float = sum(bucket_middle(int(i)) * n for i, n in gaps.items())
-    if end.get("folded"):
-        whole_ns = end.get("gaps_ns") or 0
+    return _tpot_ns(end, LogHistogram(end.get("itl_hist")))
+
+
+def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
+    tokens = int(end.get("completion_tokens") or end.get("chunks") or 0)
+    whole_ns = end.get("gaps_ns") or 0 if end.get("folded") else gaps.total
     return whole_ns / (tokens - 1) if whole_ns and tokens >= _FEWEST_TOKENS else None
 
 
@@ -118,16 +135,16 @@ class LatencyHistograms:
             self.add(sample)
         return sample
 
-    def add(self, sample: LatencySample) -> None:
-        """Count the latencies of one request."""
-        for histogram, value in (
-            (self.ttft, sample.ttft_ns),
-            (self.ttfo, sample.ttfo_ns),
-            (self.e2e, sample.e2e_ns),
-            (self.tpot, sample.tpot_ns),
-        ):
-            if value is not None:
-                histogram.add(value)
+    def add(self, sample: LatencySample, *, ttft: bool = True) -> None:
+        """Count the latencies of one request, its TTFT only with `ttft`."""
+        if ttft and sample.ttft_ns is not None:
+            self.ttft.add(sample.ttft_ns)
+        if sample.ttfo_ns is not None:
+            self.ttfo.add(sample.ttfo_ns)
+        if sample.e2e_ns is not None:
+            self.e2e.add(sample.e2e_ns)
+        if sample.tpot_ns is not None:
+            self.tpot.add(sample.tpot_ns)
         self.itl.merge(sample.gaps)
         self.lower_bounds += sample.lower_bound
 

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.units import duration_s
-
 # Terminal escape sequences, then other control characters, what turns the direction of text, what no XML may hold.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _CONTROL = re.compile(
@@ -102,6 +100,8 @@ def unify_units(text: str) -> str:
 
 def _unify_duration(match: re.Match[str]) -> str:
     text = match[0]
+    from loadchaos.core.units import duration_s  # here, as it imports pydantic, which takes 50 ms
+
     return duration(int(text[:-2]) / 1e6 if text.endswith("us") else duration_s(text))
 
 

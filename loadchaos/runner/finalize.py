@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import gc
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -32,6 +34,7 @@ Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequenc
 
 _POLL_S = 0.1
 _IMMEDIATE_S = 2.0
+_GC_THRESHOLDS = (50_000, 20, 100)
 _BODIES_S = 5.0  # bodies not made in this time are listed; `loadchaos judge` makes them without a limit
 
 
@@ -134,13 +137,25 @@ def read_verdict(folder: RunFolder) -> dict[str, Any]:
 def _judged(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
     """Fold all rows and make the verdict; refused rows count as bad."""
     reader, judge, series = Reader(folder, accept), Judge(), Series()
-    for row in progress.rows(reader.new(final=True), "judging", say):
-        judge.feed(row)
-        series.feed(row)
+    with _rare_collections():
+        for row in progress.rows(reader.new(final=True), "judging", say):
+            judge.feed(row)
+            series.feed(row)
     verdict = judge.verdict(bad_rows=reader.bad_rows)
     begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
     verdict.setdefault("replay", replay_command(next(begins, {})))
     return judge, series, verdict
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Search for cyclic garbage rarely: rows leave none."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _try(what: str, make: Callable[[], object], notes: list[str]) -> None:

@@ -36,6 +36,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_classify_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom loadchaos.cli.main import main\n"
+        "result = CliRunner().invoke(main, ['classify'], input='torch.OutOfMemoryError: CUDA out of memory.')\n"
+        "assert result.exit_code == 1, result.output\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
 def test_help_shows_whole_sentences() -> None:
     output = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:")[2]
     assert "..." not in output

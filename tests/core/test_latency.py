@@ -30,6 +30,8 @@ def end(outcome: str = "ok", **other: Any) -> dict[str, Any]:
     return {**row, **other}
 
 
+GAPS, NO_GAPS = LogHistogram({bucket(20 * MS): 7}), LogHistogram()
+
 ROWS = st.lists(
     st.builds(
         end,
@@ -44,10 +46,8 @@ ROWS = st.lists(
 
 
 def test_latency_of_an_answer_counts_from_due() -> None:
-    assert sample_of(end()) == LatencySample(100 * MS, None, S, {bucket(20 * MS): 7}, tpot_ns=TPOT_NS)
-    assert sample_of(end(first_answer_ns=10 * S + 5)) == LatencySample(
-        100 * MS, 5, S, {bucket(20 * MS): 7}, tpot_ns=TPOT_NS
-    )
+    assert sample_of(end()) == LatencySample(100 * MS, None, S, GAPS, tpot_ns=TPOT_NS)
+    assert sample_of(end(first_answer_ns=10 * S + 5)) == LatencySample(100 * MS, 5, S, GAPS, tpot_ns=TPOT_NS)
 
 
 def test_latency_without_due_counts_from_sent() -> None:
@@ -58,14 +58,13 @@ def test_latency_without_due_counts_from_sent() -> None:
 @pytest.mark.parametrize("outcome", ["timeout", "stalled"])
 def test_latency_of_a_timeout_is_a_lower_bound(outcome: str) -> None:
     no_token = end(outcome, first_token_ns=None, itl_hist={})
-    assert sample_of(no_token) == LatencySample(2 * S, None, 2 * S, lower_bound=True)
-    gaps = {bucket(20 * MS): 7}
-    assert sample_of(end(outcome)) == LatencySample(100 * MS, None, 2 * S, gaps, lower_bound=True)
+    assert sample_of(no_token) == LatencySample(2 * S, None, 2 * S, NO_GAPS, lower_bound=True)
+    assert sample_of(end(outcome)) == LatencySample(100 * MS, None, 2 * S, GAPS, lower_bound=True)
 
 
 @pytest.mark.parametrize("outcome", sorted(INTERRUPTED - {"timeout", "stalled"}))
 def test_latency_of_an_interrupted_answer_is_its_gaps(outcome: str) -> None:
-    assert sample_of(end(outcome)) == LatencySample(gaps={bucket(20 * MS): 7})
+    assert sample_of(end(outcome)) == LatencySample(None, None, None, GAPS)
     assert sample_of(end(outcome, itl_hist={})) is None
 
 
@@ -111,10 +110,10 @@ def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> 
 def test_latency_counts_from_due_and_neither_from_sent_nor_from_the_first_byte() -> None:
     """A request that was due at 10 s, left at 13 s, and had its headers at 14 s and its first token at 16 s."""
     row = end(sent_ns=13 * S, first_byte_ns=14 * S, first_token_ns=16 * S, first_answer_ns=17 * S, last_byte_ns=20 * S)
-    assert sample_of(row) == LatencySample(6 * S, 7 * S, 10 * S, {bucket(20 * MS): 7}, tpot_ns=TPOT_NS)
+    assert sample_of(row) == LatencySample(6 * S, 7 * S, 10 * S, GAPS, tpot_ns=TPOT_NS)
     assert (ttft_ns(row), e2e_ns(row)) == (6 * S, 10 * S)
     late = end("timeout", sent_ns=13 * S, first_byte_ns=None, first_token_ns=None, at_ns=30 * S, itl_hist={})
-    assert sample_of(late) == LatencySample(20 * S, None, 20 * S, lower_bound=True)
+    assert sample_of(late) == LatencySample(20 * S, None, 20 * S, NO_GAPS, lower_bound=True)
 
 
 def test_latency_histogram_merge_adds_to_equal_buckets() -> None:

@@ -74,6 +74,14 @@ def test_row_check_refuses_odd_rows(row: Any) -> None:
     assert not fits_its_kind(row)
 
 
+def test_row_check_looks_into_each_row_of_a_known_shape() -> None:
+    row = {"row": "metrics", "at_ns": 10**17, "engine": "0", "replica": "server", "values": {"requests_running": 1.0}}
+    assert fits_its_kind(row)
+    assert not fits_its_kind({**row, "values": {"requests_running": "many"}})
+    assert not fits_its_kind({**row, "row": "run"})
+    assert not fits_completely({"row": "end", "at_ns": 5, "id": "a", "outcome": "ok"})
+
+
 @pytest.mark.parametrize("file", ["events.jsonl", "metrics.jsonl", "requests-0.jsonl"])
 def test_judge_skips_and_counts_rows_of_an_odd_shape(file: str, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"

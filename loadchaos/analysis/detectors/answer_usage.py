@@ -34,7 +34,7 @@ class AnswerUsage(Detector):
         self._prompts: OrderedDict[str, tuple[str, int]] = OrderedDict()  # hash -> first request, its prompt tokens
         self._pending: list[Failure] = []
         self._sums = dict.fromkeys(_COUNTERS, 0)
-        self._recent: deque[tuple[int, dict[str, int]]] = deque()
+        self._recent: deque[tuple[int, tuple[int, int]]] = deque()
         self._before: dict[tuple[str, str], dict[str, float]] = {}
         self._now: dict[tuple[str, str], dict[str, float]] = {}
         self._begun = self._void = False
@@ -50,8 +50,9 @@ class AnswerUsage(Detector):
         body, tokens = self._bodies.pop(str(row.get("id")), None), row.get("prompt_tokens")
         if body is not None and tokens is not None:
             self._compare(row, body, tokens)
-        counted = {name: int(row.get(name) or 0) for name in _COUNTERS}  # type: ignore[call-overload]
-        self._recent.append((int(row["at_ns"]), counted))
+        if self._before and not self._void:  # else there is nothing to compare with
+            counted = int(row.get("prompt_tokens") or 0), int(row.get("completion_tokens") or 0)
+            self._recent.append((int(row["at_ns"]), counted))
 
     def _compare(self, row: EndRow, body: str, tokens: int) -> None:
         first, known = self._prompts.setdefault(body, (str(row.get("id")), tokens))
@@ -85,7 +86,7 @@ class AnswerUsage(Detector):
 
     def _add_ended(self, until_ns: int) -> None:
         while self._recent and self._recent[0][0] <= until_ns:
-            for name, n in self._recent.popleft()[1].items():
+            for name, n in zip(_COUNTERS, self._recent.popleft()[1], strict=True):
                 self._sums[name] += n
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's

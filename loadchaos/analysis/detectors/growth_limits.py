@@ -20,7 +20,8 @@ from loadchaos.analysis.detectors.trend_tests import (
     slope,
 )
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.ledger.rows import EndRow, ProcessRow, as_typed
+from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.rows import ConfigurationRow, DeviceRow, EndRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import Row
 
 FIGURES = {
@@ -85,7 +86,7 @@ class _Life:
     since_s: float = 0.0
 
 
-class GrowthTracker:
+class GrowthTracker(RowHandlers):
     """Growth of each figure of a run.
 
     Folds end, process, metrics, device, configuration and state rows.
@@ -96,12 +97,33 @@ class GrowthTracker:
         self._past: dict[str, Growth] = {}
         self._image_cache = ImageCacheBudget()
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; other kinds change nothing."""
-        self._image_cache.feed(row)
-        for name, at_s, value in _values(self._life, row):
-            self._life.samples[name].add(at_s, value)
-        if row.get("row") == "state" and row.get("to") in ("dead", "restarting", "terminated"):
+    def _on_configuration(self, row: ConfigurationRow) -> None:
+        self._image_cache.configuration(row)
+
+    def _on_process(self, row: ProcessRow) -> None:
+        for name, value in _processes(self._life, row):
+            self._life.samples[name].add(_second(row), value)
+
+    def _on_metrics(self, row: MetricsRow) -> None:
+        values = row.get("values") or {}
+        if "kv_usage_ratio" in values and not values.get("requests_running", 1) and not values.get("requests_waiting"):
+            self._life.samples["kv"].add(_second(row), float(values["kv_usage_ratio"]))
+
+    def _on_device(self, row: DeviceRow) -> None:
+        if (used := (row.get("values") or {}).get("gpu_memory_used_bytes")) is not None:
+            self._life.devices[f"{row.get('host')} {row.get('device')}"] = float(used)
+            self._life.samples["gpu_memory"].add(_second(row), sum(self._life.devices.values()))
+
+    def _on_end(self, row: EndRow) -> None:
+        self._image_cache.end(row)
+        first_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
+        if row.get("outcome") == "ok" and first_ns and sent_ns:
+            self._life.samples["ttft"].add(_second(row), (first_ns - sent_ns) / S)
+        if (share := _errors(self._life, row, _second(row))) is not None:
+            self._life.samples["error_rate"].add(*share)
+
+    def _on_state(self, row: StateRow) -> None:
+        if row.get("to") in ("dead", "restarting", "terminated"):
             self._past, self._life = {k: v for k, v in self.growths().items() if v is not None}, _Life()
 
     def growths(self) -> dict[str, Growth | None]:
@@ -152,25 +174,11 @@ def growth(
     return Growth(rate * 3600 / begin if begin > 0 else float("inf"), span_s, rate * 3600)
 
 
-def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:
-    typed, at_s = as_typed(row), (row.get("at_ns") or 0) / S
-    if typed["row"] == "process":
-        yield from _processes(life, typed, at_s)
-    elif typed["row"] == "metrics":
-        values = typed.get("values") or {}
-        if "kv_usage_ratio" in values and not values.get("requests_running", 1) and not values.get("requests_waiting"):
-            yield "kv", at_s, float(values["kv_usage_ratio"])
-    elif typed["row"] == "device" and (used := (typed.get("values") or {}).get("gpu_memory_used_bytes")) is not None:
-        life.devices[f"{typed.get('host')} {typed.get('device')}"] = float(used)
-        yield "gpu_memory", at_s, sum(life.devices.values())
-    elif typed["row"] == "end":
-        first_ns, sent_ns = typed.get("first_token_ns"), typed.get("sent_ns")
-        if typed.get("outcome") == "ok" and first_ns and sent_ns:
-            yield "ttft", at_s, (first_ns - sent_ns) / S
-        yield from _errors(life, typed, at_s)
+def _second(row: EndRow | ProcessRow | MetricsRow | DeviceRow) -> float:
+    return (row.get("at_ns") or 0) / S
 
 
-def _processes(life: _Life, row: ProcessRow, at_s: float) -> Iterator[tuple[str, float, float]]:
+def _processes(life: _Life, row: ProcessRow) -> Iterator[tuple[str, float]]:
     """Sums over the server's processes, once a round.
 
     A round ends when its first process comes again.
@@ -184,16 +192,20 @@ def _processes(life: _Life, row: ProcessRow, at_s: float) -> Iterator[tuple[str,
         for name, key in (("rss", "rss_bytes"), ("threads", "threads"), ("fds", "fds")):
             known = [float(r[key]) for r in life.processes.values() if r.get(key) is not None]
             if known:
-                yield name, at_s, sum(known)
+                yield name, sum(known)
         life.processes.clear()
     life.processes[pid] = row
 
 
-def _errors(life: _Life, row: EndRow, at_s: float) -> Iterator[tuple[str, float, float]]:
+def _errors(life: _Life, row: EndRow, at_s: float) -> tuple[float, float] | None:
+    """Count an answer; gives time and share of errors of a span that ended."""
     life.since_s = life.since_s or at_s
+    share = None
     if at_s - life.since_s > _ERRORS_S and life.ended >= _ERRORS_OF:
-        yield "error_rate", (life.since_s + at_s) / 2, life.wrong / life.ended
+        share = (life.since_s + at_s) / 2, life.wrong / life.ended
         life.wrong = life.ended = 0
         life.since_s = at_s
     life.ended += 1
-    life.wrong += row.get("outcome") not in (*(row.get("expect") or ()), *_BLAMELESS)
+    outcome = row.get("outcome")
+    life.wrong += outcome not in _BLAMELESS and outcome not in (row.get("expect") or ())
+    return share

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import ConfigurationRow, EndRow
 
 _CACHE_GB = 4.0
 """vLLM keeps processed images up to --mm-processor-cache-gb in each process that has the cache; this is its default."""
@@ -21,14 +20,14 @@ class ImageCacheBudget:
         self._image_tokens = 0
         self._cache_bytes = _CACHE_GB * 2**30
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; other kinds change nothing."""
-        typed = as_typed(row)
-        if typed["row"] == "end":
-            self._image_tokens += int(typed.get("image_tokens") or 0)
-        elif typed["row"] == "configuration":
-            configured_gb = (typed.get("settings") or {}).get("mm_processor_cache_gb")
-            self._cache_bytes = float(_CACHE_GB if configured_gb is None else configured_gb) * 2**30
+    def end(self, row: EndRow) -> None:
+        """Fold an end row."""
+        self._image_tokens += int(row.get("image_tokens") or 0)
+
+    def configuration(self, row: ConfigurationRow) -> None:
+        """Fold the server's configuration."""
+        configured_gb = (row.get("settings") or {}).get("mm_processor_cache_gb")
+        self._cache_bytes = float(_CACHE_GB if configured_gb is None else configured_gb) * 2**30
 
     @property
     def bytes(self) -> float:

@@ -16,8 +16,18 @@ from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.ledger.rows import ConfigurationRow, LaunchRow, MetricsRow, QuestionRow, as_typed
-from loadchaos.core.model import Facts, Row
+from loadchaos.core.ledger.rows import (
+    ConfigurationRow,
+    EndRow,
+    FactsRow,
+    LaunchRow,
+    MetricsRow,
+    PreflightRow,
+    QuestionRow,
+    RunRow,
+    StateRow,
+)
+from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
 _SOON_NS = 2 * S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
@@ -83,53 +93,53 @@ class KvLeakDetector(Detector):
         self._caching: bool | None = None  # True with a prefix cache, None where it is not known
         self._facts: Facts | None = None
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; kinds it does not need are ignored."""
-        typed = as_typed(row)
-        if typed["row"] == "metrics":
-            self._metrics(typed)
-        elif typed["row"] == "question":
-            self._question(typed)
-        elif typed["row"] == "end":
-            self._aborted += typed.get("outcome") == "aborted"
-        elif typed["row"] == "run":
-            self._load_begun = self._load_begun or typed.get("what") == "load_begin"
-            if typed.get("what") == "load_end":
-                self._load_end_ns = int(typed["at_ns"])
-        elif typed["row"] == "facts":
-            self._blocks = (typed.get("facts") or {}).get("kv_blocks") or self._blocks
-            if self._facts is None and typed.get("facts"):
-                self._facts = Facts.from_json(typed["facts"])
-        elif typed["row"] == "launch" or typed["row"] == "configuration":
-            self._configured(typed)
-        elif typed["row"] == "preflight" and typed.get("name") == "others":
-            self._other_clients = not typed.get("ok")
-        elif typed["row"] == "state" and self._load_end_ns is None:
-            self._down = typed.get("to") in _OTHER_SERVER
-            if self._down:
-                self._engines.clear()
-                self._launched = False
+    def _on_end(self, row: EndRow) -> None:
+        self._aborted += row.get("outcome") == "aborted"
 
-    def _question(self, row: QuestionRow) -> None:
+    def _on_run(self, row: RunRow) -> None:
+        self._load_begun = self._load_begun or row.get("what") == "load_begin"
+        if row.get("what") == "load_end":
+            self._load_end_ns = int(row["at_ns"])
+
+    def _on_facts(self, row: FactsRow) -> None:
+        self._blocks = (row.get("facts") or {}).get("kv_blocks") or self._blocks
+        if self._facts is None and row.get("facts"):
+            self._facts = Facts.from_json(row["facts"])
+
+    def _on_preflight(self, row: PreflightRow) -> None:
+        if row.get("name") == "others":
+            self._other_clients = not row.get("ok")
+
+    def _on_state(self, row: StateRow) -> None:
+        if self._load_end_ns is not None:
+            return
+        self._down = row.get("to") in _OTHER_SERVER
+        if self._down:
+            self._engines.clear()
+            self._launched = False
+
+    def _on_question(self, row: QuestionRow) -> None:
         if row["when"] != "after":
             return
         self._asked = True
         for engine in self._engines.values():
             engine.question_at(int(row["sent_ns"]))
 
-    def _configured(self, row: LaunchRow | ConfigurationRow) -> None:
-        """Learn from command and log if the server has a prefix cache."""
-        if row["row"] == "launch":
-            if row["what"] != "start":
-                return
-            self._launched = True
-            command = [str(part) for part in row.get("command") or ()]
-            off_by_default = [d.prefix_cache_flag for d in DIALECTS.values() if d.prefix_cache_flag]
-            self._caching = next((flag in command for word, flag in off_by_default if word in command), None)
-        elif logged := _CACHING.search(str(row.get("flags") or "")):
+    def _on_launch(self, row: LaunchRow) -> None:
+        """Learn from the command if the server has a prefix cache."""
+        if row["what"] != "start":
+            return
+        self._launched = True
+        command = [str(part) for part in row.get("command") or ()]
+        off_by_default = [d.prefix_cache_flag for d in DIALECTS.values() if d.prefix_cache_flag]
+        self._caching = next((flag in command for word, flag in off_by_default if word in command), None)
+
+    def _on_configuration(self, row: ConfigurationRow) -> None:
+        """Learn from the log if the server has a prefix cache."""
+        if logged := _CACHING.search(str(row.get("flags") or "")):
             self._caching = logged[1] == "True"
 
-    def _metrics(self, row: MetricsRow) -> None:
+    def _on_metrics(self, row: MetricsRow) -> None:
         values: Mapping[str, Any] = row.get("values") or {}
         if "requests_running" not in values:
             return

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from loadchaos.analysis.detectors.base import Detector, Finding
-from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import BeginRow, EndRow
 
 
 class LateAborts(Detector):
@@ -20,15 +19,15 @@ class LateAborts(Detector):
         self._planned: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; other kinds change nothing."""
-        typed = as_typed(row)
-        if typed["row"] == "begin" and typed.get("behaviour") == "abort":
-            self._in_flight.add(str(typed.get("id")))
-            self._planned[str(typed.get("traffic", ""))] += 1
-        elif typed["row"] == "end" and (id_ := str(typed.get("id"))) in self._in_flight:
+    def _on_begin(self, row: BeginRow) -> None:
+        if row.get("behaviour") == "abort":
+            self._in_flight.add(str(row.get("id")))
+            self._planned[str(row.get("traffic", ""))] += 1
+
+    def _on_end(self, row: EndRow) -> None:
+        if (id_ := str(row.get("id"))) in self._in_flight:
             self._in_flight.discard(id_)
-            self._late[str(typed.get("traffic", ""))] += typed.get("outcome") == "ok"
+            self._late[str(row.get("traffic", ""))] += row.get("outcome") == "ok"
 
     def finish(self) -> list[Finding]:
         """One note per traffic with late aborts."""

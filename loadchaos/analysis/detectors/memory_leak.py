@@ -14,8 +14,7 @@ from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.ledger.rows import ProcessRow, as_typed
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import ConfigurationRow, EndRow, ProcessRow
 
 SPAN_S = 600.0
 _WARM_UP_S = 300.0
@@ -59,14 +58,12 @@ class MemoryLeakDetector(Detector):
         self._aborted = False
         self._image_cache = ImageCacheBudget()
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; other kinds change nothing."""
-        typed = as_typed(row)
-        self._image_cache.feed(typed)
-        if typed["row"] == "process":
-            self._on_process(typed)
-        elif typed["row"] == "end":
-            self._aborted = self._aborted or typed.get("outcome") == "aborted"
+    def _on_configuration(self, row: ConfigurationRow) -> None:
+        self._image_cache.configuration(row)
+
+    def _on_end(self, row: EndRow) -> None:
+        self._image_cache.end(row)
+        self._aborted = self._aborted or row.get("outcome") == "aborted"
 
     def _on_process(self, row: ProcessRow) -> None:
         role, resident = str(row.get("role")), row.get("rss_bytes")

@@ -19,6 +19,7 @@ from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
 from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.row_handlers import handler_of
 from loadchaos.core.model import Row
 
 
@@ -40,7 +41,7 @@ _DEATH_WAIT_NS = 10 * S
 class DetectorSuite:
     """All detectors of one run.
 
-    `feed` every row, `poll` now and then, `finish` when the run is over.
+    `feeds` fold the rows, `poll` is for now and then, `finish` for the end of the run.
 
     `checks` and `notes` are for the verdict, once `finish` was called.
     """
@@ -50,20 +51,14 @@ class DetectorSuite:
         self.notes: list[str] = []
         self._tracker, self._record = tracker, record
         self._detectors = [make() for make in DETECTORS]
-        self._feeds: dict[str, list[Callable[[Row], None]]] = {}  # by kind of row: most detectors need a few kinds only
         self._hang_causes: list[Failure] = []  # until the states, which are slower, show the hang
         self._death_causes: list[Failure] = []
         self._slow_polled_ns = 0
         self._finished = False
 
-    def feed(self, row: Row) -> None:
-        """Fold one row into every detector that handles its kind."""
-        kind = str(row.get("row"))
-        feeds = self._feeds.get(kind)
-        if feeds is None:
-            feeds = self._feeds[kind] = [feed for d in self._detectors if (feed := _feed_of(d, kind)) is not None]
-        for feed in feeds:
-            feed(row)
+    def feeds(self, kind: str) -> list[Callable[[Row], None]]:
+        """Give the methods that fold rows of a kind: few detectors need it."""
+        return [feed for d in self._detectors if (feed := _feed_of(d, kind)) is not None]
 
     def poll(self, now_ns: int, begin_ns: int, *, final: bool) -> None:
         """Report new failures.
@@ -149,4 +144,4 @@ def _feed_of(detector: Detector, kind: str) -> Callable[[Row], None] | None:
     """
     if type(detector).feed is not Detector.feed:
         return detector.feed
-    return getattr(detector, f"_on_{kind}", None)
+    return handler_of(detector, kind)

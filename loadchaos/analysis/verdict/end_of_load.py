@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, as_typed
-from loadchaos.core.model import Row
+from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 
 _SILENT_NS = 5 * S
 _GAPS = 3
 
 
-class EndOfLoad:
+class EndOfLoad(RowHandlers):
     """Folds heartbeats and ends; `check` is for the end."""
 
     def __init__(self) -> None:
@@ -24,17 +24,7 @@ class EndOfLoad:
         self._longest_ns = 0
         self._stopped = self._silent_ns = 0
 
-    def feed(self, row: Row) -> None:
-        """Fold one row."""
-        if row.get("row") not in ("heartbeat", "end"):
-            return
-        typed = as_typed(row)
-        if typed["row"] == "heartbeat":
-            self._heartbeat(typed)
-        elif typed["row"] == "end":
-            self._end(typed)
-
-    def _heartbeat(self, row: HeartbeatRow) -> None:
+    def _on_heartbeat(self, row: HeartbeatRow) -> None:
         busy = any(self._in_flight.values())
         self._in_flight[str(row.get("file", ""))] = int(row.get("in_flight") or 0)
         if not busy:
@@ -47,7 +37,7 @@ class EndOfLoad:
             self._longest_ns = max(self._longest_ns, at_ns - self._since_ns)
         self._since_ns = max(self._since_ns, at_ns)
 
-    def _end(self, row: EndRow) -> None:
+    def _on_end(self, row: EndRow) -> None:
         if row.get("outcome") == "ok":
             self._progressed(row["at_ns"])
         stopped = (row.get("detail") or {}).get("why") == "stopped" and "ok" in (row.get("expect") or ("ok",))

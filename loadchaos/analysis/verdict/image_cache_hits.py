@@ -11,8 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow, QuestionRow, as_typed
-from loadchaos.core.model import Row
+from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, LaunchRow, MetricsRow, QuestionRow
 
 _KEPT = 50_000
 _TOLERANCE = 0.02
@@ -30,7 +30,7 @@ class _Sent:
     perhaps: int
 
 
-class ImageCacheHits:
+class ImageCacheHits(RowHandlers):
     """Expected and actual image cache hits: `feed` every row, then `check`.
 
     Memory: the names of the last 50,000 images, and what is in flight.
@@ -49,23 +49,17 @@ class ImageCacheHits:
         self._newest: tuple[float, float] | None = None
         self._expected: tuple[int, int, int, int] = (0, 0, 0, 0)
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; kinds it does not need are ignored."""
-        typed = as_typed(row)
-        if typed["row"] == "begin" and _looked_up(typed):
-            self._begin(typed)
-        elif typed["row"] == "end":
-            self._end(typed)
-        elif typed["row"] == "question":
-            self._question(typed)
-        elif typed["row"] == "metrics":
-            self._metrics(typed)
-        elif typed["row"] == "attack" and typed.get("what") == "begin":
+    def _on_attack(self, row: AttackRow) -> None:
+        if row.get("what") == "begin":
             self._why_not = "attacks ran during the load"
-        elif typed["row"] == "launch" and typed.get("what") == "exit" and not typed.get("asked"):
+
+    def _on_launch(self, row: LaunchRow) -> None:
+        if row.get("what") == "exit" and not row.get("asked"):
             self._why_not = "the server went down"
 
-    def _begin(self, row: BeginRow) -> None:
+    def _on_begin(self, row: BeginRow) -> None:
+        if not _looked_up(row):
+            return
         names = row.get("image_names")
         if names is None:
             self._why_not = f"images of traffic {row.get('traffic')} have no names in the ledger"
@@ -82,7 +76,7 @@ class ImageCacheHits:
             self._known.popitem(last=False)
         self._in_flight[str(row["id"])] = sent
 
-    def _end(self, row: EndRow) -> None:
+    def _on_end(self, row: EndRow) -> None:
         sent = self._in_flight.pop(str(row.get("id")), None)
         if sent is None:
             return
@@ -95,14 +89,14 @@ class ImageCacheHits:
         for name in sent.names:
             self._known[name] = True
 
-    def _question(self, row: QuestionRow) -> None:
+    def _on_question(self, row: QuestionRow) -> None:
         """Count the images of a question beside the load, which ended."""
         names = row.get("image_names") or ()
         self._asked.images += len(names)
         self._asked.perhaps += sum(name in self._known for name in names)
         self._known.update(dict.fromkeys(names, True))
 
-    def _metrics(self, row: MetricsRow) -> None:
+    def _on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         if _QUERIES not in values or _HITS not in values:
             return

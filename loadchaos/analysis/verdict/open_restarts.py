@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.row_handlers import RowHandlers
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow
-from loadchaos.core.model import Row
 
 _MOVED_S = 0.5
 _SETTLED_NS = 60 * S
@@ -33,19 +33,11 @@ class _Server:
     moved: tuple[int, str] | None = None
 
 
-class OpenRestarts:
+class OpenRestarts(RowHandlers):
     """Folds metrics, state and launch rows; `check` is for the end."""
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, str], _Server] = {}
-        self._newest_ns = 0
-
-    def feed(self, row: Row) -> None:
-        """Fold one row; kinds it does not need only move the clock."""
-        self._newest_ns = max(self._newest_ns, int(row.get("at_ns") or 0))
-        handler = getattr(self, f"_on_{row.get('row')}", None)
-        if handler is not None:
-            handler(row)
 
     def _of(self, replica: object) -> list[_Server]:
         return [server for (name, _), server in self._servers.items() if name == str(replica)]
@@ -96,12 +88,12 @@ class OpenRestarts:
             server.moved = (at_ns, what)
         server.expects_new = False
 
-    def check(self) -> Check | None:
-        """Check that no restart is open; None where none is."""
+    def check(self, now_ns: int) -> Check | None:
+        """Check that no restart is open at the end; None where none is."""
         for (replica, _), server in self._servers.items():
             if server.moved is not None and not server.balanced:
                 at_ns, what = server.moved
-                ago = (self._newest_ns - at_ns) / S
+                ago = (now_ns - at_ns) / S
                 text = f"{replica}: {what} {ago:.1f} s before the end, and no restart was confirmed"
                 return Check("open_restart", "none at the end", text, "unknown")
         return None

@@ -95,7 +95,9 @@ class RunHealth:
         handler = getattr(self, f"_on_{row.get('row')}", None)
         if handler is not None:
             handler(row)
-        self.newest_ns = max(self.newest_ns, int(row.get("at_ns") or 0))
+        at_ns = row.get("at_ns") or 0
+        if at_ns > self.newest_ns:
+            self.newest_ns = int(at_ns)
 
     def utc(self, ns: int | None) -> str | None:
         """ISO 8601 UTC of a monotonic time; None without a time or anchor."""
@@ -179,13 +181,15 @@ class RunHealth:
             self._log_lines += 1
 
     def _on_begin(self, row: BeginRow) -> None:
-        # Numbers differ from request to request; the adjustment is the same.
         self.first_sent_ns = min(self.first_sent_ns or int(row["at_ns"]), int(row["at_ns"]))
-        fitted = str(row.get("fitted") or "")
-        key = str(row.get("traffic")), _NUMBER.sub("N", fitted)
-        self._begun[key[0]] += 1
-        self._replaced[key[0]] += fitted.endswith(REPLACED)
-        if key[1] and (key in self._fitted or len(self._fitted) < _MOST_FITTED):
+        fitted, traffic = str(row.get("fitted") or ""), str(row.get("traffic"))
+        self._begun[traffic] += 1
+        if not fitted:
+            return
+        # Numbers differ from request to request; the adjustment is the same.
+        key = traffic, _NUMBER.sub("N", fitted)
+        self._replaced[traffic] += fitted.endswith(REPLACED)
+        if key in self._fitted or len(self._fitted) < _MOST_FITTED:
             self._fitted[key] += 1
             if self._fitted_as.setdefault(key, fitted) != fitted:
                 self._fitted_as[key] = key[1]

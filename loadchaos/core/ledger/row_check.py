@@ -7,28 +7,37 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from loadchaos.core.ledger.rows import KINDS
 
 _LARGEST = 1 << 63
+_MOST_SHAPES = 4096
 _ESSENTIAL = {"at_ns", "id", "outcome", "what", "values", "text", "facts"}
 _NUMBER = frozenset({int, float})
-_MISSING = object()
+_Fits = Callable[[Any], bool]
+_Part = tuple[str, _Fits]
 
 
 @dataclass(frozen=True)
 class _Kind:
     """Checks of one kind of row.
 
-    `fields` has the exact types of each field, None where its parts are checked by its hint.
+    `fields` has the exact types of each field, None where its parts are checked, and that check.
     """
 
     required: frozenset[str]
     essential: frozenset[str]
-    fields: Sequence[tuple[str, frozenset[type] | None, Any]]
+    fields: Sequence[tuple[str, frozenset[type] | None, _Fits]]
+
+
+_shapes: dict[tuple[str, bool, tuple[str, ...], tuple[type, ...]], Sequence[_Part]] = {}
+"""Shapes of rows that fit, with the fields whose parts must still be checked in each row.
+
+A shape is the kind, the strictness, the names of the fields and the types of their values. The rows of a run have few.
+"""
 
 
 def fits_its_kind(row: Mapping[str, Any]) -> bool:
@@ -51,22 +60,43 @@ def _checked(row: Mapping[str, Any], *, strict: bool) -> bool:
     # A watched log may have lines without a time.
     if not (type(at_ns) is int and 0 <= at_ns < _LARGEST) and (at_ns is not None or kind != "log"):
         return False
-    if kind not in KINDS:
-        return True
-    known = _kind(kind)
-    if not (known.required if strict else known.essential) <= row.keys():
-        return False
-    for name, types_, hint in known.fields:
-        value = row.get(name, _MISSING)
-        if value is not _MISSING and (type(value) not in types_ if types_ is not None else not _fits(value, hint)):
+    shape = (kind, strict, tuple(row), tuple(map(type, row.values())))
+    parts = _shapes.get(shape)
+    if parts is None:
+        if kind not in KINDS:
+            return True
+        if (parts := _parts_to_check(row, _kind(kind), strict=strict)) is None:
+            return False
+        if len(_shapes) < _MOST_SHAPES:
+            _shapes[shape] = parts
+    for name, fits in parts:  # noqa: SIM110  # faster than all(): it is the work of every row
+        if not fits(row[name]):
             return False
     return True
+
+
+def _parts_to_check(row: Mapping[str, Any], known: _Kind, *, strict: bool) -> Sequence[_Part] | None:
+    """Return the fields of a row whose parts must be checked.
+
+    None if its fields are incomplete or of wrong types.
+    """
+    if not (known.required if strict else known.essential) <= row.keys():
+        return None
+    parts: list[_Part] = []
+    for name, types_, fits in known.fields:
+        if name not in row:
+            continue
+        if types_ is None:
+            parts.append((name, fits))
+        elif type(row[name]) not in types_:
+            return None
+    return parts
 
 
 @functools.cache
 def _kind(name: str) -> _Kind:
     required: frozenset[str] = KINDS[name].__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
-    fields = [(field, _exact(hint), hint) for field, hint in _hints(KINDS[name]).items()]
+    fields = [(field, _exact(hint), _check(hint)) for field, hint in _hints(KINDS[name]).items()]
     return _Kind(required, required & _ESSENTIAL, fields)
 
 
@@ -85,43 +115,65 @@ def _exact(hint: Any) -> frozenset[type] | None:
     return frozenset({hint}) if hint in (str, bool, type(None)) else None
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _check(hint: Any) -> _Fits:
+    """Make the check of values of a type."""
     origin = get_origin(hint)
     if origin in (Annotated, NotRequired):
-        return _fits(value, get_args(hint)[0])
+        return _check(get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
+        either = [_check(one) for one in get_args(hint)]
+        return lambda value: any(fits(value) for fits in either)
     if origin is Literal:
-        return any(type(value) is type(one) for one in get_args(hint))
+        of = frozenset(type(one) for one in get_args(hint))
+        return lambda value: type(value) in of
     if is_typeddict(hint):
-        return isinstance(value, Mapping) and _fits_fields(value, hint)
+        return lambda value: isinstance(value, Mapping) and _fits_fields(value, hint)
     base = origin if isinstance(origin, type) else hint
     if not isinstance(base, type) or base is object:
-        return True  # Any, and what rows do not use
-    return _fits_type(value, base, get_args(hint))
+        return _fits_always  # Any, and what rows do not use
+    return _check_of_type(base, get_args(hint))
 
 
-def _fits_type(value: Any, base: type, inner: tuple[Any, ...]) -> bool:
+def _check_of_type(base: type, inner: tuple[Any, ...]) -> _Fits:
     if issubclass(base, bool):
-        return isinstance(value, bool)
+        return lambda value: isinstance(value, bool)
     if issubclass(base, int | float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2 * _LARGEST
+        return _is_number
     if issubclass(base, str):
-        return isinstance(value, str)
+        return lambda value: isinstance(value, str)
     if issubclass(base, type(None)):
-        return value is None
+        return lambda value: value is None
     if issubclass(base, Mapping):
-        return isinstance(value, Mapping) and (len(inner) < 2 or all(_fits(one, inner[1]) for one in value.values()))
+        of_value = _check(inner[1]) if len(inner) > 1 else _fits_always
+        if of_value is _fits_always:
+            return lambda value: isinstance(value, Mapping)
+        return lambda value: isinstance(value, Mapping) and all(map(of_value, value.values()))
     if issubclass(base, Sequence):
-        return isinstance(value, list | tuple) and (not inner or all(_fits(one, inner[0]) for one in value))
+        of_item = _check(inner[0]) if inner else _fits_always
+        return lambda value: isinstance(value, list | tuple) and all(map(of_item, value))
+    return _fits_always
+
+
+def _fits_always(_value: Any) -> bool:
     return True
 
 
+def _is_number(value: Any) -> bool:
+    if type(value) is int:  # nearly every one
+        return -2 * _LARGEST < value < 2 * _LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2 * _LARGEST
+
+
 def _fits_fields(value: Mapping[str, Any], kind: Any) -> bool:
-    hints = _hints(kind)
+    checks = _checks(kind)
     if not kind.__required_keys__ <= value.keys():
         return False
-    return all(_fits(one, hints[name]) for name, one in value.items() if name in hints)
+    return all(checks[name](one) for name, one in value.items() if name in checks)
+
+
+@functools.cache
+def _checks(kind: Any) -> dict[str, _Fits]:
+    return {name: _check(hint) for name, hint in _hints(kind).items()}
 
 
 @functools.cache

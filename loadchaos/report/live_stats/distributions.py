@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency import LatencyHistograms, sample_of
+from loadchaos.core.latency import LatencyHistograms, LatencySample, sample_of
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
 from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
@@ -77,10 +77,19 @@ class RunTotals:
 
         The latencies of a warm-up are left out.
         """
+        self.add(end, sample_of(end))
+
+    def add(self, end: Mapping[str, Any], sample: LatencySample | None) -> None:
+        """Add an end row whose latencies are known."""
         traffic = str(end.get("traffic"))
-        self.lengths.setdefault(traffic, LengthDistribution()).add(end)
-        if not self.warm_up.covers(end) and (sample := sample_of(end)) is not None:
-            self.latency.setdefault(traffic, LatencyHistograms()).add(sample)
+        if (length := self.lengths.get(traffic)) is None:  # setdefault would make a new one for every row
+            length = self.lengths[traffic] = LengthDistribution()
+        length.add(end)
+        if self.warm_up.covers(end) or sample is None:
+            return
+        if (latency := self.latency.get(traffic)) is None:
+            latency = self.latency[traffic] = LatencyHistograms()
+        latency.add(sample)
 
 
 @dataclass(frozen=True)

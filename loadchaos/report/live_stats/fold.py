@@ -218,8 +218,8 @@ class Fold:
         for kind, value in (("ttft", sample.ttft_ns), ("tpot", sample.tpot_ns), ("e2e", sample.e2e_ns)):
             if value is not None:
                 traffic.bounded[kind].add(value / _NS, request_id=request)
-        for index, count in sample.gaps.items():
-            traffic.bounded["itl"].add(bucket_middle(int(index)) / _NS, int(count))
+        for index, count in sample.gaps.counts.items():
+            traffic.bounded["itl"].add(bucket_middle(index) / _NS, count)
 
     def _on_missed(self, row: MissedRow) -> None:
         count = int(row.get("count") or 1)

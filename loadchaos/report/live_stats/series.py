@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.core.latency import sample_of
@@ -91,12 +91,13 @@ class Series:
 
     def _on_end(self, row: EndRow, at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
-        self.totals.feed(row)
-        if (sample := sample_of(row)) is None:
+        sample = sample_of(row)
+        self.totals.add(row, sample)
+        if sample is None:
             return
         if sample.ttft_ns is not None:  # it belongs where the token came
             self._bucket(row.get("first_token_ns") or at).latency.ttft.add(sample.ttft_ns)
-        self._bucket(at).latency.add(replace(sample, ttft_ns=None))
+        self._bucket(at).latency.add(sample, ttft=False)
 
     def _on_missed(self, row: MissedRow, at: int) -> None:
         self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
@@ -162,7 +163,9 @@ class Series:
         while index >= self._at_most:
             self._halve()
             index //= 2
-        return self._buckets.setdefault(index, Bucket())
+        if (found := self._buckets.get(index)) is None:  # setdefault would make a bucket for every row
+            found = self._buckets[index] = Bucket()
+        return found
 
     def _halve(self) -> None:
         self.width_s *= 2

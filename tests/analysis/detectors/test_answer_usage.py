@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 from loadchaos.analysis.detectors.answer_usage import AnswerUsage
@@ -60,3 +61,16 @@ def test_counters_of_one_replica_of_several_prove_nothing() -> None:
 
 def test_restart_leaves_the_counters_unjudged() -> None:
     assert run(0.95, restarts=True) == []
+
+
+def test_answer_usage_keeps_no_answers_without_counters() -> None:
+    detector = AnswerUsage()
+    feed_many = 5_000
+    tracemalloc.start()
+    for n in range(feed_many):
+        detector.feed(begin(n, "x"))
+        detector.feed(end(n))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 20 * feed_many
+    assert detector.finish() == []
