@@ -532,6 +532,11 @@ def incident_paths(failure: Mapping[str, Any]) -> list[str]:
     return [f"incidents/{n}" for n in dict.fromkeys(inside) if "/" not in n and ".." not in n]
 
 
+def failure_evidence(failure: Mapping[str, Any]) -> str:
+    """Format the proving line of a failure; wrong answers are their own."""
+    return "" if failure.get("wrong_answers") else evidence_text(failure.get("evidence"))
+
+
 def evidence_text(evidence: Any) -> str:
     """Format the proving line: `server.log:1234  AssertionError: ...`."""
     if isinstance(evidence, list):
@@ -550,14 +555,15 @@ def candidate_texts(failure: Mapping[str, Any]) -> list[str]:
 
 
 def wrong_answer_texts(failure: Mapping[str, Any]) -> list[str]:
-    """Format the first wrong answers of a failure: expected, got, difference."""
+    """Format the first wrong answers of a failure: expected, got, and why."""
     found = []
     for wrong in (failure.get("wrong_answers") or [])[:_MOST_WRONG]:
         at = wrong.get("first_difference")
-        parts = [clean(wrong.get("summary") or "", 300)]
-        parts += [f"{label} {clean(wrong[label], 160)!r}" for label in ("expected", "got") if wrong.get(label)]
+        texts = [f"{label} {clean(wrong[label], 160)!r}" for label in ("expected", "got") if wrong.get(label)]
+        shown = ", ".join(texts) + (f" (they differ from character {number(at)} on)" if at else "")
+        parts = [shown, clean(wrong.get("summary") or "", 300)]
         parts += [f"rule {clean(rule, 160)}"] if (rule := (wrong.get("facts") or {}).get("rule")) else []
-        parts += [f"first difference at character {number(at)}"] if at is not None else []
+        parts += [f"found by {clean(wrong['found_by'], 40)}"] if wrong.get("found_by") else []
         found.append(f"{clean(wrong.get('subject') or '', 80)}: {'; '.join(p for p in parts if p)}")
     return found
 

@@ -16,7 +16,7 @@ from loadchaos.report.export import github, junit
 from loadchaos.report.formatting import duration, number, percent, plural, tick_duration, unify_units
 from loadchaos.report.html import page
 from loadchaos.report.live_stats.series import Series
-from loadchaos.report.phrases import RuleText, rule_text
+from loadchaos.report.phrases import RuleText, failure_evidence, rule_text, wrong_answer_texts
 from loadchaos.report.terminal import summary
 
 ANALYSIS = Path(phrases.__file__).parents[1] / "analysis"
@@ -190,3 +190,20 @@ def test_unify_units_rewrites_durations_only() -> None:
     assert unify_units("9s750ms, <= 5m, 434ms, 850us") == "9.8 s, <= 5 min, 434 ms, 0.85 ms"
     for text in ("vllm-5m", "0.27.1", "4x", "m5s", "5 s", "10ms-log", "s1"):
         assert unify_units(text) == text
+
+
+def test_wrong_answers_begin_with_what_was_expected_and_are_their_own_evidence() -> None:
+    wrong = {"subject": "probes copy, question 7", "summary": "right when asked again", "found_by": "keyed",
+             "expected": "a b c", "got": "a b x", "first_difference": 4, "facts": {}}  # fmt: skip
+    failure = {"wrong_answers": [wrong], "evidence": [{"source": "keyed", "text": "question 7"}]}
+    (text,) = wrong_answer_texts(failure)
+    assert text.startswith(
+        "probes copy, question 7: expected 'a b c', got 'a b x' (they differ from character 4 on); right"
+    )
+    assert text.endswith("; found by keyed")
+    assert failure_evidence(failure) == ""
+    assert failure_evidence({"evidence": failure["evidence"]}) == "keyed  question 7"
+    (shown,) = wrong_answer_texts(
+        {"wrong_answers": [{"subject": "r1", "summary": "no JSON", "facts": {"rule": "type"}}]}
+    )
+    assert shown == "r1: no JSON; rule type"

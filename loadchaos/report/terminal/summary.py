@@ -26,7 +26,7 @@ from loadchaos.report.phrases import (
     candidate_texts,
     cause_text,
     count_text,
-    evidence_text,
+    failure_evidence,
     generator_text,
     incident_paths,
     is_server_fault,
@@ -170,7 +170,7 @@ def _failure(page: _TextPage, verdict: Mapping[str, Any], folder: Path, i: int, 
     page.field("when", when_text(verdict, failure))
     page.field("in flight", count_text(failure, "in_flight_at_death", "in_flight"))
     page.field("lost", lost_text(failure))
-    page.field("evidence", evidence_text(failure.get("evidence")), "cyan")
+    page.field("evidence", failure_evidence(failure), "cyan")
     for text in wrong_answer_texts(failure):
         page.field("wrong answer", text, "cyan")
     for text in candidate_texts(failure):
