@@ -52,6 +52,7 @@ class Setup:
 SERVERS: Mapping[str, Setup] = {
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
     "lmdeploy-0.18.0": Setup("LMDeploy 0.18.0", servers.lmdeploy_018, "engine"),
+    "litellm": Setup("LiteLLM 1.106.2", servers.litellm, "an embedded server behind it", behind=(servers.embedded,)),
     "llama.cpp": Setup("llama.cpp 0c1e570", servers.llama_cpp, "random weights, CPU"),
     "transformers-5.19.0": Setup(
         "transformers serve 5.19.0", servers.transformers_519, "random weights, CPU", ("--model", "tiny-text")

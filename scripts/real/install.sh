@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install the real servers of tests/real; none needs a GPU.   usage: install.sh [vllm-0.32.0] [vllm-0.22.1] [lmdeploy-0.18.0] [lmdeploy-0.6.5]
-# [vllm-router-0.1.17] [transformers-5.19.0] [llama.cpp-0.3.36]
+# [vllm-router-0.1.17] [transformers-5.19.0] [llama.cpp-0.3.36] [litellm-1.106.2]
 # Needs Python 3.11. Installs to $LOADCHAOS_REAL (~/.cache/loadchaos): 2 GB, 8 GB, 2 GB and 2 GB. Skips what exists.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) root=${LOADCHAOS_REAL:-$HOME/.cache/loadchaos}
@@ -9,6 +9,7 @@ mkdir -p "$root"
 for what in "$@"; do
   if [[ -d $root/$what ]]; then echo "$what is already in $root"; continue; fi
   case $what in
+    litellm-*) python3.11 -m venv "$root/$what" && "$root/$what/bin/pip" install -q "litellm[proxy]==${what#litellm-}" ;;
     vllm-router-*) python3.11 -m venv "$root/$what" && "$root/$what/bin/pip" install -q "vllm-router==${what#vllm-router-}" ;;
     vllm-*) "$here/install_vllm.sh" "${what#vllm-}" "$root/$what" ;;
     lmdeploy-*) "$here/install_lmdeploy.sh" "$root/$what" "${what#lmdeploy-}" ;;

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,6 +204,29 @@ def router(*workers: str) -> Command:
     ]
     metrics = ["--prometheus-port", str(free_port())]
     return Command([*argv, *metrics], {}, f"http://127.0.0.1:{port}")
+
+
+def litellm(*backends: str) -> Command:
+    """A LiteLLM proxy in front of these servers, which serve the model `sim`. Raises NotInstalledError."""
+    binary = ROOT / "litellm-1.106.2/bin/litellm"
+    if not binary.is_file():
+        raise NotInstalledError(f"LiteLLM is not installed in {binary}: scripts/real/install.sh litellm-1.106.2")
+    models = [
+        {
+            "model_name": "sim",
+            "litellm_params": {"model": "hosted_vllm/sim", "api_base": f"{url}/v1", "api_key": "none"},
+        }
+        for url in backends
+    ]
+    settings = Path(tempfile.mkdtemp(prefix="litellm-")) / "config.yaml"
+    settings.write_text(json.dumps({"model_list": models}))  # JSON is YAML
+    port = free_port()
+    environment = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # for this machine only: 127.0.0.1
+    }
+    argv = [str(binary), "--config", str(settings), "--host", "127.0.0.1", "--port", str(port)]
+    return Command(argv, environment, f"http://127.0.0.1:{port}")
 
 
 def lmdeploy_018(*flags: str, **env: str) -> Command:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,8 @@ import psutil
 import pytest
 
 from bench.states.gateway import ApiGateway
-from tests.real.conftest import running, vllm_032
+from tests.real import servers
+from tests.real.conftest import running, skipping, vllm_032
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 FROZEN_S = 14.0
@@ -61,6 +63,48 @@ def verdict_of(home: Path, port: int, number: int) -> dict[str, Any]:
                 process.send_signal(signal.SIGCONT)
         assert run.wait(600) == 1, (home / "output").read_text()
     return dict(json.loads(next(home.glob("runs/*/verdict.json")).read_text()))
+
+
+QUICK = {
+    "name": "behind",
+    "target": {"on_death": "stop"},
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"max": 60}}],
+    "load": [{"users": 2, "for": "30s"}],
+    "limits": {"first_byte": "10s", "between_bytes": "10s", "total": "30s"},
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "failure"),
+    [(servers.litellm, "gateway_litellm_backend_refused"), (servers.router, None)],
+    ids=["litellm", "vllm-router"],
+)
+def test_server_killed_behind_a_proxy_that_lives_is_an_outage_and_no_death_of_the_proxy(
+    tmp_path: Path, make: Callable[..., servers.Command], failure: str | None
+) -> None:
+    (tmp_path / "behind.yaml").write_text(json.dumps(QUICK))
+    argv = [sys.executable, "-m", "loadchaos", "run", "behind.yaml", "--no-live", "--exporter-port", "0"]
+    env = {k: v for k, v in os.environ.items() if k != "CI"}
+    with (
+        running(servers.embedded(), tmp_path / "backend.log") as backend,
+        running(skipping(make)(backend.url), tmp_path / "proxy.log") as proxy,
+        (tmp_path / "output").open("wb") as output,
+    ):
+        run = subprocess.Popen([*argv, "--target", proxy.url], cwd=tmp_path, stdout=output, stderr=output, env=env)
+        until_s = time.monotonic() + 120
+        while not any(b'"begin"' in p.read_bytes() for p in tmp_path.glob("runs/*/requests-0.jsonl")):
+            assert time.monotonic() < until_s and run.poll() is None, (tmp_path / "output").read_text()
+            time.sleep(0.2)
+        time.sleep(5)
+        for process in reversed(
+            processes(urlsplit(backend.url).port or 0)
+        ):  # the API server, before it tells of its engine
+            process.kill()
+        assert run.wait(200) == 1, (tmp_path / "output").read_text()
+    verdict = json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
+    lost(verdict)
+    assert not any(f["severity"] == "engine_death" for f in verdict["failures"])
+    assert failure is None or failure in {f["id"] for f in verdict["failures"]}, verdict["failures"]
 
 
 def hung(verdict: dict[str, Any]) -> float:
