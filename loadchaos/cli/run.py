@@ -163,6 +163,11 @@ if TYPE_CHECKING:
     metavar="URL",
     help="Webhook for incidents and the verdict: a URL, env:VAR or an Apprise URL. Repeatable.",
 )
+@click.option(
+    "--otlp",
+    metavar="URL",
+    help="After the run, send its requests as spans to this OTLP/HTTP receiver; env: as OTEL_EXPORTER_OTLP_* say.",
+)
 def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile: send its load, watch the server, judge the result.
 
@@ -257,14 +262,18 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
     """Run the profile, or every run of the web UI. Returns the exit code."""
     import asyncio
 
-    from loadchaos.report.export import notify
+    from loadchaos.report.export import notify, otlp
     from loadchaos.runner.run import run as run_once
 
+    if options["otlp"]:
+        otlp.check(options["otlp"])
     addresses = [notify.address(a) for a in options["notify"]]
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
         _print_result(result, profile, options["ci"], addresses)
+        if result.verdict is not None and options["otlp"]:  # after the verdict, which it cannot change
+            echo(otlp.export(result.folder, options["otlp"]).describe(), err=True)
         if text := show(result, figures, options):
             echo(text)
 
@@ -306,7 +315,9 @@ def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variabl
         processes=options["processes"],
         master=master(options),
         resume=resumed,
-        argv=_redacted_argv([*sys.argv, *options.get("words", ())], options["notify"]),
+        argv=_redacted_argv(
+            [*sys.argv, *options.get("words", ())], [*options["notify"], *_secret_url(options.get("otlp"))]
+        ),
         follower_variables=variables,
     )
 
@@ -374,6 +385,11 @@ def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ..
         if not text.startswith("env:"):
             argv = [part.replace(text, REDACTED) for part in argv]
     return tuple(argv)
+
+
+def _secret_url(url: str | None) -> list[str]:
+    """The URL of --otlp, if it may hold a key."""
+    return [url] if url and any(mark in url for mark in "@?") else []
 
 
 def _exporter_port(port: int | None) -> int | Literal["default"]:

@@ -115,18 +115,34 @@ def runs(folder: Path, as_json: bool) -> None:
         )
 
 
+def _send_spans(folder: Any, given: str) -> bool:
+    """Send the spans of a run. Raises OptionError where that fails."""
+    from loadchaos.core.progress import on_terminal
+    from loadchaos.report.export import otlp
+
+    otlp.check(given)
+    result = otlp.export(folder, given, on_terminal())
+    if result.trouble:
+        raise OptionError(result.describe())
+    click.echo(result.describe())
+    return True
+
+
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--openmetrics", is_flag=True, help="Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
 @click.option("--csv", "as_csv", is_flag=True, help="Write requests.csv, metrics.csv and events.csv.")
 @click.option("--parquet", is_flag=True, help="Write the same tables as Parquet.")
 @click.option("--vllm-bench", is_flag=True, help="Write vllm_bench.json, with the keys of `vllm bench serve`.")
+@click.option(
+    "--otlp", metavar="URL", help="Send the requests as spans to an OTLP/HTTP receiver; env: OTEL_EXPORTER_OTLP_*."
+)
 @click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder (default: RUN/export).")
 @click.option(
     "--step", callback=duration, default="1s", show_default=True, help="Time between points of --openmetrics."
 )
-def export(run_folder: Path, to: Path | None, step: float, **formats: bool) -> None:
-    """Export a run as OpenMetrics, CSV, Parquet or the JSON of vllm bench.
+def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **formats: bool) -> None:
+    """Export a run as OpenMetrics, CSV, Parquet, JSON of vllm bench or spans.
 
     docs/metrics.md describes them.
     """
@@ -135,8 +151,11 @@ def export(run_folder: Path, to: Path | None, step: float, **formats: bool) -> N
     from loadchaos.report.export import vllm_bench
     from loadchaos.runner.finalize import read_verdict
 
-    if not any(formats.values()):
-        raise OptionError("a format is missing: give --openmetrics, --csv, --parquet, --vllm-bench, or several of them")
+    if not any(formats.values()) and not otlp:
+        known = "--openmetrics, --csv, --parquet, --vllm-bench, --otlp"
+        raise OptionError(f"a format is missing: give {known}, or several of them")
+    if otlp and _send_spans(_run_folder(run_folder), otlp) and not any(formats.values()):
+        return
     folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
     try:
         to.mkdir(parents=True, exist_ok=True)

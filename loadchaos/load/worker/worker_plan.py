@@ -14,6 +14,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts, Reply, Step
 from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
+from loadchaos.core.traceparent import traceparent
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.endpoints import ENDPOINTS
@@ -22,7 +23,6 @@ from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
 from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
-from loadchaos.load.wire.traceparent import traceparent
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile import request_trace

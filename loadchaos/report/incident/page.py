@@ -44,8 +44,8 @@ _FEATURES = {
     "images": "images", "videos": "videos", "speculative_decoding": "speculative decoding",
     "development_endpoints": "development endpoints", "metrics": "metrics",
 }  # fmt: skip
-_DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify"})
-_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify"})
+_DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify", "--otlp"})
+_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify", "--otlp"})
 
 
 @dataclass(frozen=True)
