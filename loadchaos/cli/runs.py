@@ -123,7 +123,7 @@ def _send_spans(folder: Any, given: str) -> bool:
     otlp.check(given)
     result = otlp.export(folder, given, on_terminal())
     if result.trouble:
-        raise OptionError(result.describe())
+        raise OptionError(f"{result.describe()}; start the receiver, or give --otlp its URL")
     click.echo(result.describe())
     return True
 

@@ -36,6 +36,7 @@ from loadchaos.report.phrases import (
     worst_first,
 )
 
+_MOST_TRAFFICS = 12
 _EVERY_S = 1.0
 _POINTS = 600  # all of them are drawn each time
 _MOST_DONE = 200
@@ -124,6 +125,11 @@ class PanelPages:
                     "signs": "; ".join(clean(x, 200) for x in st.signs),
                 }
                 for st in s.states
+            ],
+            "goodput": _goodput(s),
+            "slo": ", ".join(f"{name} <= {duration(limit)}" for name, limit in s.slo_s.items()),
+            "sessions": [
+                (clean(traffic, 60), number(n)) for traffic, n in list(s.sessions_done.items())[:_MOST_TRAFFICS]
             ],
             "paused": "" if s.load_over else clean(s.paused, 200),
             "facts": _facts(s),
@@ -216,6 +222,26 @@ class PanelPages:
 
     def _when(self, row: Mapping[str, Any]) -> str:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
+
+
+def _goodput(s: Snapshot) -> list[dict[str, str]]:
+    """Rows of the goodput: all traffic, the last ten seconds, each traffic."""
+    if not s.slo_s:
+        return []
+    whole = sum(good for good, _ in s.goodput.values()), sum(due for _, due in s.goodput.values())
+    parts = [("all requests", whole), ("the last 10 s", s.recent_goodput)]
+    if len(s.goodput) > 1:
+        parts += [(clean(traffic, 60), part) for traffic, part in list(s.goodput.items())[:_MOST_TRAFFICS]]
+    return [
+        {
+            "name": name,
+            "share": f"{100 * good / due:.1f} %" if due else "no requests",
+            "good": number(good),
+            "due": number(due),
+            "width": f"{100 * good / due:.1f}" if due else "0",
+        }
+        for name, (good, due) in parts
+    ]
 
 
 def _facts(s: Snapshot) -> list[tuple[str, str]]:

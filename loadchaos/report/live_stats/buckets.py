@@ -15,10 +15,13 @@ class Bucket:
     Gauges are kept per worker or replica, so that they can be summed; the last value counts.
     """
 
-    __slots__ = ("begun", "devices", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users")
+    __slots__ = (
+        "begun", "devices", "due", "good", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.begun = 0
+        self.due = self.good = 0  # requests that had to succeed; of these within every limit of slo
         self.tokens = 0
         self.outcomes: Counter[str] = Counter()
         self.latency = LatencyHistograms()
@@ -31,6 +34,8 @@ class Bucket:
     def merge(self, later: Bucket) -> None:
         """Merge a later time span into this one."""
         self.begun += later.begun
+        self.due += later.due
+        self.good += later.good
         self.tokens += later.tokens
         self.outcomes.update(later.outcomes)
         self.latency.merge(later.latency)

@@ -205,8 +205,11 @@ class Fold:
         if outcome == "ok":
             traffic.images_answered += int(row.get("images") or 0)
         if self.limits_s and counts_for_goodput(row) and not self._warm_up.covers(row):
+            good = is_good(row, self.limits_s)
             traffic.due += 1
-            traffic.good += is_good(row, self.limits_s)
+            traffic.good += good
+            bucket.due += 1
+            bucket.good += good
         self._latency(traffic, bucket, row)
 
     def _latency(self, traffic: TrafficStats, bucket: Bucket, row: EndRow) -> None:
@@ -227,6 +230,7 @@ class Fold:
         traffic.outcomes["missed"] += count
         if self.limits_s and row.get("why") == "no_slot" and not self._warm_up.covers(row):
             traffic.due += count
+            self._bucket(row).due += count
         self.missed[str(row.get("why"))] += count
         self._bucket(row).outcomes["missed"] += count
 
@@ -411,6 +415,9 @@ class Fold:
             sent_s=(until - self.first_ns) / _NS if self.first_ns is not None else None,
             planned=terms.get("planned_requests"),
             sessions_done=dict(self.sessions_done),
+            slo_s=self.limits_s,
+            goodput={name: (t.good, t.due) for name, t in self.traffic.items() if t.due},
+            recent_goodput=(recent.good, recent.due),
             planned_s=min(limits_s, default=None),
             traffic=lines,
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),

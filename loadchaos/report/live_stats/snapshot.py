@@ -67,6 +67,9 @@ class Snapshot:
     planned_s: float | None = None
     sessions_done: Mapping[str, int] = field(default_factory=dict)  # by traffic, for traffic of sessions
     traffic: tuple[TrafficLine, ...] = ()
+    slo_s: Mapping[str, float] = field(default_factory=dict)
+    goodput: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # (good, due) by traffic; empty without slo
+    recent_goodput: tuple[int, int] = (0, 0)
     users: int = 0
     in_flight: int = 0
     begun_per_s: float = 0.0

@@ -1,0 +1,63 @@
+"""The Server tab of the web UI shows goodput and sessions while the load runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.report.html.web_panels import PanelPages
+from loadchaos.report.live_stats.fold import Fold
+
+S = 1_000_000_000
+
+
+def page(folder: Path, slo: dict[str, float], *more: dict[str, Any]) -> str:
+    """Twenty requests, one a second: those of `slow` take 3 s to their first token."""
+    fold, pages = Fold(), PanelPages(RunFolder(folder))
+    fold.feed({"row": "run", "what": "begin", "at_ns": 0, "terms": {"slo": slo}})
+    fold.feed({"row": "run", "what": "load_begin", "at_ns": S})
+    for n in range(20):
+        traffic, due_ns = ("slow" if n % 4 == 0 else "quick"), (n + 1) * S
+        end_ns = due_ns + (3 * S if traffic == "slow" else S // 10)
+        base = {"id": f"lc-a-{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": due_ns}
+        fold.feed({"row": "begin", **base, "at_ns": due_ns})
+        fold.feed(
+            {
+                "row": "end", **base, "at_ns": end_ns, "sent_ns": due_ns, "outcome": "ok", "expect": ["ok"], "itl_hist": {},
+                "first_token_ns": end_ns, "last_byte_ns": end_ns, "detail": {},
+            }
+        )  # fmt: skip
+    for row in more:
+        fold.feed(row)
+    pages.write(fold.snapshot(23 * S), now=True)
+    return (folder / "cockpit" / "server.html").read_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    table = text[text.index("<h2>Goodput") :].split("</table>")[0]
+    cells = (re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:])
+    return [[re.sub("<.*?>", "", cell) for cell in row] for row in cells]
+
+
+def test_server_tab_shows_goodput_of_all_of_the_last_seconds_and_of_each_traffic(tmp_path: Path) -> None:
+    text = page(tmp_path, {"ttft": 2.0})
+    assert "Requests that succeed within ttft &lt;= 2.0 s, of those that had to." in text
+    assert rows(text) == [
+        ["all requests", "75.0 %", "", "15", "20"],
+        ["the last 10 s", "75.0 %", "", "6", "8"],
+        ["slow", "0.0 %", "", "0", "5"],
+        ["quick", "100.0 %", "", "15", "15"],
+    ]
+    assert 'style="width:75.0%"' in text
+
+
+def test_server_tab_has_no_goodput_without_limits(tmp_path: Path) -> None:
+    assert "Goodput" not in page(tmp_path, {})
+
+
+def test_server_tab_counts_sessions(tmp_path: Path) -> None:
+    session = {"row": "conversation", "id": "lc-a-0", "traffic": "slow", "at_ns": 2 * S}
+    text = page(tmp_path, {}, {**session, "what": "begin"}, {**session, "what": "end", "end": "finished"})
+    assert '<b>1</b><span class="dim">slow: sessions ended</span>' in text
