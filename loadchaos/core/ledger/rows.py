@@ -127,7 +127,7 @@ class BeginRow(_Row):
     reused: NotRequired[Annotated[bool, "true when the connection had served a request before"]]
     len: NotRequired[Annotated[int, BYTES, "length of the body"]]
     crc: NotRequired[Annotated[int, "CRC-32 of the body"]]
-    hash: NotRequired[Annotated[str, "BLAKE2b of the body, 8 bytes as hex"]]
+    hash: NotRequired[Annotated[str, "SHA-1 of the body, its first 8 bytes as hex"]]
     tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
     images: Annotated[int, "images in the request"]
     videos: NotRequired[Annotated[int, "videos in the request"]]

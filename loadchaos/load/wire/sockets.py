@@ -6,9 +6,12 @@ reading process was. For behaviours and workers only.
 
 from __future__ import annotations
 
+import array
+import fcntl
 import socket
 import ssl
 import struct
+import termios
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -100,7 +103,9 @@ class Connection:
     Errors are OSError. `receive` returns b"" when the peer closed.
     """
 
-    __slots__ = ("_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watcher")
+    __slots__ = (
+        "_inner", "_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watcher",
+    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
         """Wrap a connected socket.
@@ -109,12 +114,17 @@ class Connection:
         """
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
+        self._inner: Any = getattr(sock, "_sslobj", None) if self._plain is not sock else None
         self.number = number
         self.idle_since_ns = 0
         self.tls = isinstance(sock, ssl.SSLSocket)
         self.stamped = stamped and not self.tls
         self.watcher: SocketWatcher | None = None
-        self.read_now: ReadNow = _read_now(sock, self._plain, stamped=self.stamped)
+        self.read_now: ReadNow = (
+            partial(_decrypted_at_once, self._inner.read)
+            if self._inner is not None
+            else _read_now(sock, self._plain, stamped=self.stamped)
+        )
 
     @classmethod
     def open(
@@ -175,11 +185,16 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Send all of the data."""
         done = 0
+        # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
         if not self.tls:
-            # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
             try:
                 done = self._plain.send(data, socket.MSG_DONTWAIT)
             except BlockingIOError:
+                pass
+        elif self._inner is not None:
+            try:
+                done = self._inner.write(data)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 pass
         if done < len(data):
             self._target.blocked += 1
@@ -272,6 +287,27 @@ def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, timestamps.ArrivalStamp, int
     finally:
         sock.settimeout(None)
 
+
+def _decrypted_at_once(read: Callable[[int], bytes]) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
+    """Read decrypted bytes from gevent's TLS object, which never waits."""
+    try:
+        data = read(RECEIVE_BYTES)
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
+        raise BlockingIOError from e
+    except ssl.SSLError as e:
+        if e.args[0] != ssl.SSL_ERROR_EOF:
+            raise
+        data = b""  # closed without a close_notify, as gevent's recv takes it
+    return data, time.monotonic_ns(), 0, None
+
+
+def unread_bytes(descriptor: int) -> int:
+    """Bytes that have arrived and that nobody has read."""
+    fcntl.ioctl(descriptor, termios.FIONREAD, _unread)
+    return _unread[0]
+
+
+_unread = array.array("i", [0])
 
 Feed = Callable[[int, bytes], bool]
 """Receives what arrived at a time (monotonic ns); returns False when no more is wanted."""

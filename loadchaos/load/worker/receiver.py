@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadchaos.load.wire import timestamps
-from loadchaos.load.wire.sockets import Connection, Feed, Origin
+from loadchaos.load.wire.sockets import Connection, Feed, Origin, unread_bytes
 from loadchaos.load.worker.greenlets import block_process, current, hub, loop, ready
 from loadchaos.load.worker.timer import Timer
 
@@ -164,6 +164,7 @@ class _Watcher:
 
     __slots__ = (
         "_arrived",
+        "_descriptor",
         "_early",
         "_io",
         "_read",
@@ -187,7 +188,8 @@ class _Watcher:
         self._early: list[tuple[int, bytes | OSError]] = []
         self._read = connection.read_now
         self._tls = connection.tls
-        self._io = loop().io(connection.fileno(), 1)  # good until `stop`, which comes before closing
+        self._descriptor = connection.fileno()
+        self._io = loop().io(self._descriptor, 1)  # good until `stop`, which comes before closing
         self._started = False
         self._unexpected = False
 
@@ -195,10 +197,9 @@ class _Watcher:
     def closed_while_idle(self) -> bool | None:
         """True if the peer closed or sent data while idle.
 
-        Returns None if not watched. Inside TLS data may come that is no answer (session tickets), so it is not
-        watched.
+        Returns None if not watched, and if data came inside TLS that may be no answer (session tickets).
         """
-        if self._tls or not (self._started or self._unexpected):
+        if not (self._started or self._unexpected) or (self._tls and self._unexpected):
             return None
         return self._unexpected
 
@@ -222,7 +223,8 @@ class _Watcher:
         try:
             data, stamp, _, _ = self._read()
             self._arrived.append((stamp, self, data))
-            while self._tls and data:  # bytes that TLS has decrypted already make no descriptor readable
+            # TLS reads one record from the kernel and gives all of it. With no more there, another read would only fail.
+            while self._tls and data and unread_bytes(self._descriptor):
                 data, stamp, _, _ = self._read()
                 self._arrived.append((stamp, self, data))
         except BlockingIOError:

@@ -41,7 +41,7 @@ def begin_row(exchange: Exchange) -> BeginRow:
         "reused": exchange.reused,
         "len": len(request.body),
         "crc": zlib.crc32(request.body),
-        "hash": hashlib.blake2b(request.body, digest_size=8).hexdigest(),
+        "hash": hashlib.sha1(request.body, usedforsecurity=False).hexdigest()[:16],
         "tokens": request.tokens,
         "images": request.images,
         "image_tokens": request.image_tokens,

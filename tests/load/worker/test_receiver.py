@@ -141,6 +141,47 @@ def test_receiver_over_tls_leaves_no_decrypted_bytes(arrivals: Receiver, certifi
     slot.close()
 
 
+def test_receiver_over_tls_replaces_a_connection_closed_while_idle(arrivals: Receiver, certificate: Path) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(certificate)
+    body = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for count, last in ((2, b""), (1, answer[:40])):  # the second one closes in the middle of its answer
+                raw, _ = listener.accept()
+                with served.wrap_socket(raw, server_side=True, suppress_ragged_eofs=True) as peer:
+                    for n in range(count + bool(last)):
+                        while not peer.recv(65536).endswith(b"{}"):
+                            pass
+                        peer.sendall(last if n == count else answer)
+                closed.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"https://localhost:{listener.getsockname()[1]}"
+        slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
+
+        def ask() -> Reply:
+            return plain.act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress()))
+
+        def ask_twice() -> list[Reply]:
+            replies = [ask(), ask()]
+            while not closed.is_set():
+                _gevent.sleep(0.005)
+            _gevent.sleep(0.01)
+            return [*replies, ask(), ask()]
+
+        replies = greenlets([ask_twice])[0]
+        thread.join(10)
+    assert [r.outcome for r in replies] == ["ok", "ok", "ok", "reset"]
+    assert [r.detail.get("stale_retry") for r in replies] == [None, None, 1, None]
+    assert slot.opened == 2
+    slot.close()
+
+
 def test_receiver_raises_a_bug_in_the_exchange_that_has_it(arrivals: Receiver) -> None:
     class Mistaken(Exchange):
         def _feed(self, at_ns: int, data: bytes) -> bool:
