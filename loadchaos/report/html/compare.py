@@ -144,6 +144,8 @@ def _figures(verdict: Mapping[str, Any]) -> dict[str, float]:
         "prefix cache hits": ("efficiency", "prefix_hit_rate"),
         "drafts accepted": ("efficiency", "acceptance"),
         "J per output token": ("efficiency", "joules_per_output_token"),
+        "sessions finished": ("sessions", "finished"),
+        "turns lost": ("sessions", "turns_lost"),
     }
     found = {name: (verdict.get(part) or {}).get(key) for name, (part, key) in places.items()}
     return {name: float(value) for name, value in found.items() if value is not None}

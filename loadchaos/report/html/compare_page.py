@@ -86,6 +86,8 @@ def _signed(value: float, unit: str) -> str:
     return ("+" if value >= 0 else "") + duration(value)
 
 
+_SHARES = ("prefix cache hits", "drafts accepted")
+"""Figures that are shares."""
 _HEAD = ("", "A", "B", "change", "interval", "B")
 
 
@@ -111,8 +113,16 @@ def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:
     rows = []
     for name, a in found.a.figures.items():
         if (b := found.b.figures.get(name)) is not None:
-            rows.append((name, f"{a:.4g}", f"{b:.4g}", f"{100 * (b - a) / a:+.1f} %" if a else "–"))
+            if name in _SHARES:
+                rows.append((name, percent(a, 1), percent(b, 1), f"{100 * (b - a):+.1f} pp"))
+            else:
+                rows.append((name, _figure(a), _figure(b), f"{100 * (b - a) / a:+.1f} %" if a else "–"))
     return rows
+
+
+def _figure(value: float) -> str:
+    """A figure with four digits, and all digits before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def html(found: Comparison) -> str:

@@ -181,6 +181,17 @@ def test_compare_shows_goodput_and_throughput() -> None:
     assert found.to_json()["b"]["good"] == 700
 
 
+def test_compare_shows_large_figures_with_all_digits_and_shares_in_percent() -> None:
+    a = a_side("a", figures={"input tokens/s": 44370.4, "prefix cache hits": 0.5952, "sessions finished": 55.0})
+    b = a_side("b", figures={"input tokens/s": 21180.0, "prefix cache hits": 0.5709, "sessions finished": 50.0})
+    found = compare.compare(a, b)
+    shown = [" ".join(line.split()) for line in compare_page.text(found).splitlines()]
+    assert "input tokens/s 44,370 21,180 -52.3 %" in shown
+    assert "prefix cache hits 59.5 % 57.1 % -2.4 pp" in shown
+    assert "sessions finished 55 50 -9.1 %" in shown
+    assert "e+" not in compare_page.html(found)
+
+
 def test_compare_leaves_goodput_out_where_limits_differ() -> None:
     a, b = (a_side(n, slo_s={"ttft": s}, due=100, good=99) for n, s in (("a", 1.0), ("b", 2.0)))
     found = compare.compare(a, b)
