@@ -20,7 +20,7 @@ LUCKY = 0.05
 The second one comes on a fresh server, as the first one killed the server of earlier tries.
 """
 GUESSES, WHOLE, SCRIPT = "likeliest requests", "the whole", "as a script"
-_SIMPLER = (GUESSES, SCRIPT, "client behaviours", "features", "lengths", "timing")
+_SIMPLER = (GUESSES, "client behaviours", "features", "lengths", "timing")
 """Levels that make the reproducer simpler, not smaller."""
 MOST_ROUNDS = 50
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
@@ -136,7 +136,7 @@ def error_of(level: str, p: float, rounds: int) -> float:
     It depends on the probability of the whole, in so many rounds. Where it is large, one survivor is enough to keep what was
     left out. That makes a reproducer longer at worst; but a flag that is kept is called necessary.
     """
-    if level not in _SIMPLER and (p < _OFTEN or "flags" in level):
+    if level == SCRIPT or (level not in _SIMPLER and (p < _OFTEN or "flags" in level)):
         return WRONG
     return _ONE_SURVIVOR_WRONG if rounds == 1 else _REPEATED_WRONG
 

@@ -316,12 +316,12 @@ LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ..
     ("request windows", windows),  # each try of the next levels costs half as much after each window
     ("timing", timing),
     ("outputs", outputs),
+    ("fewer and longer requests", fewer_longer),  # a script sends a smaller burst in less time
     ("traffic kinds", traffic_kinds),
     ("single requests", single_requests),
     ("client behaviours", behaviours),
     ("lengths", lengths),
     ("features", features),
-    ("fewer and longer requests", fewer_longer),
     ("single requests again", last_requests),
     ("timing", timing),
     ("launch flags", flags),
