@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Search real vLLM servers on the CPU for corruption that is known from the field, without injected faults.
 
-    .venv/bin/python scripts/real/known_corruption.py [--version 0.32.0] [--only TEXT] [--out DIR] [--seconds 30]
+    .venv/bin/python scripts/real/known_corruption.py [--version 0.32.0] [--only TEXT] [--out DIR] [--seconds 30] [--core N]
 
 Each server runs a hybrid model (linear and full attention) with what the reports name: prefix caching, MTP, n-gram drafts,
 chunked prefill. The profile `corruption` asks its questions beside a short load. Then prompts of 2 to 24 tokens are asked
@@ -38,10 +38,11 @@ CASES = {
 LENGTHS, FIRST_TOKEN, TIMES, GAP = range(2, 25), 300, 2, 0.5
 
 
-def start(version, flags):
-    """Command of a server with the hybrid model."""
+def start(version, flags, core):
+    """Command of a server with the hybrid model, on one core where others run beside it."""
     common = ("--load-format", "auto", "--generation-config", "vllm", *CHUNKS)
-    return servers.vllm(version, *common, *flags, env={}, model="tiny-qwen3_5-random", length=4096)
+    env = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": core} if core else {}
+    return servers.vllm(version, *common, *flags, env=env, model="tiny-qwen3_5-random", length=4096)
 
 
 def ask(url, prompt):
@@ -94,6 +95,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path, default=Path(tempfile.mkdtemp(prefix="known-corruption-")))
     parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--core", default="", help="the only core that the server may use")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     reference = args.out / f"ladder-{args.version}.json"
@@ -103,7 +105,7 @@ def main():
         print(f"== vLLM {args.version}, {name}", flush=True)
         log = args.out / f"{name.replace(', ', '-').replace(' ', '-')}.log"
         try:
-            with running(start(args.version, flags), log) as server:
+            with running(start(args.version, flags, args.core), log) as server:
                 found = ladder(server.url)
                 if not reference.exists():
                     reference.write_text(json.dumps(found))

@@ -142,6 +142,15 @@ def vllm_images(version: str, **env: str) -> Command:
     return vllm(version, *common, *images, env=env, model="tiny-qwen3-vl-random")
 
 
+def vllm_colour(version: str, **env: str) -> Command:
+    """A vLLM that serves the model which names colours. Raises NotInstalledError."""
+    if not (ROOT / "models/tiny-colour/model.safetensors").is_file():
+        raise NotInstalledError("there is no model that names colours: scripts/real/train_colour_model.py")
+    common = ("--load-format", "auto", "--dtype", "float32", "--generation-config", "vllm")
+    images = ("--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-batched-tokens", "2048")
+    return vllm(version, *common, *images, env=env, model="tiny-colour")
+
+
 def vllm_032_mtp() -> Command:
     """vLLM 0.32.0 killed by its first request (MTP on a hybrid model)."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'

@@ -1,7 +1,7 @@
 """Wrong answers of a real vLLM that serves a model which can answer.
 
 The faults come from loadchaos-vllm; `corruption` has to find them, and nothing on the same server without a fault.
-The models are made by scripts/real/train_copy_model.py and make_random_models.py.
+The models are made by scripts/real/train_copy_model.py, train_colour_model.py and make_random_models.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.real.conftest import RunOutput, Server, on, running, skipping
-from tests.real.servers import Command, vllm_adapters, vllm_copy, vllm_images
+from tests.real.servers import Command, vllm_adapters, vllm_colour, vllm_copy, vllm_images
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(2400)]
 Run = Callable[..., RunOutput]
@@ -123,3 +123,12 @@ def test_real_vllm_answer_about_another_image_is_found(
         fault = {"engine": "stale_encoder", "at": "4s", "for": "25s", "params": {"probability": 0.3}}
         result = loadchaos({**IMAGES, "attacks": [fault]}, *on(server))
     assert {"answer_of_another_image", "answer_changed_under_load"} & set(result.failures), result.output
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_real_vllm_names_the_colour_of_an_image(loadchaos: Run, version: str, tmp_path: Path) -> None:
+    asked = {**IMAGES, "correctness": {"probes": {"every": "500ms", "kinds": ["image_colour"]}}}
+    with running(skipping(vllm_colour)(version), tmp_path / "vllm.log") as server:
+        healthy = loadchaos(asked, *on(server))
+    assert not healthy.failures, healthy.output
+    assert re.search(r"image_colour ([1-9]\d*) of \1 right", healthy.check("questions")), healthy.check("questions")
