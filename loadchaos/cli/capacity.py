@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from loadchaos.runner.capacity.session import CapacitySettings
 
 _BUDGET_S, _MOST_GOAL = 600.0, 0.9999
+_ROOM = 0.9
+"""Part of --max that --at-least may be: the interval of the answer reaches a few per cent below the load that was proved."""
 _MOST = {"rate": 100_000.0, "concurrency": 10_000.0}
 _EXIT_CODES = """\b
 Exit codes:
@@ -212,6 +214,12 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
         raise OptionError("--start and --max: whole users were expected with --by concurrency")
     if start > most:
         raise OptionError(f"--start {start:g}: a load up to --max {most:g} was expected")
+    wanted_load = options["at_least"]
+    if by == "rate" and wanted_load is not None and most < wanted_load / _ROOM:
+        raise OptionError(
+            f"--max {most:g}: at least {wanted_load / _ROOM:.3g} was expected with --at-least {wanted_load:g}; only higher "
+            "loads prove a rate, because random arrivals differ from it"
+        )
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
     wanted = {key: _recorded(options[key]) for key in _STORED}
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)

@@ -136,7 +136,7 @@ def _mean(output: OutputOptions) -> float:
 
 def _answers(traffic: Traffic) -> float:
     """Number of answers that a request asks for."""
-    given = [options.answers() for options in traffic.payload_options.values() if hasattr(options, "answers")]
+    given = [o.answers_per_request() for o in traffic.payload_options.values() if hasattr(o, "answers_per_request")]
     return float(given[0]) if given else 1.0
 
 

@@ -177,5 +177,7 @@ def test_warnings_need_a_known_number_of_requests(write: Write) -> None:
 
 
 @pytest.mark.parametrize("name", resources.profiles())
-def test_warnings_are_empty_for_shipped_profiles(name: str, registry: Registry) -> None:
-    assert load(resources.profile(name), registry).warnings() == []
+def test_shipped_profiles_are_explained_without_warnings(name: str, registry: Registry) -> None:
+    profile = load(resources.profile(name), registry)
+    assert profile.warnings() == []
+    assert explain(profile).startswith(name)

@@ -67,7 +67,7 @@ class Options(BaseModel):
             raise ValueError("weights are 0 or more, and one of them above 0")
         return value
 
-    def answers(self) -> float:
+    def answers_per_request(self) -> float:
         """Average number of answers that a request asks for, for `explain`."""
         return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
 

@@ -75,8 +75,12 @@ def check(given: str) -> None:
         if protocol != "http/protobuf":
             raise OptionError(f"--otlp env: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf was expected (got {protocol})")
         url = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "http://localhost:4318")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
+    except ValueError:  # of the port, or of the brackets of an address
+        fits = False
+    if not fits:
         raise OptionError(
             f"--otlp {_shown(given)}: the URL of an OTLP/HTTP receiver was expected, e.g. http://127.0.0.1:4318, or env"
         )
@@ -228,10 +232,13 @@ def _with_path(url: str) -> str:
 
 def _shown(url: str) -> str:
     """A URL without what may be secret in it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return Redactor().text(url[:80])
     if not parts.hostname:
-        return url[:80]
-    port = f":{parts.port}" if parts.port else ""
+        return Redactor().text(url[:80])
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 

@@ -202,7 +202,18 @@ def test_otlp_export_that_fails_says_why_and_raises_nothing(
     assert capfd.readouterr().err == "", "the SDK's own log is not printed"
 
 
-@pytest.mark.parametrize("given", ["127.0.0.1:4318", "ftp://h", "grpc://h:4317"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "127.0.0.1:4318",
+        "ftp://h",
+        "grpc://h:4317",
+        "http://h:99999",
+        "http://h:abc",
+        "http://[::1",
+        "http://h:4318?key=sk-abc",
+    ],
+)
 def test_otlp_url_is_checked_before_the_run(given: str) -> None:
     with pytest.raises(OptionError, match="the URL of an OTLP/HTTP receiver was expected"):
         otlp.check(given)
