@@ -36,7 +36,7 @@ class PartSetup:
         asker: where it asks.
         rng: random generator of its own.
         requests: returns the number of requests that the load has sent.
-        images: True if the traffic has images.
+        images: True if the traffic has images, and the model is not known to take none.
         facts: what is known of the server.
     """
 
@@ -73,7 +73,7 @@ def _streamed(setup: PartSetup) -> ProbePart | None:
 
 
 def _images(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.images
+    of = None if setup.facts.images is False else setup.options.images
     return None if of is None else ImagesPart(setup.asker, setup.rng, every_s=of.every)
 
 
@@ -138,11 +138,13 @@ class RunProbes:
         access = ServerAccess(self._server.target.headers, self._server.target.tls.context())
         asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access)
         rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
-        images = any("images" in traffic.payload for traffic in self._profile.traffic)
+        images = facts.images is not False and any("images" in traffic.payload for traffic in self._profile.traffic)
         setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts)
         made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
         self._prober = Prober(asker, [part for part in made if part is not None])
-        return await self._prober.learn()
+        refused = options.images is not None and facts.images is False
+        notes = ["questions about images are not asked: the model takes none"] if refused else []
+        return [*notes, *await self._prober.learn()]
 
     def start(self) -> None:
         """Ask beside the load, except while the server is down."""

@@ -51,6 +51,8 @@ class Setup:
 
 SERVERS: Mapping[str, Setup] = {
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
+    "lmdeploy-0.6.5": Setup("LMDeploy 0.6.5", servers.lmdeploy_0_6, "engine"),
+    "lmdeploy-0.10.0": Setup("LMDeploy 0.10.0", servers.lmdeploy_0_10, "engine"),
     "lmdeploy-0.18.0": Setup("LMDeploy 0.18.0", servers.lmdeploy_018, "engine"),
     "litellm": Setup("LiteLLM 1.106.2", servers.litellm, "an embedded server behind it", behind=(servers.embedded,)),
     "llama.cpp": Setup("llama.cpp 0c1e570", servers.llama_cpp, "random weights, CPU"),

@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""Run LMDeploy 0.6's real api_server on a machine without a GPU.
+"""Run the real api_server of LMDeploy 0.6 to 0.10 on a machine without a GPU.
 
-CLI, FastAPI app, routes, AsyncEngine, reply models and the length check of the engine's front are LMDeploy 0.6.5's. Only the
-engine behind it is replaced by FakeEngine. It computes its KV blocks as 0.6 did for InternVL2-8B on a card of 24 GB:
+CLI, FastAPI app, routes, AsyncEngine, reply models and the length check of the engine's front are LMDeploy's, tried with
+0.6.5 and 0.10.0. Only the engine behind it is replaced by FakeEngine. It has the blocks that 0.6 had for InternVL2-8B on a
+card of 24 GB:
 
     VENV/bin/python run_lmdeploy_0_6.py --server-port 23333 --cache-max-entry-count 0.1   # 21 blocks of 64: 1344 tokens
     VENV/bin/python run_lmdeploy_0_6.py --server-port 23333                               # 0.8: 172 blocks
@@ -18,6 +19,7 @@ from lmdeploy.messages import EngineOutput, ResponseType
 from lmdeploy.serve.async_engine import AsyncEngine
 from lmdeploy.tokenizer import Tokenizer
 from lmdeploy.utils import get_logger
+from lmdeploy.version import version_info
 
 FREE_MB, RUNTIME_MB, BLOCK_BYTES = 6784, 5061, 8388608
 TOKENS_PER_S = 200.0
@@ -30,9 +32,10 @@ class FakeEngine:
 
     def __init__(self, model_path, engine_config):
         self.engine_config = engine_config
+        self.running = 0
         self.tokenizer = Tokenizer(model_path)
         free_bytes = (FREE_MB - RUNTIME_MB) * 1024 * 1024 * engine_config.cache_max_entry_count
-        blocks = engine_config.num_gpu_blocks or int(free_bytes / BLOCK_BYTES)
+        blocks = engine_config.num_gpu_blocks = engine_config.num_gpu_blocks or int(free_bytes / BLOCK_BYTES)
         logger = get_logger("lmdeploy")  # the lines of pytorch/engine/model_agent.py and cache_engine.py
         logger.debug(f"device<0> free gpu memory: {FREE_MB} mb")
         logger.debug(f"estimated max runtime memory: {RUNTIME_MB} mb")
@@ -43,18 +46,32 @@ class FakeEngine:
             f"cache_max_entry_count={engine_config.cache_max_entry_count})"
         )
         # pytorch/engine/engine.py: _get_max_session_len
-        capacity = blocks * engine_config.block_size
+        capacity = (blocks - (version_info[:3] >= (0, 9, 2))) * engine_config.block_size
         self.max_session_len = min(capacity, engine_config.session_len or capacity)
 
     def create_instance(self, cuda_stream_id=0):
-        return FakeInstance(self.max_session_len)
+        return FakeInstance(self)
+
+    def start_loop(self):
+        return True
+
+    def close(self):
+        pass
+
+    def end_session(self, session_id):
+        return True
+
+    def get_schedule_metrics(self):  # since 0.9
+        from lmdeploy.messages import ScheduleMetrics
+
+        return ScheduleMetrics(active_seqs=self.running, total_blocks=self.engine_config.num_gpu_blocks)
 
 
 class FakeInstance:
     """Stand-in for lmdeploy.pytorch.engine.engine_instance.EngineInstance."""
 
-    def __init__(self, max_input_len):
-        self.max_input_len = max_input_len
+    def __init__(self, engine):
+        self.engine, self.max_input_len = engine, engine.max_session_len
 
     async def async_cancel(self, session_id):
         return None
@@ -68,17 +85,29 @@ class FakeInstance:
             return
         wanted = gen_config.max_new_tokens if gen_config.ignore_eos else min(gen_config.max_new_tokens, 16)
         tokens = []
-        for i in range(max(1, min(wanted, self.max_input_len - len(input_ids) + 1))):
-            await asyncio.sleep(1 / TOKENS_PER_S)
-            tokens.append(64 + i % 26)  # some letter
-            yield EngineOutput(ResponseType.SUCCESS, list(tokens), len(tokens))
+        self.engine.running += 1
+        try:
+            stop = None if wanted == gen_config.max_new_tokens else (gen_config.stop_token_ids or [None])[0]
+            async for output in self.generate(len(input_ids), wanted, tokens, stop):
+                yield output
+        finally:
+            self.engine.running -= 1
         yield EngineOutput(ResponseType.FINISH, list(tokens), len(tokens))
+
+    async def generate(self, input_len, wanted, tokens, stop):
+        count = max(1, min(wanted, self.max_input_len - input_len + 1))
+        for i in range(count):
+            await asyncio.sleep(1 / TOKENS_PER_S)
+            ends = stop is not None and i == count - 1
+            tokens.append(stop if ends else 64 + i % 26)  # some letter
+            yield EngineOutput(ResponseType.SUCCESS, list(tokens), len(tokens))
 
 
 def build_fake(self, model_path, backend_config=None, **kwargs):
     self.engine = FakeEngine(model_path, backend_config)
     self.backend_config = self.engine.engine_config
     self.hf_tm_cfg = None
+    return self.engine
 
 
 AsyncEngine._build_pytorch = build_fake
@@ -87,7 +116,9 @@ from lmdeploy.cli.entrypoint import run  # isort: skip
 
 sys.argv = [
     *("lmdeploy", "serve", "api_server", os.path.join(sys.prefix, "models", "m_llm")),
-    *("--backend", "pytorch", "--server-name", "127.0.0.1", "--model-name", "fake-model", "--chat-template", "qwen"),
+    *("--backend", "pytorch", "--server-name", "127.0.0.1", "--model-name", "fake-model"),
+    *(() if version_info[:2] >= (0, 10) else ("--chat-template", "qwen")),  # newer ones use the tokenizer's
+    *("--max-batch-size", "8"),  # else it asks the GPU
     *sys.argv[1:],
 ]
 run()

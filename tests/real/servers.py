@@ -215,6 +215,29 @@ def router(*workers: str) -> Command:
     return Command([*argv, *metrics], {}, f"http://127.0.0.1:{port}")
 
 
+def lmdeploy_old(version: str, *flags: str) -> Command:
+    """The HTTP layer of LMDeploy 0.6.5 or 0.10.0 over a stub engine; may be NotInstalledError."""
+    python = ROOT / f"lmdeploy-{version}/bin/python"
+    if not python.is_file():
+        raise NotInstalledError(
+            f"LMDeploy {version} is not installed in {python.parent.parent}: scripts/real/install.sh lmdeploy-{version}"
+        )
+    port = free_port()
+    script = str(PROJECT / "scripts/real/run_lmdeploy_0_6.py")
+    argv = [str(python), script, "--server-port", str(port), "--session-len", "4096", "--log-level", "INFO", *flags]
+    return Command(argv, {}, f"http://127.0.0.1:{port}")
+
+
+def lmdeploy_0_6() -> Command:
+    """LMDeploy 0.6.5 with 21 blocks: 1,344 tokens."""
+    return lmdeploy_old("0.6.5", "--cache-max-entry-count", "0.1")
+
+
+def lmdeploy_0_10() -> Command:
+    """LMDeploy 0.10.0 with metrics."""
+    return lmdeploy_old("0.10.0", "--enable-metrics")
+
+
 def litellm(*backends: str) -> Command:
     """A LiteLLM proxy in front of these servers, which serve the model `sim`. Raises NotInstalledError."""
     binary = ROOT / "litellm-1.106.2/bin/litellm"

@@ -20,8 +20,13 @@ from tests.real.servers import Command
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 Run = Callable[..., RunOutput]
-STARTS: dict[str, Callable[..., Command]] = {"transformers": servers.transformers_519, "llamacpp": servers.llama_cpp}
-NAMED = ("--model", "tiny-text")
+STARTS: dict[str, Callable[..., Command]] = {
+    "transformers": servers.transformers_519,
+    "llamacpp": servers.llama_cpp,
+    "lmdeploy-0.6.5": servers.lmdeploy_0_6,
+    "lmdeploy-0.10.0": servers.lmdeploy_0_10,
+}
+"""Starts by the name of the dialect, and the version where there are several."""
 TEXT = [{"name": "text", "payload": {"text": {"tokens": "32..128"}}, "output": {"max": 24}}]
 
 
@@ -31,12 +36,17 @@ def profile(name: str, server: str, *flags: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "target": target, "traffic": TEXT, "load": [{"users": 2, "for": "20s"}], **more}
 
 
+def named(server: str) -> tuple[str, ...]:
+    """The option with the name of the model, where the server does not list it."""
+    return ("--model", "tiny-text") if server == "transformers" else ()
+
+
 @pytest.mark.parametrize("server", STARTS)
 def test_real_other_server_passes_and_is_recognised(loadchaos: Run, server: str) -> None:
-    result = loadchaos(profile("calm", server, load=[{"users": 2, "requests": 12}]), *NAMED)
+    result = loadchaos(profile("calm", server, load=[{"users": 2, "requests": 12}]), *named(server))
     assert result.verdict["verdict"] == "pass", result.output
     assert set(result.verdict["by_traffic"]["text"]) == {"ok"}
-    assert result.facts["dialect"] == server
+    assert result.facts["dialect"] == server.partition("-")[0]
 
 
 def kill_under_load(folder: Path, port: int) -> None:
@@ -57,7 +67,7 @@ def test_real_other_server_killed_is_a_named_death(loadchaos: Run, tmp_path: Pat
     port = urlsplit(made["target"]["launch"]["url"]).port or 0
     killer = threading.Thread(target=kill_under_load, args=(tmp_path, port))
     killer.start()
-    result = loadchaos(made, *NAMED)
+    result = loadchaos(made, *named(server))
     killer.join()
     assert result.code == 1, result.output
     assert result.verdict["states"][-1]["state"] == "dead"
@@ -79,7 +89,8 @@ def test_real_llama_cpp_ladder_finds_the_context_of_a_slot(loadchaos: Run) -> No
 def test_real_transformers_loses_its_worker_to_a_prompt_longer_than_its_kv_cache(loadchaos: Run) -> None:
     too_long = {"name": "too_long", "payload": {"text": {"tokens": 3000}}, "output": {"max": 4}}
     result = loadchaos(
-        profile("worker", "transformers", "--cb-num-blocks", "64", traffic=[{**TEXT[0], "weight": 4}, too_long]), *NAMED
+        profile("worker", "transformers", "--cb-num-blocks", "64", traffic=[{**TEXT[0], "weight": 4}, too_long]),
+        *named("transformers"),
     )
     assert result.verdict["verdict"] == "fail", result.output
     assert result.failures["transformers_kv_cache_too_small"]["severity"] == "engine_death"

@@ -136,14 +136,32 @@ def _limits_of(blocks: int, block_size: int, version: str | None) -> Limits:
     shorter, which no endpoint tells.
     """
     capacity = {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
-    key = version_key(version) or (99,)
-    if version is not None and version.endswith("earlier") and key > (0, 9):
+    oldest, newest = _versions(version)
+    if _kept_blocks(oldest) != _kept_blocks(newest):
         return capacity  # the formula changed in between: which one holds is not known
-    kept = 0 if key < (0, 9, 2) else 1 if key < (0, 12) else 2
-    return {**capacity, "input_limit": (blocks - kept) * block_size}
+    return {**capacity, "input_limit": (blocks - _kept_blocks(oldest)) * block_size}
 
 
-_BLOCKS_IN_LOG = re.compile(r"num_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks")
+def _versions(text: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Oldest and newest version of a text like "0.9 to 0.10"."""
+    key = version_key(text)
+    if text is None or key is None or text.endswith("later"):
+        return key or (99,), (99,)
+    if text.endswith("earlier"):
+        return (0,), (*key, 99)
+    last = text.partition(" to ")[2]
+    return key, (*(version_key(last) or ()), 99) if last else key
+
+
+def _kept_blocks(version: tuple[int, ...]) -> int:
+    """Blocks that no prompt may use."""
+    return 0 if version < (0, 9, 2) else 1 if version < (0, 12) else 2
+
+
+# The settings come first in the log, with num_gpu_blocks=0 for a number that is still to be computed.
+_BLOCKS_IN_LOG = re.compile(
+    r"num_gpu_blocks=([1-9]\d*)|\bblock num: ([1-9]\d*)|Initialize cache engine with ([1-9]\d*) gpu blocks"
+)
 _SESSION_IN_LOG = re.compile(r"\bsession_len=(\d+)")
 _BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
 

@@ -68,13 +68,25 @@ def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
 
 
 LMDEPLOY_LOG = """\
+2024-12-10 09:59:59,000 - lmdeploy - INFO - async_engine.py:1 - input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, session_len=None, max_batch_size=128, block_size=64, num_cpu_blocks=0, num_gpu_blocks=0)
 2024-12-10 10:00:00,000 - lmdeploy - DEBUG - engine.py:1 - block num: 21
 2024-12-10 10:00:00,001 - lmdeploy - INFO - cache_engine.py:1 - build CacheEngine with config:CacheConfig(max_batches=128, block_size=64, num_cpu_blocks=128, num_gpu_blocks=21, window_size=-1)
 """  # noqa: E501 - a real line
 
 
 @pytest.mark.parametrize(
-    ("version", "limit"), [("0.8", 1344), ("0.9.2", 1280), ("0.11.0", 1280), ("0.18", 1216), ("0.13 or earlier", None)]
+    ("version", "limit"),
+    [
+        ("0.8", 1344),
+        ("0.9.2", 1280),
+        ("0.11.0", 1280),
+        ("0.18", 1216),
+        ("0.13 or earlier", None),
+        ("0.9 to 0.10", None),
+        ("0.11 to 0.13", None),
+        ("0.14 to 0.15", 1216),
+        ("0.16 or later", 1216),
+    ],
 )
 def test_with_log_reads_blocks_of_old_lmdeploy(version: str, limit: int | None) -> None:
     facts = calibrate.with_log(Facts("u", "u", "lmdeploy", version=version), LMDEPLOY_LOG)
