@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.replay.resumed import require_same
 
 STATE = "minimise.json"
+_SCHEMA = 3
+"""Raised with each change of the rules that decisions were made by."""
 LEAST_P = 0.15
 """A reproducer that fails less often is dropped."""
 _KEPT_SHARE, _LOST_SHARE = 0.7, 0.1
@@ -153,6 +156,19 @@ class Decider:
         tries = test.successes + test.failures
         return self._decision(candidate, bool(test.decision), (test.successes, tries), begin_s)
 
+    @contextmanager
+    def part_of_budget(self, share: float) -> Iterator[None]:
+        """End a block quietly after this share of the time that is left."""
+        whole_s, now_s = self._deadline_s, time.monotonic()
+        self._deadline_s = min(whole_s, now_s + share * max(0.0, whole_s - now_s))
+        try:
+            yield
+        except BudgetSpentError:
+            if time.monotonic() > whole_s:
+                raise
+        finally:
+            self._deadline_s = whole_s
+
     async def _one(self, candidate: Reduction) -> bool | None:
         if time.monotonic() > self._deadline_s:
             raise BudgetSpentError
@@ -170,14 +186,14 @@ class Decider:
             return
         part = self._file.with_name(f"{STATE}.part")
         decisions = {k: d.__dict__ for k, d in self._known.items()}
-        part.write_bytes(orjson.dumps({"schema": 2, "settings": self._settings, "decisions": decisions}))
+        part.write_bytes(orjson.dumps({"schema": _SCHEMA, "settings": self._settings, "decisions": decisions}))
         part.replace(self._file)
 
 
 def _load(file: Path, settings: Mapping[str, str]) -> Iterator[tuple[str, Decision]]:
     try:
         data: dict[str, Any] = orjson.loads(file.read_bytes())
-        require_same(file, data.get("settings"), settings)
+        require_same(file, data.get("settings") if data.get("schema") == _SCHEMA else None, settings)
         for key, value in data["decisions"].items():
             yield key, Decision(**value)
     except FileNotFoundError:

@@ -23,6 +23,8 @@ GUESSES, WHOLE, SCRIPT = "likeliest requests", "the whole", "as a script"
 _SIMPLER = (GUESSES, "client behaviours", "features", "lengths", "timing")
 """Levels that make the reproducer simpler, not smaller."""
 MOST_ROUNDS = 50
+_GUESSED = 0.25
+"""Part of the budget that is left, for tries before the first one of the whole."""
 Level = tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]]
 
 
@@ -48,18 +50,21 @@ async def minimise(
 ) -> Minimised | None:  # fmt: skip
     """Reduce a candidate. Returns None where the whole does not fail again.
 
+    Raises BudgetSpentError where no candidate failed before the end of the budget.
+
     With `scripts`, a candidate is tried by the script that would be its reproducer, as soon as such a script has failed:
     what fails only in a replay is no reproducer.
     """
     decider.lucky = LUCKY
     search = _Search(whole, decider, scripts)
     try:
-        found = await search.begin(most_rounds)
+        if not await search.begin(most_rounds):
+            return None
     except BudgetSpentError:
-        return None
-    if not found:
-        return None
-    for name, reduce in levels:
+        if not search.result.kept:
+            raise
+        search.result.out_of_time = True
+    for name, reduce in levels if not search.result.out_of_time else ():
         try:
             await search.level(SCRIPT, search.as_script)
             await search.level(name, reduce)
@@ -81,13 +86,12 @@ class _Search:
     async def begin(self, most_rounds: int) -> bool:
         """Find a candidate that fails: the likeliest requests, or the whole."""
         if self._scripts:
-            await self.level(GUESSES, lambda c, fails: first_guesses(replace(c, as_script=True), fails))
-            if self.result.kept:
-                return True
-            self.candidate = self._whole
-            await self.level(SCRIPT, self.as_script)
-            if self.result.kept:
-                return True
+            for name, reduce in ((GUESSES, _guess), (SCRIPT, self.as_script)):
+                self.candidate = self._whole
+                with self._decider.part_of_budget(_GUESSED):
+                    await self.level(name, reduce)
+                if self.result.kept:
+                    return True
         self._decider.step = WHOLE
         found = await raised(self._whole, self._decider, most_rounds)
         if found is None:
@@ -128,6 +132,10 @@ class _Search:
             if self._decider.step in (GUESSES, SCRIPT):
                 self._decider.p = self.result.p = min(self._decider.p, decision.successes / decision.tries)
         return decision.fails
+
+
+async def _guess(candidate: Reduction, fails: Fails) -> Reduction:
+    return await first_guesses(replace(candidate, as_script=True), fails)
 
 
 def error_of(level: str, p: float, rounds: int) -> float:

@@ -14,7 +14,7 @@ from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.minimise import repro
 from loadchaos.runner.minimise.candidate import Reduction, split_command
-from loadchaos.runner.minimise.decider import LEAST_P, STATE, Decider, Decision
+from loadchaos.runner.minimise.decider import LEAST_P, STATE, BudgetSpentError, Decider, Decision
 from loadchaos.runner.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
 from loadchaos.runner.minimise.script_try import can_try
 from loadchaos.runner.minimise.trials import Trials
@@ -59,6 +59,8 @@ class MinimiseSession:
         """Minimise, write repro/ and run it on fresh servers."""
         try:
             result = await minimise(self._whole, self._decider, scripts=can_try(self._plan.expected))
+        except BudgetSpentError:
+            return MinimiseResult(exit_codes.UNKNOWN, None, self._whole)
         finally:
             await self._trials.stop()
         if result is None:
@@ -134,6 +136,8 @@ def _plural(n: int, noun: str, more: str = "") -> str:
 def summary(found: MinimiseResult, seconds: float) -> str:
     """Describe the result in one line."""
     whole, runs = found.whole, found.runs
+    if found.result is None and found.exit_code == exit_codes.UNKNOWN:
+        return "UNKNOWN: the budget was spent before the recorded requests failed again; give more with --budget"
     if found.result is None:
         return "NOT REPRODUCED: the recorded requests do not fail often enough to be minimised"
     least = found.result.candidate

@@ -17,10 +17,10 @@ from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.runner.minimise import reductions
 from loadchaos.runner.minimise.candidate import Reduction, may_go, split_command
 from loadchaos.runner.minimise.ddmin import ddmin
-from loadchaos.runner.minimise.decider import SMALL, STATE, Decider, Decision
+from loadchaos.runner.minimise.decider import SMALL, STATE, BudgetSpentError, Decider, Decision
 from loadchaos.runner.minimise.minimiser import Minimised, minimise
 from loadchaos.runner.minimise.reductions import flags, single_requests, traffic_kinds, windows
-from loadchaos.runner.minimise.session import more_rounds
+from loadchaos.runner.minimise.session import MinimiseResult, more_rounds, summary
 from loadchaos.runner.minimise.trials import patience
 from loadchaos.runner.minimise.validate import ScriptRuns
 
@@ -269,3 +269,45 @@ def test_decisions_hold_for_another_port() -> None:
 
 def test_address_of_a_server_is_never_left_out() -> None:
     assert [may_go((f,)) for f in ("--port", "--host=0.0.0.0", "--max-num-seqs")] == [False, False, True]
+
+
+class SlowScripts(Model):
+    """A server on which scripts never fail and take long; the clock moves with each try."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, replay_s: float) -> None:
+        super().__init__(1.0, {"r3"}, "--a", 0)
+        self.now_s, self.replay_s, self.replays = 0.0, replay_s, 0
+        monkeypatch.setattr("loadchaos.runner.minimise.decider.time.monotonic", lambda: self.now_s)
+
+    async def attempt(self, found: Reduction) -> bool | None:
+        self.now_s += 100.0 if found.as_script else self.replay_s
+        self.replays += not found.as_script
+        return not found.as_script and await super().attempt(found)
+
+
+def test_minimiser_replays_the_whole_although_scripts_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SlowScripts(monkeypatch, replay_s=1.0)
+    decider = Decider(model.attempt, None, lambda _: None, budget_s=2000.0)
+    found = asyncio.run(minimise(candidate(40), decider, LEVELS, scripts=True))
+    assert found is not None
+    assert found.candidate.requests < 40
+
+
+def test_minimiser_whose_budget_ends_before_the_whole_was_tried_says_nothing_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = SlowScripts(monkeypatch, replay_s=1.0)
+    decider = Decider(model.attempt, None, lambda _: None, budget_s=150.0)
+    with pytest.raises(BudgetSpentError):
+        asyncio.run(minimise(candidate(40), decider, LEVELS, scripts=True))
+    assert model.replays == 0
+    result = MinimiseResult(3, None, candidate(40))
+    assert summary(result, 150.0).startswith("UNKNOWN: the budget was spent before")
+
+
+def test_decisions_of_an_older_rule_are_refused(tmp_path: Path) -> None:
+    reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)
+    text = (tmp_path / STATE).read_text()
+    (tmp_path / STATE).write_text(text.replace('"schema":3', '"schema":2'))
+    with pytest.raises(OptionError, match="older version"):
+        reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)
