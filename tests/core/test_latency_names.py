@@ -9,7 +9,7 @@ from loadchaos.core import latency_names
 
 def test_latency_names_parse_every_name_they_list() -> None:
     names = list(latency_names.all_names())
-    assert len(names) == 5 * 7
+    assert len(names) == 6 * 7
     assert [latency_names.parse(str(name)) for name in names] == names
 
 
