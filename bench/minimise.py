@@ -45,7 +45,7 @@ CASES = (
     Case("encoder_free_on_scheduled", "mtp_mm", ("target.embedded.defects=[encoder_free_on_scheduled]",)),
     Case("encoder_pop_before_draft", "mtp_mm", ("target.embedded.defects=[encoder_pop_before_draft]",)),
     Case("mm_cache_desync", "mm_cache"),
-    Case("pp_illegal_access", "pp_memory_pressure", most_requests=66),  # its race needs a burst of 64 requests
+    Case("pp_illegal_access", "pp_memory_pressure", most_requests=64),  # its race needs a burst of 64 requests
 )
 _RESULT = re.compile(
     r"MINIMISED ([\d,]+) to ([\d,]+) requests?, (\d+) to (\d+) flags?; repro.py reproduces (\d+) of (\d+) .*?; "

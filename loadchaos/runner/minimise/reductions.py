@@ -111,11 +111,14 @@ def _contents(candidate: Reduction) -> tuple[str, ...]:
 
 
 async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
-    """Send half as many requests with twice the text, while there are many."""
+    """Send half as many requests with three times the text.
+
+    A template has tokens of its own, so twice the text would be less in all.
+    """
     while candidate.requests > _MANY:
         half = only(candidate, [s.id for s in candidate.trace.sends][::2])
-        sends = [rewritten(half.trace, s, rewrite.double_text) for s in half.trace.sends]
-        longer = replace(_with_sends(half, sends), change="half as many with twice the text")
+        sends = [rewritten(half.trace, s, rewrite.triple_text) for s in half.trace.sends]
+        longer = replace(_with_sends(half, sends), change="half as many with three times the text")
         if longer.key() == candidate.key() or not await fails(longer):
             break
         candidate = replace(longer, change="")

@@ -197,9 +197,9 @@ def half_text(body: Body) -> Body:
     return map_text(body, half)
 
 
-def double_text(body: Body) -> Body:
+def triple_text(body: Body) -> Body:
     """Repeat each text."""
-    return map_text(body, lambda text: f"{text.rstrip()} {text}")
+    return map_text(body, lambda text: " ".join([text.strip()] * 3) + " ")
 
 
 def half_output(body: Body) -> Body:
