@@ -31,7 +31,7 @@ from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.analysis.row_handlers import handler_of
-from loadchaos.analysis.sessions import SessionCount
+from loadchaos.analysis.sessions import MOST_CUT, SessionCount
 from loadchaos.analysis.throughput import Throughput
 from loadchaos.analysis.verdict import error_budget, symptoms
 from loadchaos.analysis.verdict import verdict as rules
@@ -484,6 +484,8 @@ class Judge:
         checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._detectors.checks]
+        if (cut := self._sessions.cut()) is not None:
+            checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
             counts = self._attacks.counts.get(name, {})

@@ -1,7 +1,7 @@
 """Sessions: conversations whose answers were sent back.
 
 A session is finished when all of its questions have their answer. Of one that is lost, the questions without an answer are
-lost turns: none is left out of the figures.
+lost turns: none is left out of the figures. One that is cut had no room in the context for a question or a tool's result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency_names import REPORTED_STATISTICS
@@ -21,7 +21,37 @@ SESSION_TIME = "session_e2e"
 _NS = 1_000_000_000
 _LOWER_BOUNDS = ("timeout", "stalled")
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
-_ENDS = ("finished", "lost", "left")
+_ENDS = ("finished", "lost", "left", "cut")
+MOST_CUT = 0.05
+"""Share of the planned turns of a traffic that may have no room in the context."""
+
+
+class CutTurns(NamedTuple):
+    """Turns of a traffic that had no room in the context.
+
+    They were not sent, so they prove nothing.
+    """
+
+    traffic: str
+    turns: int
+    planned: int
+
+    @property
+    def share(self) -> float:
+        """Share of the planned turns."""
+        return self.turns / self.planned
+
+    @property
+    def too_many(self) -> bool:
+        """True if too little of the plan was tested."""
+        return self.share > MOST_CUT
+
+    @property
+    def text(self) -> str:
+        """Counts in words."""
+        return (
+            f"{self.turns:,} of {self.planned:,} turns of {self.traffic} ({self.share:.1%}) had no room in the context"
+        )
 
 
 @dataclass
@@ -65,7 +95,7 @@ class SessionCount:
         counts[end] += 1
         counts.update({key: int(row.get(key) or 0) for key in _COUNTS})  # type: ignore[call-overload]  # keys of the row
         self._think_ns[traffic] += int(row.get("think_ns") or 0)
-        if end != "finished":
+        if end in ("lost", "left"):
             self._why[why or end] += 1
         if timed and (end == "finished" or why in _LOWER_BOUNDS):
             times = self._times.setdefault(traffic, SessionTimes())
@@ -96,7 +126,17 @@ class SessionCount:
             return {"turns_lost": "no session began"}
         if self._open:
             return {"turns_lost": f"the end of {len(self._open):,} sessions is not recorded"}
+        if (cut := self.cut()) is not None and cut.too_many:
+            return {"turns_lost": cut.text}
         return {}
+
+    def cut(self) -> CutTurns | None:
+        """Turns without room in the context; None without sessions.
+
+        They are those of the traffic with the largest share of them.
+        """
+        found = [CutTurns(t, c["turns_cut"], c["planned_turns"]) for t, c in self._counts.items() if c["planned_turns"]]
+        return max(found, key=lambda cut: cut.share, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """The figures of verdict.json; empty without sessions."""

@@ -9,8 +9,8 @@ from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
 from loadchaos.report.formatting import clean, duration, number, plural
 
 SESSION_COLUMNS = {
-    "sessions": "sessions", "finished": "finished", "lost": "lost", "left": "left", "turns": "turns",
-    "turns_lost": "turns lost", "requests": "requests", "tool_calls": "tool calls",
+    "sessions": "sessions", "finished": "finished", "lost": "lost", "left": "left", "cut": "cut", "turns": "turns",
+    "turns_lost": "turns lost", "turns_cut": "turns cut", "requests": "requests", "tool_calls": "tool calls",
 }  # fmt: skip
 """Counts of a session table with their headings; times follow."""
 _TURNS = {"turns_lost": "lost", "turns_left": "not sent", "turns_cut": "without room in the context"}
@@ -67,7 +67,9 @@ def sessions_text(verdict: Mapping[str, Any]) -> str:
     found = verdict.get("sessions") or {}
     if not found.get("sessions"):
         return ""
-    ends = [f"{number(found[end])} {end}" for end in ("finished", "lost", "left", "unfinished") if found.get(end)]
+    ends = [
+        f"{number(found[end])} {end}" for end in ("finished", "lost", "left", "cut", "unfinished") if found.get(end)
+    ]
     turns = [f"{number(found['turns'])} of {number(found['planned_turns'])} turns answered"]
     turns += [f"{number(found[key])} {text}" for key, text in _TURNS.items() if found.get(key)]
     parts = [f"{plural(int(found['sessions']), 'session')}: {', '.join(ends)}", ", ".join(turns)]

@@ -164,6 +164,11 @@ CHECKS = {
     "load_delivered": CheckText(
         "load delivered", "", "use fewer users or a lower rate, run longer, or use a server that stays up"
     ),
+    "turns_fit": CheckText(
+        "turns of sessions without room in the context",
+        "",
+        "plan fewer turns, shorter questions, tool results or answers, or use a server with a longer context",
+    ),
     "shed": CheckText(
         "requests shed (429, 503)", "", "use fewer users or a lower rate: the server refuses part of the load"
     ),

@@ -66,6 +66,22 @@ def test_lost_turns_fail_their_expectation_and_are_explained() -> None:
     assert found["sessions"]["session_e2e_s"]["n"] == 9, "how long a lost session would have taken is not known"
 
 
+@pytest.mark.parametrize(("cut", "expected"), [(1, "pass"), (2, "unknown")])
+def test_turns_without_room_in_the_context_prove_nothing(cut: int, expected: str) -> None:
+    """Of 80 planned turns, 4 may have no room; the other traffic does not hide them."""
+    short = [session(n, 100, "cut", turns=1, turns_cut=3) for n in range(cut)]
+    rest = [session(20 + n, 1, traffic="other") for n in range(40)]
+    found = verdict(*short, *(session(n, 1) for n in range(cut, 20)), *rest, expect=("turns_lost == 0",))
+    assert decisions(found) == [expected]
+    (check,) = [c for c in found["checks"] if c["name"] == "turns_fit"]
+    share = {1: "3 of 80 turns of talk (3.8%)", 2: "6 of 80 turns of talk (7.5%)"}[cut]
+    assert (check["verdict"], check["actual"]) == (expected, f"{share} had no room in the context")
+    whole = found["sessions"]
+    assert (whole["cut"], whole["finished"], whole["session_e2e_s"]["n"], whole["why"]) == (cut, 60 - cut, 60 - cut, {})
+    assert f"60 sessions: {60 - cut} finished, {cut} cut; " in sessions_text(found)
+    assert session_rows(found)[1][1:6] == ["20", str(20 - cut), "0", "0", str(cut)]
+
+
 def test_session_lost_to_a_timeout_is_a_lower_bound() -> None:
     lost = session(40, 30, "lost", why="timeout", turns=1, turns_lost=3)
     found = verdict(*(session(n, 1) for n in range(40)), lost)

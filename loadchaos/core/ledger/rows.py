@@ -50,7 +50,7 @@ MomentColumn = Annotated[Column, US_BEFORE]
 
 MissReason = Literal["no_slot", "server_down", "stopped", "worker_lost"]
 BeginOrEnd = Literal["begin", "end"]
-ConversationEnd = Literal["finished", "lost", "left"]
+ConversationEnd = Literal["finished", "lost", "left", "cut"]
 RunEvent = Literal["begin", "load_begin", "checkpoint", "load_end", "interrupted", "end"]
 WorkerEvent = Literal[
     "joined", "awaited", "begin", "refused", "spare", "late", "absent", "slow", "lost", "back", "left", "failed"
@@ -308,13 +308,16 @@ class ConversationRow(_Row):
     due_ns: Annotated[int, MOMENT, "when its first request was due; the time of a session counts from here"]
     planned_turns: Annotated[int, "questions of the session"]
     end: NotRequired[
-        Annotated[ConversationEnd, "`finished`; `lost`: an answer was not ok; `left`: we did not send the rest"]
+        Annotated[
+            ConversationEnd,
+            "`finished`; `lost`: an answer was not ok; `left`: we did not send the rest; `cut`: it had no room",
+        ]
     ]
     why: NotRequired[Annotated[str, "outcome of the lost answer, `server_down`, `stopped` or `aborted`; may be empty"]]
     turns: NotRequired[Annotated[int, "questions that got their answer"]]
     turns_lost: NotRequired[Annotated[int, "questions that were lost with an answer that was not ok"]]
     turns_left: NotRequired[Annotated[int, "questions that we did not send"]]
-    turns_cut: NotRequired[Annotated[int, "questions without room in the context; the session counts as finished"]]
+    turns_cut: NotRequired[Annotated[int, "questions without room in the context"]]
     requests: NotRequired[Annotated[int, "requests of the session"]]
     tool_calls: NotRequired[Annotated[int, "tool calls that got a result"]]
     bad_calls: NotRequired[Annotated[int, "tool calls whose arguments are no JSON object, or were cut"]]

@@ -18,7 +18,7 @@ from loadchaos.core.ledger.rows import CallText
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.core.units import DurationS, Range, describe_duration
-from loadchaos.load.payloads import secret_word
+from loadchaos.load.payloads import secret_word, tools
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.payloads.text import corpus_for
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
@@ -28,6 +28,9 @@ _TURNS, _QUESTION, _RESULT, _THINK, _SYSTEM = range(101, 106)
 """Kinds of draws of a session; each has numbers of its own."""
 _TEMPLATE_TOKENS = 16
 """Tokens that a template may add to a message, estimated from above, where a prompt must not exceed a limit."""
+_TOOL_ORDER_TOKENS = 256
+"""Tokens of the order to call tools that a template writes beside their definitions, estimated from above."""
+_TOKENS_PER_JSON_BYTE = 0.5
 _NO_LIMIT = 1 << 62
 _MERGED_TOKENS = 2
 """Tokens of a message that may merge with its template."""
@@ -245,9 +248,7 @@ class Session:
         """
         wanted = self._draw(_QUESTION, history.question, self.options.question, history.branch)
         if not history.question:
-            overhead = self.facts.text.overhead if self.facts.text is not None else _TEMPLATE_TOKENS
-            system = history.own_tokens + (_TEMPLATE_TOKENS if history.messages else 0)
-            wanted = max(1, min(wanted, self._limit() - overhead - system))
+            wanted = max(1, min(wanted, self._limit() - self.first_tokens(history)))
         corpus, owner = corpus_for(self.facts.text), secret_word.of_request(self.step.index)
         secret = secret_word.encode(owner, self.step.run_seed)
         rng = draws.Rng(draws.hash64(self.step.seed, _QUESTION, history.branch, history.question, 1))
@@ -268,18 +269,40 @@ class Session:
         own = history.own_tokens + (self.question(history)[1] if history.round == 0 else 0)
         return max(0, own - _MERGED_TOKENS * (len(history.messages) + 1))
 
-    def fits(self, history: History, before: History, used_tokens: int | None) -> bool:
-        """Tell if the next prompt and its answer fit the server and the profile.
+    def first_tokens(self, begin: History) -> int:
+        """Tokens of the first prompt without its question, estimated from above."""
+        overhead = self.facts.text.overhead if self.facts.text is not None else _TEMPLATE_TOKENS
+        system = begin.own_tokens + (_TEMPLATE_TOKENS if begin.messages else 0)
+        return overhead + system + self._tool_tokens()
 
-        `used_tokens` is what the server counted for the last request and its answer, after `before`.
+    def tokens_after(self, history: History, before: History, used: int) -> int:
+        """Tokens that a history has in a prompt, estimated from above.
+
+        `used` are those of the prompt after `before`, and of its answer.
         """
-        if used_tokens is None:
-            return True
-        new = history.own_tokens - before.own_tokens
-        new -= self.question(before)[1] if before.round == 0 else 0  # it was sent
-        new += self.question(history)[1] if history.round == 0 else 0
-        new += _TEMPLATE_TOKENS * (len(history.messages) - len(before.messages) + 1)
-        return used_tokens + new <= self._limit()
+        sent = self.question(before)[1] if before.round == 0 else 0
+        new = history.own_tokens - before.own_tokens - sent
+        return used + new + _TEMPLATE_TOKENS * (len(history.messages) - len(before.messages))
+
+    def next_tokens(self, history: History, tokens: int) -> int:
+        """Tokens of the prompt after a history of `tokens`."""
+        if not history.question and not history.round:
+            return tokens + self.question(history)[1]
+        return tokens + (self.question(history)[1] if history.round == 0 else 0) + _TEMPLATE_TOKENS
+
+    def fits(self, history: History, tokens: int) -> bool:
+        """Tell if the prompt after a history of `tokens` leaves room to answer."""
+        return self.next_tokens(history, tokens) <= self._limit()
+
+    def _tool_tokens(self) -> int:
+        """Tokens of the definitions of tools, estimated from above."""
+        if not self.tools:
+            return 0
+        options: Any = self.step.payload["tools"]
+        words = self.facts.text.words if self.facts.text is not None else ()
+        size = sum(len(word.encode()) for word, _ in words)
+        per_byte = max(_TOKENS_PER_JSON_BYTE, sum(cost for _, cost in words) / size if size else 0.0)
+        return _TOOL_ORDER_TOKENS + math.ceil(per_byte * tools.definition_bytes(options.count.high))
 
     def _limit(self) -> int:
         """Most tokens of a prompt that leaves room for its answer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from loadchaos.core.model import Facts, Step
@@ -55,6 +56,12 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     # With `auto` the model decides; arguments are guided only where a call is required.
     if choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools:
         draft.contract = _contract(1 if choice == "named" else len(tools))
+
+
+@functools.lru_cache(maxsize=128)
+def definition_bytes(count: int) -> int:
+    """Size of the definitions of `count` tools as JSON."""
+    return len(orjson.dumps([_tool(i) for i in range(count)]))
 
 
 @functools.lru_cache(maxsize=128)

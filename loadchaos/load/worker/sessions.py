@@ -21,6 +21,9 @@ from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.greenlets import Flag, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
+_BYTES_PER_TOKEN = 4
+"""Bytes of text in a token, for answers whose chunks hold several tokens."""
+
 
 class SendTurn(Protocol):
     """Sends a request and records it.
@@ -81,8 +84,18 @@ class _Tally:
 
     @property
     def end(self) -> ConversationEnd:
-        """End of the session: a lost turn counts before one that was not sent."""
-        return "lost" if self.lost else "left" if self.left else "finished"
+        """End of the session.
+
+        A lost turn counts before one that was not sent, this one before one without room.
+        """
+        return "lost" if self.lost else "left" if self.left else "cut" if self.cut else "finished"
+
+
+class _At(NamedTuple):
+    """A history with the tokens that it has in a prompt, estimated from above."""
+
+    history: live.History
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -112,9 +125,10 @@ class SessionRun:
         begin = self._row("begin", due_ns)
         self._hands.write({**begin, "planned_turns": session.planned_turns})
         path = _Path(0, session.fork, session.planned_turns)
-        history, reply = self._run_path(path, session.begin(), self._first, due_ns, slot)
-        if history is not None and session.branches:
-            reply = self._run_branches(history, slot) or reply
+        first = session.begin()
+        fork, reply = self._run_path(path, _At(first, session.first_tokens(first)), self._first, due_ns, slot)
+        if fork is not None and session.branches:
+            reply = self._run_branches(fork, slot) or reply
         tally = self._tally
         end: ConversationRow = {
             **self._row("end", due_ns), "planned_turns": session.planned_turns, "end": tally.end, "why": tally.why,
@@ -134,7 +148,7 @@ class SessionRun:
         }  # fmt: skip
         return row
 
-    def _run_branches(self, history: live.History, slot: Slot) -> Reply | None:
+    def _run_branches(self, fork: _At, slot: Slot) -> Reply | None:
         """Run the continuations at the same time.
 
         Returns the last reply of the user's own.
@@ -144,7 +158,7 @@ class SessionRun:
 
         def run(branch: int, own: Slot) -> None:
             path = _Path(branch, self._session.turns, self._session.turns - self._session.fork)
-            begin = replace(history, branch=branch)
+            begin = fork._replace(history=replace(fork.history, branch=branch))
             try:
                 wire = self._next(path, begin, 1)
                 if wire is not None:
@@ -165,41 +179,36 @@ class SessionRun:
             raise failures[0]
         return replies[0] if replies else None
 
-    def _run_path(
-        self, path: _Path, history: live.History, wire: WireRequest, due_ns: int, slot: Slot
-    ) -> tuple[live.History | None, Reply]:
+    def _run_path(self, path: _Path, at: _At, wire: WireRequest, due_ns: int, slot: Slot) -> tuple[_At | None, Reply]:
         """Send the requests of a path.
 
-        Returns (history, None if it ended early; last reply).
+        Returns (history at its end, None if it ended early; last reply).
         """
-        session, tally = self._session, self._tally
-        begun, number = history.question, 1 if path.branch else 0
+        tally = self._tally
+        begun, number = at.history.question, 1 if path.branch else 0
         while True:
-            reply, completion = self._hands.send(wire, due_ns, slot, session.least_tokens(history))
+            reply, completion = self._hands.send(wire, due_ns, slot, self._session.least_tokens(at.history))
             tally.requests += 1
-            remaining = path.turns - (history.question - begun)
+            remaining = path.turns - (at.history.question - begun)
             if reply.outcome == "aborted":
                 tally.leave(remaining, str(reply.detail.get("why") or "aborted"))
                 return None, reply
             if reply.outcome != "ok" or completion is None:
                 tally.lose(remaining, reply.outcome)
                 return None, reply
-            before, history = history, self._note_answer(wire, history, completion)
-            tally.done += history.question - before.question
-            if history.question == path.until:
-                return history, reply
-            if not session.fits(history, before, _used_tokens(reply)):
-                tally.cut += path.turns - (history.question - begun)
-                return None, reply
+            before, at = at, self._note_answer(wire, at, reply, completion)
+            tally.done += at.history.question - before.history.question
+            if at.history.question == path.until:
+                return at, reply
             number += 1
             following = self._next(
-                _Path(path.branch, path.until, path.turns - (history.question - begun)), history, number
+                _Path(path.branch, path.until, path.turns - (at.history.question - begun)), at, number
             )
             if following is None:
                 return None, reply
             wire, due_ns = following, time.monotonic_ns()
 
-    def _note_answer(self, wire: WireRequest, history: live.History, completion: Completion) -> live.History:
+    def _note_answer(self, wire: WireRequest, at: _At, reply: Reply, completion: Completion) -> _At:
         """Record an answer and make the history with it."""
         contents = completion.contents()
         text, calls, reason = contents[0] if contents else ("", [], None)
@@ -214,12 +223,19 @@ class SessionRun:
             "calls": answer.calls_json(),
         }
         self._hands.write(row)
-        after = self._session.answered(history, answer)
+        after = self._session.answered(at.history, answer)
         self._tally.tool_calls += len(answer.calls) if after.round else 0
-        return after
+        sent = reply.prompt_tokens
+        sent = self._session.next_tokens(*at) if sent is None else sent
+        used = sent + _answer_tokens(reply, answer)
+        return _At(after, self._session.tokens_after(after, at.history, used))
 
-    def _next(self, path: _Path, history: live.History, number: int) -> WireRequest | None:
+    def _next(self, path: _Path, at: _At, number: int) -> WireRequest | None:
         """Wait and build the next request of a path; None if it must not be sent."""
+        history = at.history
+        if not self._session.fits(*at):
+            self._tally.cut += path.turns
+            return None
         if history.round == 0 and (think_s := self._session.think_s(history)) > 0:
             begun_ns = time.monotonic_ns()
             self._control.stopping.wait(think_s)
@@ -233,8 +249,12 @@ class SessionRun:
         return self._plan.build_request(self._session.step_of(history), suffix(path.branch, number))
 
 
-def _used_tokens(reply: Reply) -> int | None:
-    """Tokens of the prompt and its answer, as the server counted them."""
-    if reply.prompt_tokens is None:
-        return None
-    return reply.prompt_tokens + (reply.completion_tokens or 0)
+def _answer_tokens(reply: Reply, answer: live.SentBack) -> int:
+    """Tokens of an answer, as the server counted them.
+
+    Without its `usage` an estimate from above.
+    """
+    if reply.completion_tokens is not None:
+        return reply.completion_tokens
+    size = len(answer.text.encode()) + sum(len(c.name) + len(c.arguments.encode()) for c in answer.calls)
+    return max(reply.chunks, size // _BYTES_PER_TOKEN)

@@ -166,16 +166,26 @@ def test_live_session_ends_before_its_context_is_full(facts: Facts, step: Steps)
     session = Session(step(talk(turns=9, question=50), output=Output(max=100)), small)
     begin = session.begin()
     after = session.answered(begin, SentBack("x"))
-    assert session.fits(after, begin, 60)
-    assert not session.fits(after, begin, 140)
-    assert session.fits(after, begin, None), "without usage only the server knows"
+    assert session.fits(after, session.tokens_after(after, begin, 60))
+    assert not session.fits(after, session.tokens_after(after, begin, 140))
     limited = Session(step(talk(turns=9, question=50, tokens=120)), facts)
-    assert not limited.fits(limited.answered(begin, SentBack("x")), begin, 60)
+    after = limited.answered(begin, SentBack("x"))
+    assert not limited.fits(after, limited.tokens_after(after, begin, 60))
 
 
 def test_live_first_question_fits_a_short_context(facts: Facts, step: Steps, counted: Callable[[Request], int]) -> None:
     request = build(step(talk(question=500), output=Output(max=100)), replace(facts, max_model_len=256))
     assert counted(request) <= 156
+
+
+def test_live_first_question_leaves_room_for_the_definitions_of_tools(facts: Facts, step: Steps) -> None:
+    payload = {**talk(question=2000), "tools": tools.Options.model_validate({"count": 4})}
+    request = build(step(payload, output=Output(max=100)), replace(facts, max_model_len=2048))
+    body = json.loads(request.body)
+    assert facts.text is not None
+    question = sum(dict(facts.text.words)[f" {word}"] for word in body["messages"][0]["content"].split())
+    definitions = len(json.dumps(body["tools"])) / 3  # a usual tokenizer
+    assert 1000 < question + definitions <= 2048 - 100 - 200
 
 
 def test_live_least_tokens_are_those_we_wrote(facts: Facts, step: Steps) -> None:

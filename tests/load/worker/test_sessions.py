@@ -22,6 +22,7 @@ from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.request import WireRequest
+from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -209,16 +210,23 @@ def test_session_loses_all_turns_after_a_bad_answer_and_the_others_go_on(child: 
 FACTS = Facts(base_url="http://h", admin_url="http://h", dialect="vllm", model="m")
 
 
-def runner(folder: Path, send: Callable[[WireRequest, Control], Reply], **options: Any) -> tuple[Any, list[Any]]:
+def runner(
+    folder: Path,
+    send: Callable[[WireRequest, Control], Reply],
+    more: dict[str, Any] | None = None,
+    call: dict[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Any, list[Any]]:
     """Run one session with replies that `send` gives: (last reply, rows)."""
-    profile = {"name": "t", "traffic": [traffic("talk", **options)], "load": [{"users": 1, "requests": 1}]}
+    profile = {"name": "t", "traffic": [traffic("talk", more, **options)], "load": [{"users": 1, "requests": 1}]}
     data = {"profile": profile, "seed": 1, "base_url": "http://h", "folder": str(folder), "api_key_env": "KEY"}
     plan = WorkerPlan(data, FACTS, 0, {"KEY": "sk-of-ours-1234"})
     control, rows = Control(Tail(folder / "control.jsonl")), list[Any]()
     answer = Completion(
         OutcomeRules().for_request(lambda _: None, AnswerContract(), 1), asked_stream=False, declared_stream=False
     )
-    body = {"choices": [{"index": 0, "message": {"content": "fine, sk-of-ours-1234"}, "finish_reason": "stop"}]}
+    message = {"content": "fine, sk-of-ours-1234", **({"tool_calls": [call]} if call else {})}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     answer.feed(1, json.dumps(body).encode())
     answer.close(2, complete=True)
 
@@ -226,7 +234,7 @@ def runner(folder: Path, send: Callable[[WireRequest, Control], Reply], **option
         return send(wire, control), answer
 
     first = plan.build_request(next(of_phase(plan.profile, 1, 0)))
-    hands = Hands(sent, rows.append, lambda: pytest.fail("no branches"))
+    hands = Hands(sent, rows.append, lambda: Slot(plan.target))
     return SessionRun(plan, control, hands, first).run(5, cast("Any", None)), rows
 
 
@@ -261,19 +269,65 @@ def test_session_that_the_client_aborts_was_left(tmp_path: Path) -> None:
     assert (rows[-1]["end"], rows[-1]["why"], rows[-1]["turns_left"]) == ("left", "aborted", 3)
 
 
-def test_session_without_room_for_its_next_turn_is_finished(tmp_path: Path) -> None:
+def test_session_without_room_for_its_next_turn_is_cut(tmp_path: Path) -> None:
     replies = iter(
         [Reply("ok", prompt_tokens=20, completion_tokens=8), Reply("ok", prompt_tokens=90, completion_tokens=8)]
     )
     _, rows = runner(tmp_path, lambda _wire, _control: next(replies), turns=9, tokens=128)
     end = rows[-1]
     assert (end["end"], end["turns"], end["turns_cut"], end["planned_turns"], end["requests"]) == (
-        "finished",
+        "cut",
         2,
         7,
         9,
         2,
     )
+
+
+def test_session_cut_in_a_loop_of_tools_has_an_unanswered_question(tmp_path: Path) -> None:
+    reply = Reply("ok", prompt_tokens=400, completion_tokens=8)
+    tools = {"tools": {"count": 1}}
+    _, rows = runner(tmp_path, lambda _wire, _control: reply, tools, CALL, turns=2, tool_result=200, tokens=600)
+    end = rows[-1]
+    assert (end["end"], end["turns"], end["turns_cut"], end["requests"], end["tool_calls"]) == ("cut", 0, 2, 1, 1)
+
+
+def branched(folder: Path, *replies: Reply, tokens: int) -> tuple[Any, ...]:
+    """End of a session of 2 turns and 3 continuations with 2 turns each, by ids of its requests."""
+    sent: list[str] = []
+
+    def send(wire: WireRequest, _control: Control) -> Reply:
+        sent.append(wire.request_id.removeprefix(place_of(wire.request_id).first))
+        return replies[min(len(sent), len(replies)) - 1]
+
+    _, rows = runner(folder, send, turns=4, branches={"count": 3, "after": 2}, tokens=tokens)
+    end = rows[-1]
+    return sent, end["end"], end["turns"], end["turns_cut"], end["turns_lost"], end["planned_turns"]
+
+
+def test_session_without_room_for_its_continuations_sends_none(tmp_path: Path) -> None:
+    full = Reply("ok", prompt_tokens=90, completion_tokens=30)
+    small = Reply("ok", prompt_tokens=20, completion_tokens=8)
+    assert branched(tmp_path, small, full, tokens=128) == (["", "-r1"], "cut", 2, 6, 0, 8)
+
+
+def test_session_counts_the_cut_turns_of_all_continuations(tmp_path: Path) -> None:
+    replies = [Reply("ok", prompt_tokens=20, completion_tokens=8)] * 2
+    found = branched(tmp_path, *replies, Reply("ok", prompt_tokens=90, completion_tokens=30), tokens=128)
+    assert found == (["", "-r1", "-b1r1", "-b2r1", "-b3r1"], "cut", 5, 3, 0, 8)
+
+
+def test_session_estimates_its_prompts_where_the_server_reports_no_usage(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    def send(_wire: WireRequest, _control: Control) -> Reply:
+        sent.append(100)
+        return Reply("ok", chunks=100)
+
+    _, rows = runner(tmp_path, send, turns=9, tokens=512)
+    end = rows[-1]
+    assert (end["end"], end["turns_lost"], end["turns_cut"] + end["turns"]) == ("cut", 0, 9)
+    assert 300 <= sum(sent) <= 512
 
 
 def test_session_records_the_answer_it_sends_back_without_our_key(tmp_path: Path) -> None:
