@@ -80,7 +80,7 @@ def _on_death(on_death: OnDeath) -> str:
 def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterator[str]:
     part = traffic.weight / sum(t.weight for t in profile.traffic)
     number = f" (about {round(part * planned):,})" if planned is not None else ""
-    yield f"  {traffic.name}: {part:.0%} of the requests{number}"
+    yield f"  {traffic.name}: {part:.0%} of the {'sessions' if _is_sessions(traffic) else 'requests'}{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
         yield f"    {'prompt:' if i == 0 else '       '} {_payload(name, options)}"
     if traffic.endpoint != "chat":
@@ -234,6 +234,11 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
             output += output_tokens(traffic, [part * c for c in counts])
             output += part * _answers(traffic) * sum(a.output_tokens for a in played)
     n = 1 if planned is None else planned
+    if sessions := [t.name for t in profile.traffic if _is_sessions(t)]:
+        steps_text = f"{planned:,} steps" if planned is not None else "steps until the time is over"
+        yield f"Total: {steps_text}; each step of {' and '.join(sessions)} is a session"
+        yield "  a session has a request or more for each question: tokens and run time are not known before"
+        return
     yield f"Total: {_count(planned, 'request')}" if planned is not None else "Average request"
     if "tokens" in sums:
         text = sums["tokens"] * n
@@ -252,6 +257,11 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     if unbounded:
         yield f"  output of {' and '.join(unbounded)}: no limit in the profile"
     yield f"  {_run_time(profile, output / n, bounded=not unbounded)}"
+
+
+def _is_sessions(traffic: Traffic) -> bool:
+    """Tell if the steps of a traffic are sessions of several requests."""
+    return any(getattr(options, "is_live", False) for options in traffic.payload_options.values())
 
 
 def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:

@@ -72,6 +72,15 @@ def test_explain_counts_every_answer_of_a_request(write: Write) -> None:
     assert "at most 288 output tokens" in text
 
 
+@pytest.mark.parametrize("answers", ["made_up", "live"])
+def test_explain_counts_a_session_as_one_step(answers: str, write: Write) -> None:
+    text = explain(write(about("talks", f"{{conversation: {{answers: {answers}}}}}")))
+    known = "the server's own answers before it" not in text
+    assert known is (answers == "made_up")
+    assert ("output tokens" in text) is known
+    assert ("tokens and run time are not known before" in text) is not known
+
+
 def test_explain_hostile_images_have_unknown_tokens(write: Write) -> None:
     assert "12 images\n  at most 96 output tokens" in explain(write(about("hostile", "{hostile_images: {}}")))
     beside = "  - {name: beside, payload: {images: {size: 64x64}}}"
