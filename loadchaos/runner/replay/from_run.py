@@ -148,10 +148,10 @@ def _causes(
     """Yield the cause of each request: the answer that freed its user.
 
     The requests of an open phase, and the first ones of a round, wait for the end of the round before, later ones of a
-    session for the answer before them.
+    session for the answer before them. The last answer of a session frees its user.
     """
     paths: dict[tuple[str, int], str] = {}  # newest request of each path of a session
-    in_order = sorted(ends.values(), key=lambda e: int(e["at_ns"]))
+    in_order = _freeing(begins, ends)
     position, part, barrier = 0, None, None
     free: list[Mapping[str, Any]] = []
     for begin in begins:
@@ -174,6 +174,14 @@ def _causes(
         else:
             delay_s = round((begin["at_ns"] - cause["at_ns"]) / 1e9, 6)
             yield str(begin["id"]), (Cause(request=str(cause["id"]), delay_s=delay_s),)
+
+
+def _freeing(begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Ends after which a user is free, in order: of a session its last one."""
+    in_order = sorted(ends.values(), key=lambda e: int(e["at_ns"]))
+    last = {place_of(str(end["id"])).first: end["id"] for end in in_order}
+    running = {place_of(str(b["id"])).first for b in begins if str(b["id"]) not in ends}
+    return [e for e in in_order if (f := place_of(str(e["id"])).first) not in running and last[f] == e["id"]]
 
 
 def _before_in_session(

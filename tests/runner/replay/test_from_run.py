@@ -88,6 +88,20 @@ def test_trace_of_users_names_the_answer_that_freed_the_user(run: Recorded) -> N
     }  # fmt: skip
 
 
+def test_trace_of_users_waits_for_the_last_answer_of_a_session(run: Recorded) -> None:
+    """A session of the first user is not over when the second user has its answer."""
+    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1, "behaviour": "plain"}
+    run.request(0, 1, 100)
+    run.request(1, 2, 110)
+    run.request(2, 111, 150)
+    run.rows.write({"row": "begin", "id": "lc-7-0-r1", **base, "at_ns": run.zero_ns + 120 * MS, "expect": ["ok"]})
+    run.rows.write({"row": "end", "id": "lc-7-0-r1", "at_ns": run.zero_ns + 140 * MS, "outcome": "ok", "chunks": 8})
+    run.request(3, 141, None)
+    found = causes(run.folder)
+    assert found["lc-7-2"] == [("lc-7-1", 0.001)]
+    assert found["lc-7-3"] == [("lc-7-0-r1", 0.001)]
+
+
 def test_trace_of_a_session_waits_for_the_answer_before_in_its_path(run: Recorded) -> None:
     def later(name: str, begin_ms: int, end_ms: int) -> None:
         row = {"row": "begin", "id": name, "step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1}
