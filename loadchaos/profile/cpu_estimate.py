@@ -14,6 +14,7 @@ from loadchaos.profile.explain import (
     ASSUMED_FIRST_TOKEN_S,
     ASSUMED_SECONDS_PER_TOKEN,
     output_tokens,
+    per_session,
     request_means,
     traffic_parts,
 )
@@ -48,20 +49,23 @@ class CpuEstimate:
 
 def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstimate:
     """Estimate the busiest phase of a load."""
-    tokens = streamed = 0.0
+    requests = streamed = takes_s = 0.0  # of a step of the plan: a request, or a session
     for traffic, part in traffic_parts(profile):
         found = (output_tokens(traffic, None) or _UNLIMITED_TOKENS) if traffic.generates else 0.0
-        tokens += part * found
-        streamed += part * found * traffic.streams
+        session = per_session(traffic)
+        several = session.get("requests", 1.0)
+        requests += part * several
+        streamed += part * several * found * traffic.streams
+        each_s = ASSUMED_FIRST_TOKEN_S + found * ASSUMED_SECONDS_PER_TOKEN
+        takes_s += part * (session.get("in_a_row", 1.0) * each_s + session.get("think_s", 0.0))
     images = request_means(profile).get("images", 0.0)
-    us = (_US_PER_REQUEST + _US_PER_IMAGE * images + _US_PER_TOKEN * streamed) * (_TLS if tls else 1.0)
-    takes_s = ASSUMED_FIRST_TOKEN_S + tokens * ASSUMED_SECONDS_PER_TOKEN
-    peak = max(_requests_per_s(phase, pacing_seed(seed, n), takes_s) for n, phase in enumerate(profile.load))
-    return CpuEstimate(peak, peak * streamed, peak * us / 1e6)
+    us = (_US_PER_REQUEST * requests + _US_PER_IMAGE * images + _US_PER_TOKEN * streamed) * (_TLS if tls else 1.0)
+    peak = max(_steps_per_s(phase, pacing_seed(seed, n), takes_s) for n, phase in enumerate(profile.load))
+    return CpuEstimate(peak * requests, peak * streamed, peak * us / 1e6)
 
 
-def _requests_per_s(phase: Phase, seed: int, takes_s: float) -> float:
-    """Most requests per second of a phase, as far as its slots allow."""
+def _steps_per_s(phase: Phase, seed: int, takes_s: float) -> float:
+    """Most requests or sessions per second, as far as a phase's slots allow."""
     possible = phase.slots / takes_s
     if phase.rate is not None:
         return min(possible, max(phase.rate, phase.to or 0.0))

@@ -40,7 +40,8 @@ def explain(profile: Profile, seed: int = 0) -> str:
     for traffic in profile.traffic:
         lines += _traffic(profile, traffic, planned)
     lines += ["", "Load"]
-    lines += [f"  {line}" for line in _numbered([f"{_phase(p)}{_warm_up(p)}" for p in profile.load])]
+    noun = _noun(profile)
+    lines += [f"  {line}" for line in _numbered([f"{_phase(p, noun)}{_warm_up(p)}" for p in profile.load])]
     if profile.warm_up:
         lines.append(f"  figures leave out the first {describe_duration(profile.warm_up)}, a warm-up")
     lines += [f"  note: {warning}" for warning in profile.warnings()]
@@ -80,7 +81,7 @@ def _on_death(on_death: OnDeath) -> str:
 def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterator[str]:
     part = traffic.weight / sum(t.weight for t in profile.traffic)
     number = f" (about {round(part * planned):,})" if planned is not None else ""
-    yield f"  {traffic.name}: {part:.0%} of the {'sessions' if _is_sessions(traffic) else 'requests'}{number}"
+    yield f"  {traffic.name}: {part:.0%} of the {_noun(profile)}s{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
         yield f"    {'prompt:' if i == 0 else '       '} {_payload(name, options)}"
     if traffic.endpoint != "chat":
@@ -182,9 +183,15 @@ def _warm_up(phase: Phase) -> str:
     return " (warm-up: left out of figures)" if phase.warm_up else ""
 
 
-def _phase(phase: Phase) -> str:
+def _noun(profile: Profile) -> str:
+    """Noun of a step of the plan: a request, a session, or both."""
+    kinds = {bool(per_session(traffic)) for traffic in profile.traffic}
+    return "session" if kinds == {True} else "step" if True in kinds else "request"
+
+
+def _phase(phase: Phase, noun: str) -> str:
     if phase.burst is not None:
-        size = "1 request" if phase.burst == 1 else f"{phase.burst} requests at once"
+        size = f"1 {noun}" if phase.burst == 1 else f"{phase.burst} {noun}s at once"
         again = f", {_times(phase.repeat)}, {describe_duration(phase.every or 0)} apart" if phase.repeat > 1 else ""
         return f"{size}{again}"
     if phase.replay is not None:
@@ -197,15 +204,15 @@ def _phase(phase: Phase) -> str:
     if phase.rate is not None:
         to = f" to {phase.to:g}" if phase.to else ""
         ends = [f"for {describe_duration(phase.for_)}"] if phase.for_ else []
-        ends += [f"until {_count(phase.requests, 'request')}"] if phase.requests is not None else []
-        return f"{phase.rate:g}{to} requests/s ({_law(phase)}) {' or '.join(ends)}, at most {phase.slots} in flight"
+        ends += [f"until {_count(phase.requests, noun)}"] if phase.requests is not None else []
+        return f"{phase.rate:g}{to} {noun}s/s ({_law(phase)}) {' or '.join(ends)}, at most {phase.slots} in flight"
     users = f"{_count(phase.slots, 'user')} in a closed loop"
     if phase.for_ is not None:
         return f"{users} for {describe_duration(phase.for_)}"
     if phase.rounds == 1:
-        return f"{users}, {_count(phase.requests or 0, 'request')} in total"
+        return f"{users}, {_count(phase.requests or 0, noun)} in total"
     drain = ", each round starts on an idle server" if phase.between == "drain" else ""
-    return f"{users}, {phase.rounds} rounds of {_count(phase.requests or 0, 'request')}{drain}"
+    return f"{users}, {phase.rounds} rounds of {_count(phase.requests or 0, noun)}{drain}"
 
 
 def _law(phase: Phase) -> str:
@@ -226,25 +233,31 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     if planned is not None:
         counts = [0 if p.trace is not None else phase_requests(p, seed, i) or 0 for i, p in enumerate(profile.load)]
     sums = request_means(profile)
-    output = 0.0
+    n = 1 if planned is None else planned
+    output = takes_s = requests = 0.0
     for traffic, part in traffic_parts(profile):
         if counts is None:
-            output += part * output_tokens(traffic, None)
+            tokens = part * output_tokens(traffic, None)
         else:
-            output += output_tokens(traffic, [part * c for c in counts])
-            output += part * _answers(traffic) * sum(a.output_tokens for a in played)
-    n = 1 if planned is None else planned
-    if sessions := [t.name for t in profile.traffic if _is_sessions(t)]:
-        steps_text = f"{planned:,} steps" if planned is not None else "steps until the time is over"
-        yield f"Total: {steps_text}; each step of {' and '.join(sessions)} is a session"
-        yield "  a session has a request or more for each question: tokens and run time are not known before"
-        return
-    yield f"Total: {_count(planned, 'request')}" if planned is not None else "Average request"
+            tokens = output_tokens(traffic, [part * c for c in counts])
+            tokens += part * _answers(traffic) * sum(a.output_tokens for a in played)
+        session = per_session(traffic)
+        output += tokens * session.get("requests", 1.0)
+        requests += n * part * session.get("requests", 1.0)
+        takes_s += part * session.get("think_s", 0.0)
+        takes_s += session.get("in_a_row", 1.0) * (
+            part * ASSUMED_FIRST_TOKEN_S + tokens / n * ASSUMED_SECONDS_PER_TOKEN
+        )
+    noun = _noun(profile)
+    in_all = "" if noun == "request" else f", at most about {_amount(requests)} requests"
+    yield f"Total: {_count(planned, noun)}{in_all}" if planned is not None else f"Average {noun}{in_all}"
     if "tokens" in sums:
         text = sums["tokens"] * n
         if counts is not None:
             text = sums["tokens"] * sum(counts) + sum(a.input_tokens for a in played)
         yield f"  about {_amount(text)} tokens of text"
+    if noun != "request":
+        yield "  tokens of the prompts of sessions are not known before: they hold the answers"
     if "whole_contexts" in sums:
         yield f"  about {_amount(sums['whole_contexts'] * n)} prompts as long as the context of the model"
     if "images" in sums:
@@ -256,12 +269,7 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
         yield f"  at most {_amount(output)} output tokens"
     if unbounded:
         yield f"  output of {' and '.join(unbounded)}: no limit in the profile"
-    yield f"  {_run_time(profile, output / n, bounded=not unbounded)}"
-
-
-def _is_sessions(traffic: Traffic) -> bool:
-    """Tell if the steps of a traffic are sessions of several requests."""
-    return any(getattr(options, "is_live", False) for options in traffic.payload_options.values())
+    yield f"  {_run_time(profile, takes_s, bounded=not unbounded)}"
 
 
 def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:
@@ -280,6 +288,15 @@ def request_means(profile: Profile) -> dict[str, float]:
     return sums
 
 
+def per_session(traffic: Traffic) -> dict[str, float]:
+    """Average content of a session; empty for traffic of single requests.
+
+    `requests` in all, `in_a_row` one after the other, and `think_s` between them.
+    """
+    given = [o for o in traffic.payload_options.values() if hasattr(o, "per_session")]
+    return dict(given[0].per_session(traffic.payload_options)) if given else {}
+
+
 def _image_tokens(sums: Mapping[str, float], n: int) -> str:
     counted = sums["images"] - sums.get("uncounted_images", 0.0)
     if counted <= 0:
@@ -293,10 +310,10 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _run_time(profile: Profile, output: float, *, bounded: bool) -> str:
+def _run_time(profile: Profile, each: float, *, bounded: bool) -> str:
+    """Time of a run whose requests, or sessions, take `each` seconds."""
     if not bounded and any(not phase.timed_s and phase.trace is None for phase in profile.load):
         return "run time: unknown, because the profile does not limit the output"
-    each = ASSUMED_FIRST_TOKEN_S + output * ASSUMED_SECONDS_PER_TOKEN
     seconds = 0.0
     for phase in profile.load:
         if phase.trace is not None:
@@ -357,7 +374,7 @@ def _expectations(profile: Profile) -> Iterator[str]:
 
 
 def _first_requests(profile: Profile, seed: int) -> Iterator[str]:
-    yield f"First requests with seed {seed}"
+    yield f"First {_noun(profile)}s with seed {seed}"
     for step in islice(steps(profile, seed), _LISTED_STEPS):
         due = "when a user is free" if step.due_s is None else f"at {step.due_s:.3f} s"
         behaviour = "" if step.behaviour == "plain" else f", behaviour {step.behaviour}"

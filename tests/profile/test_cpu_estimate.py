@@ -23,6 +23,22 @@ def test_cpu_of_two_thousand_streams_needs_several_processes() -> None:
     assert found.processes == 4
 
 
+def test_cpu_of_sessions_counts_their_requests_and_time_to_think() -> None:
+    """4 questions, after 2 of them 3 branches, each with 2 rounds of tools: 8 times 3 requests, 4 times 3 in a row."""
+    conversation = {
+        "answers": "live",
+        "turns": 4,
+        "think": "3s",
+        "branches": {"count": 3, "after": 2},
+        "tool_rounds": 2,
+    }
+    payload = {"conversation": conversation, "tools": {"count": 1}}
+    rate = estimated([{"rate": "10/s", "for": "1m", "max_in_flight": 10_000}], payload=payload)
+    assert (rate.requests_per_s, rate.tokens_per_s) == (240, 24_000)
+    users = estimated([{"users": 78, "for": "1m"}], payload=payload)
+    assert users.requests_per_s == pytest.approx(78 / (12 * 2.5 + 3 * 3) * 24)
+
+
 def test_cpu_of_a_rate_is_that_of_its_peak() -> None:
     flat = estimated([{"rate": "10/s", "for": "1m"}])
     ramp = estimated([{"rate": "1/s", "for": "1m"}, {"rate": "1/s", "to": "10/s", "law": "ramp", "for": "1m"}])

@@ -14,6 +14,7 @@ from loadchaos.profile.profile import Profile, Registry, load
 from loadchaos.profile.steps import steps
 
 Write = Callable[..., Profile]
+PROMPTS = "tokens of the prompts of sessions are not known before: they hold the answers"
 
 
 def about(name: str, payload: str, more: str = "") -> str:
@@ -70,15 +71,6 @@ def test_explain_counts_every_answer_of_a_request(write: Write) -> None:
     text = explain(write(about("several", "{text: {tokens: 10}, sampling: {n: 3}}")))
     assert "at most 8 tokens per answer" in text
     assert "at most 288 output tokens" in text
-
-
-@pytest.mark.parametrize("answers", ["made_up", "live"])
-def test_explain_counts_a_session_as_one_step(answers: str, write: Write) -> None:
-    text = explain(write(about("talks", f"{{conversation: {{answers: {answers}}}}}")))
-    known = "the server's own answers before it" not in text
-    assert known is (answers == "made_up")
-    assert ("output tokens" in text) is known
-    assert ("tokens and run time are not known before" in text) is not known
 
 
 def test_explain_hostile_images_have_unknown_tokens(write: Write) -> None:
@@ -190,3 +182,29 @@ def test_shipped_profiles_are_explained_without_warnings(name: str, registry: Re
     profile = load(resources.profile(name), registry)
     assert profile.warnings() == []
     assert explain(profile).startswith(name)
+
+
+def test_explain_counts_sessions_with_all_their_requests_and_time_to_think(write: Write) -> None:
+    options = "answers: live, turns: 2..4, think: {mean: 9s, most: 4s}, tool_rounds: 1"
+    payload = f"{{conversation: {{{options}}}, tools: {{count: 1}}}}"
+    text = explain(write(about("agents", payload)))
+    assert "first: 100% of the sessions (about 12)" in text
+    assert "4 users in a closed loop, 12 sessions in total" in text
+    assert f"Total: 12 sessions, at most about 72 requests\n  {PROMPTS}\n  at most 576 output tokens\n" in text
+    assert "run time: about 36 s" in text, "3 sessions of a user: 6 requests of 0.66 s, and twice 4 s"
+    assert "First sessions with seed 0" in text
+    beside = "  - {name: beside, payload: {text: {tokens: 10}}, output: {max: 8}}"
+    mixed = explain(write(about("mixed", payload, beside)))
+    assert "beside: 50% of the steps (about 6)" in mixed
+    assert (
+        f"Total: 12 steps, at most about 42 requests\n  about 60 tokens of text\n  {PROMPTS}\n  at most 336 output tokens\n"
+        in mixed
+    )
+
+
+@pytest.mark.parametrize(("after", "branches", "in_all"), [(1, 3, 1 + 3 * 2), (2, 2, 2 + 2 * 1)])
+def test_explain_counts_the_requests_of_branches(write: Write, after: int, branches: int, in_all: int) -> None:
+    payload = f"{{conversation: {{answers: live, turns: 3, branches: {{count: {branches}, after: {after}}}}}}}"
+    text = explain(write(about("tree", payload)))
+    assert f"Total: 12 sessions, at most about {12 * in_all} requests\n" in text
+    assert "run time: about 6 s" in text, "three times 3 requests in a row"

@@ -170,6 +170,10 @@ class Options(BaseModel):
         last, turns = (self.tokens.low + self.tokens.high) / 2, self.turns.low
         return {"tokens": last * (turns + 1) / (2 * turns)}
 
+    def per_session(self, payloads: Iterable[str]) -> dict[str, float]:
+        """Average content of a session for `explain`; empty without live answers."""
+        return live.per_session(self, self.tool_rounds if "tools" in payloads else 0) if self.is_live else {}
+
     def _describe_session(self) -> Iterator[str]:
         yield f"sessions of {self.turns} questions of {self.question} tokens, each with the server's own answers before it"
         if self.system is not None:
@@ -178,7 +182,8 @@ class Options(BaseModel):
         if self.think is not None:
             yield f"time between answer and question: {self.think.describe()}"
         if self.branches is not None:
-            yield f"{self.branches.count} continuations after {self.branches.after} questions"
+            after = "1 question" if self.branches.after == 1 else f"{self.branches.after} questions"
+            yield f"{self.branches.count} continuations after {after}"
         if self.most_tokens is not None:
             yield f"prompts of at most {self.most_tokens} tokens"
 

@@ -340,6 +340,22 @@ def add(draft: Draft, step: Step, facts: Facts) -> None:
     draft.length_known = draft.text_tokens is not None
 
 
+def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
+    """Average content of a session with `rounds` of tool calls a question.
+
+    `requests` in all, `in_a_row` on the longest path, and seconds to think on it.
+    """
+    branches, lengths = options.branches, range(options.turns.low, options.turns.high + 1)
+    turns = sum(lengths) / len(lengths)
+    extra = 0 if branches is None else sum((branches.count - 1) * max(0, n - branches.after) for n in lengths)
+    mean_s = 0.0 if options.think is None else min(options.think.mean, options.think.most or options.think.mean)
+    return {
+        "requests": (turns + extra / len(lengths)) * (1 + rounds),
+        "in_a_row": turns * (1 + rounds),
+        "think_s": (turns - 1) * mean_s,
+    }
+
+
 def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
     """Make the step of a request of a session from the answers before it.
 
