@@ -165,7 +165,7 @@ CHECKS = {
         "load delivered", "", "use fewer users or a lower rate, run longer, or use a server that stays up"
     ),
     "turns_fit": CheckText(
-        "turns of sessions without room in the context",
+        "room for the turns of sessions",
         "",
         "plan fewer turns, shorter questions, tool results or answers, or use a server with a longer context",
     ),
