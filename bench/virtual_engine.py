@@ -329,9 +329,10 @@ class _Prompt:
                 return None
         elif "conversation" in payload:
             options: Any = payload["conversation"]
-            group = (step.ordinal % options.parallel, step.ordinal // options.parallel // options.turns)
-            turn = step.ordinal // options.parallel % options.turns + 1
-            prompt = max(_HEAD, options.tokens.high * turn // options.turns)
+            turns = options.turns.high
+            group = (step.ordinal % options.parallel, step.ordinal // options.parallel // turns)
+            turn = step.ordinal // options.parallel % turns + 1
+            prompt = max(_HEAD, options.tokens.high * turn // turns)
             blocks = [(text_seed(step.traffic), *group, n) for n in range(prompt // config.block_size)]
         else:
             text: Any = payload.get("text")

@@ -28,6 +28,7 @@ AFTER_S = 1.0
 TELL_AGAIN_S = 30.0
 _ASKS_S = (0.0, 0.5, 1.0, 2.0)
 _ASK_LIMIT_S = 3.0
+_RESETS = "the server resets connections"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -179,6 +180,8 @@ async def is_dead(upstream: Upstream) -> str | None:
             reader, writer = await asyncio.open_connection(upstream.host, upstream.port, ssl=upstream.tls)
     except ConnectionRefusedError:
         return "the server refuses connections"
+    except ConnectionError:
+        return _RESETS
     except (OSError, TimeoutError):
         return None
     try:
@@ -187,7 +190,7 @@ async def is_dead(upstream: Upstream) -> str | None:
             writer.write(f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
             answer = await reader.read(65536)
     except ConnectionError:
-        return "the server resets connections"
+        return _RESETS
     except (OSError, TimeoutError):
         return None
     finally:

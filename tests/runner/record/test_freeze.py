@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from typing import Any
@@ -85,6 +86,16 @@ def test_aborts_and_refusals_of_bad_requests_are_no_errors() -> None:
     for _ in range(FEWEST):
         assert watch.feed(ended("rejected", 400)) is None
         assert watch.feed(ended("aborted")) is None
+
+
+def test_server_that_resets_a_connection_at_once_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reset comes before the connection is open, or after it."""
+
+    async def reset_at_once(*_: Any, **__: Any) -> Any:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(asyncio, "open_connection", reset_at_once)
+    assert uvloop.run(is_dead(Upstream("127.0.0.1", 9))) == "the server resets connections"
 
 
 def refuse(c: socket.socket) -> None:
