@@ -36,10 +36,10 @@ class LatencySample(NamedTuple):
     tpot_ns: float | None = None
 
 
-class _Newest:
-    """The newest row that was measured: verdict and charts fold it in turn."""
+class _LastMeasured:
+    """The newest row and its sample: verdict and charts ask for it in turn."""
 
-    of: tuple[Row, LatencySample | None] = {}, None
+    row_and_sample: tuple[Row, LatencySample | None] = {}, None
 
 
 def sample_of(end: Row) -> LatencySample | None:
@@ -48,10 +48,10 @@ def sample_of(end: Row) -> LatencySample | None:
     Returns None where its times say nothing about the server: those of a client that is slow on purpose, and of most
     failures. Of an answer that was interrupted the gaps between tokens count.
     """
-    newest, sample = _Newest.of
+    newest, sample = _LastMeasured.row_and_sample
     if newest is not end:
         sample = _measure(end)
-        _Newest.of = end, sample
+        _LastMeasured.row_and_sample = end, sample
     return sample
 
 

@@ -91,7 +91,7 @@ class _Tally:
         return "lost" if self.lost else "left" if self.left else "cut" if self.cut else "finished"
 
 
-class _At(NamedTuple):
+class _Position(NamedTuple):
     """A history with the tokens that it has in a prompt, estimated from above."""
 
     history: live.History
@@ -126,7 +126,7 @@ class SessionRun:
         self._hands.write({**begin, "planned_turns": session.planned_turns})
         path = _Path(0, session.fork, session.planned_turns)
         first = session.begin()
-        fork, reply = self._run_path(path, _At(first, session.first_tokens(first)), self._first, due_ns, slot)
+        fork, reply = self._run_path(path, _Position(first, session.first_tokens(first)), self._first, due_ns, slot)
         if fork is not None and session.branches:
             reply = self._run_branches(fork, slot) or reply
         tally = self._tally
@@ -148,7 +148,7 @@ class SessionRun:
         }  # fmt: skip
         return row
 
-    def _run_branches(self, fork: _At, slot: Slot) -> Reply | None:
+    def _run_branches(self, fork: _Position, slot: Slot) -> Reply | None:
         """Run the continuations at the same time.
 
         Returns the last reply of the user's own.
@@ -179,7 +179,9 @@ class SessionRun:
             raise failures[0]
         return replies[0] if replies else None
 
-    def _run_path(self, path: _Path, at: _At, wire: WireRequest, due_ns: int, slot: Slot) -> tuple[_At | None, Reply]:
+    def _run_path(
+        self, path: _Path, at: _Position, wire: WireRequest, due_ns: int, slot: Slot
+    ) -> tuple[_Position | None, Reply]:
         """Send the requests of a path.
 
         Returns (history at its end, None if it ended early; last reply).
@@ -208,7 +210,7 @@ class SessionRun:
                 return None, reply
             wire, due_ns = following, time.monotonic_ns()
 
-    def _note_answer(self, wire: WireRequest, at: _At, reply: Reply, completion: Completion) -> _At:
+    def _note_answer(self, wire: WireRequest, at: _Position, reply: Reply, completion: Completion) -> _Position:
         """Record an answer and make the history with it."""
         contents = completion.contents()
         text, calls, reason = contents[0] if contents else ("", [], None)
@@ -228,9 +230,9 @@ class SessionRun:
         sent = reply.prompt_tokens
         sent = self._session.next_tokens(*at) if sent is None else sent
         used = sent + _answer_tokens(reply, answer)
-        return _At(after, self._session.tokens_after(after, at.history, used))
+        return _Position(after, self._session.tokens_after(after, at.history, used))
 
-    def _next(self, path: _Path, at: _At, number: int) -> WireRequest | None:
+    def _next(self, path: _Path, at: _Position, number: int) -> WireRequest | None:
         """Wait and build the next request of a path; None if it must not be sent."""
         history = at.history
         if not self._session.fits(*at):

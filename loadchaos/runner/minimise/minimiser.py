@@ -64,7 +64,8 @@ async def minimise(
         if not search.result.kept:
             raise
         search.result.out_of_time = True
-    for name, reduce in levels if not search.result.out_of_time else ():
+        levels = ()
+    for name, reduce in levels:
         try:
             await search.level(SCRIPT, search.as_script)
             await search.level(name, reduce)

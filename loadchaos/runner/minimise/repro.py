@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from loadchaos.core.stats import wilson
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import BODIES, FILE
+from loadchaos.report.formatting import plural
 from loadchaos.report.html import reduction_page
 from loadchaos.runner.minimise import rewrite, script
 from loadchaos.runner.minimise.candidate import Reduction
@@ -90,7 +91,7 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
     more = f"The script cannot make these attacks: {', '.join(attacks)}. Use profile.yaml.\n" if attacks else ""
     return f"""# {expected.title or expected.describe()}
 
-{effect} after {_count(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
+{effect} after {plural(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
 {frame}{more}
 - Server: {found.dialect} {found.version or "(version unknown)"}
 - Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server (p = {p:.2f}, 95 % CI {interval})
@@ -134,10 +135,6 @@ def _table(candidate: Reduction) -> str:
 
 def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.strip().splitlines()[:40]) or "    (none)\n"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _write_profile(found: Reproducer, folder: Path) -> None:

@@ -15,6 +15,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import OptionError
 from loadchaos.core.units import describe_duration
 from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.report.formatting import plural
 from loadchaos.runner.replay import estimate
 from loadchaos.runner.replay.one_try import STOPPED, TryPlan, TryResult, run_try
 from loadchaos.runner.replay.refusals import doubt, refusal, refuses_some
@@ -157,11 +158,13 @@ class ReplaySession:
         if result.reproduced is None:
             shown = f"proved nothing ({result.why})"
         elif result.reproduced:
-            shown = f"{result.failure} after {_requests(result.sent)}"
+            shown = f"{result.failure} after {plural(result.sent, 'request')}"
         elif result.other:
-            shown = f"another failure: {result.failure} after {_requests(result.sent)}"
+            shown = f"another failure: {result.failure} after {plural(result.sent, 'request')}"
         else:
-            shown = f"survived {_requests(result.sent)}" + (f" (with {result.failure})" if result.failure else "")
+            shown = f"survived {plural(result.sent, 'request')}" + (
+                f" (with {result.failure})" if result.failure else ""
+            )
         left, exact = count.left()
         mean_s = sum(t["seconds"] for t in tries) / len(tries)
         eta = ""
@@ -233,7 +236,3 @@ def _exit_code(results: Sequence[bool]) -> int:
     if not results:
         return exit_codes.UNKNOWN
     return exit_codes.PASS if any(results) else exit_codes.FAIL
-
-
-def _requests(n: int) -> str:
-    return f"{n:,} request{'' if n == 1 else 's'}"
