@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.latency import LOWER_BOUNDS
 from loadchaos.core.latency_names import REPORTED_STATISTICS
 from loadchaos.core.ledger.rows import BeginRow, ConversationRow
 from loadchaos.core.session_ids import place_of
@@ -19,7 +20,6 @@ from loadchaos.core.session_ids import place_of
 SESSION_TIME = "session_e2e"
 """Name of the time of a session among the latencies of `expect`."""
 _NS = 1_000_000_000
-_LOWER_BOUNDS = ("timeout", "stalled")
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _ENDS = ("finished", "lost", "left", "cut")
 MOST_CUT = 0.05
@@ -97,7 +97,7 @@ class SessionCount:
         self._think_ns[traffic] += int(row.get("think_ns") or 0)
         if end in ("lost", "left"):
             self._why[why or end] += 1
-        if timed and (end == "finished" or why in _LOWER_BOUNDS):
+        if timed and (end == "finished" or why in LOWER_BOUNDS):
             times = self._times.setdefault(traffic, SessionTimes())
             times.histogram.add(int(row["at_ns"]) - int(row["due_ns"]))
             times.lower_bounds += end != "finished"

@@ -16,8 +16,9 @@ from loadchaos.core.model import Row
 
 _NS = 1_000_000_000
 _FEWEST_TOKENS = 2
-_LOWER_BOUNDS = frozenset({"timeout", "stalled"})
-INTERRUPTED = _LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
+LOWER_BOUNDS = frozenset({"timeout", "stalled"})
+"""Outcomes whose time is a lower bound: the answer would have come later, or never."""
+INTERRUPTED = LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
 """Outcomes of answers that may end between two tokens: that gap is a lower bound."""
 
 
@@ -68,7 +69,7 @@ def _measure(end: Row) -> LatencySample | None:
             gaps,
             tpot_ns=_tpot_ns(end, gaps),
         )
-    if outcome in _LOWER_BOUNDS:
+    if outcome in LOWER_BOUNDS:
         ended_ns = end["at_ns"]
         ttft_ns = _since(due_ns, end.get("first_token_ns") or ended_ns)
         return LatencySample(

@@ -296,6 +296,7 @@ class Terms:
         slo: latency limits of a request in seconds, by name.
         warm_up: `phases` and `seconds` whose requests are left out of figures; empty: none.
         planned_s: length of the load in seconds; None: the server decides it.
+        endpoints: endpoint of each traffic, by name.
     """
 
     profile: str
@@ -311,6 +312,7 @@ class Terms:
     slo: Mapping[str, float] = field(default_factory=dict)
     warm_up: Mapping[str, Any] = field(default_factory=dict)
     planned_s: float | None = None
+    endpoints: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON; `from_json` reads it back."""

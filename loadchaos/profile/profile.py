@@ -215,6 +215,7 @@ class Profile(ProfilePart):
             slo=self.slo.limits_s() if self.slo is not None else {},
             warm_up=self._warm_up_rule(),
             planned_s=sum(phase.timed_s for phase in self.load) if all(p.timed_s for p in self.load) else None,
+            endpoints={traffic.name: traffic.endpoint for traffic in self.traffic},
         )
 
     def _warm_up_rule(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import orjson
 
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
-from loadchaos.core.histogram import bucket_middle
+from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_names import label, quantile_label
 from loadchaos.core.ledger.folder import RunFolder
@@ -33,6 +33,8 @@ _DRAWS = 1000
 _FEWEST = 10
 """Answers below which a median is not compared; a p99 needs 200."""
 _NS = 1_000_000_000
+_SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions cut, without room in the context"}
+"""Bad ends of sessions with their names; the others finished, or we did not go on."""
 Says = Literal["higher", "lower", "no clear difference", "too few"]
 
 
@@ -53,6 +55,7 @@ class Side:
     slo_s: Mapping[str, float] = field(default_factory=dict)
     due: int = 0
     good: int = 0
+    sessions: Mapping[str, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -73,13 +76,22 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of `loadchaos compare`; `caveats` are reasons to doubt it."""
+    """Result of `loadchaos compare`; `caveats` are reasons to doubt it.
+
+    `sessions` is empty unless both runs have conversations with live answers.
+    """
 
     a: Side
     b: Side
     latency: tuple[Difference, ...]
     rates: tuple[Difference, ...]
     caveats: tuple[str, ...]
+    sessions: tuple[Difference, ...] = ()
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """All figures that have an interval."""
+        return (*self.latency, *self.sessions, *self.rates)
 
     def to_json(self) -> dict[str, Any]:
         """Mapping for `--json`: seconds and shares."""
@@ -90,6 +102,7 @@ class Comparison:
             "caveats": list(self.caveats),
             "latency": [asdict(d) for d in self.latency],
             "rates": [asdict(d) for d in self.rates],
+            "sessions": [asdict(d) for d in self.sessions],
         }
 
 
@@ -112,6 +125,8 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         elif typed["row"] == "end":
             totals.feed(typed)
             failed += typed.get("outcome") not in BLAMELESS
+        elif typed["row"] == "conversation" and typed["what"] == "end":
+            totals.end_session(typed)
         elif typed["row"] == "run" and typed.get("what") == "begin":
             begin = dict(typed)
             totals.begin_run(begin)
@@ -130,6 +145,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         slo_s=dict((verdict.get("goodput") or {}).get("slo_s") or {}),
         due=int((verdict.get("goodput") or {}).get("due") or 0),
         good=int((verdict.get("goodput") or {}).get("good") or 0),
+        sessions={name: int((verdict.get("sessions") or {}).get(name) or 0) for name in ("sessions", *_SESSION_ENDS)},
         figures=_figures(verdict),
     )
 
@@ -145,7 +161,9 @@ def _figures(verdict: Mapping[str, Any]) -> dict[str, float]:
         "drafts accepted": ("efficiency", "acceptance"),
         "J per output token": ("efficiency", "joules_per_output_token"),
         "sessions finished": ("sessions", "finished"),
+        "turns answered": ("sessions", "turns"),
         "turns lost": ("sessions", "turns_lost"),
+        "turns cut": ("sessions", "turns_cut"),
     }
     found = {name: (verdict.get(part) or {}).get(key) for name, (part, key) in places.items()}
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -169,7 +187,29 @@ def compare(a: Side, b: Side) -> Comparison:
         _share(name, a.failures.get(name, 0), a.sent, b.failures.get(name, 0), b.sent)
         for name in sorted(set(a.failures) | set(b.failures))
     ]
-    return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)))
+    return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)), tuple(_sessions(a, b, random)))
+
+
+def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]:
+    """Compare times and ends of sessions; empty unless both runs have some."""
+    n_a, n_b = a.sessions.get("sessions", 0), b.sessions.get("sessions", 0)
+    if not n_a or not n_b:
+        return []
+    times_a, times_b = a.totals.session_times, b.totals.session_times
+    return [
+        *(
+            _latency(
+                f"{traffic} session {quantile_label(q)}",
+                _Sample({"e2e": times_a[traffic]}, "e2e"),
+                _Sample({"e2e": times_b[traffic]}, "e2e"),
+                q,
+                random,
+            )
+            for traffic in sorted(set(times_a) & set(times_b))
+            for q in QUANTILES
+        ),
+        *(_share(text, a.sessions[end], n_a, b.sessions[end], n_b) for end, text in _SESSION_ENDS.items()),
+    ]
 
 
 def _caveats(a: Side, b: Side) -> list[str]:
@@ -202,7 +242,7 @@ class _Sample:
     The gaps of one answer are not independent.
     """
 
-    def __init__(self, of: LatencyHistograms, kind: str) -> None:
+    def __init__(self, of: LatencyHistograms | Mapping[str, LogHistogram], kind: str) -> None:
         self.hist = of[kind]
         self.n = min(of[kind].n, of["e2e"].n or of[kind].n) if kind == "itl" else of[kind].n
 

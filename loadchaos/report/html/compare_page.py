@@ -28,6 +28,8 @@ def text(found: Comparison) -> str:
     ]
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
     lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
+    if found.sessions:
+        lines += ["", "Sessions with live answers", *_table(found.sessions)]
     lines += ["", "Failures per request sent", *_table(found.rates)]
     if figures := _figures(found):
         lines += [
@@ -42,11 +44,10 @@ def text(found: Comparison) -> str:
 
 def headline(found: Comparison) -> str:
     """Summarise the comparison in one sentence."""
-    both = [*found.latency, *found.rates]
-    worse = [d.what for d in both if d.says == "higher"]
-    better = [d.what for d in both if d.says == "lower"]
+    worse = [d.what for d in found.differences if d.says == "higher"]
+    better = [d.what for d in found.differences if d.says == "lower"]
     if not worse and not better:
-        few = bool(both) and all(d.says == "too few" for d in found.latency)
+        few = bool(found.differences) and all(d.says == "too few" for d in found.latency)
         return "too few answers to compare" if few else "no clear difference"
     parts = [f"worse in B: {_few(worse)}"] if worse else []
     parts += [f"better in B: {_few(better)}"] if better else []
@@ -58,7 +59,7 @@ def by_chance(found: Comparison) -> str:
 
     Each has a chance of 5 %.
     """
-    n = sum(d.says != "too few" for d in (*found.latency, *found.rates))
+    n = sum(d.says != "too few" for d in found.differences)
     return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 
 
@@ -132,6 +133,7 @@ def html(found: Comparison) -> str:
     )
     tables = [
         ("Latency of answered requests", found.latency),
+        *([("Sessions with live answers", found.sessions)] if found.sessions else []),
         ("Failures per request sent", found.rates),
     ]
     return env.get_template("compare.html.j2").render(

@@ -128,9 +128,7 @@ class PanelPages:
             ],
             "goodput": _goodput(s),
             "slo": ", ".join(f"{name} <= {duration(limit)}" for name, limit in s.slo_s.items()),
-            "sessions": [
-                (clean(traffic, 60), number(n)) for traffic, n in list(s.sessions_done.items())[:_MOST_TRAFFICS]
-            ],
+            "sessions": _sessions(s),
             "paused": "" if s.load_over else clean(s.paused, 200),
             "facts": _facts(s),
             "failures": [self._failure(f) for f in failures],
@@ -241,6 +239,19 @@ def _goodput(s: Snapshot) -> list[dict[str, str]]:
             "width": f"{100 * good / due:.1f}" if due else "0",
         }
         for name, (good, due) in parts
+    ]
+
+
+def _sessions(s: Snapshot) -> list[list[str]]:
+    """Rows of the sessions: traffic, open, ends, turns lost and cut."""
+    return [
+        [
+            clean(traffic, 60),
+            *(number(line.ends.get(end, 0)) for end in ("finished", "lost", "cut", "left")),
+            number(line.begun - line.ended),
+            *(number(line.turns.get(result, 0)) for result in ("answered", "lost", "cut")),
+        ]
+        for traffic, line in list(s.sessions.items())[:_MOST_TRAFFICS]
     ]
 
 

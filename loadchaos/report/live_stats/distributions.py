@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency import LatencyHistograms, LatencySample, sample_of
+from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, LatencySample, sample_of
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
 from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
@@ -65,6 +65,7 @@ class RunTotals:
 
     latency: dict[str, LatencyHistograms] = field(default_factory=dict)
     lengths: dict[str, LengthDistribution] = field(default_factory=dict)
+    session_times: dict[str, LogHistogram] = field(default_factory=dict)
     warm_up: WarmUp = field(default_factory=WarmUp)
 
     def begin_run(self, row: Mapping[str, Any]) -> None:
@@ -78,6 +79,13 @@ class RunTotals:
         The latencies of a warm-up are left out.
         """
         self.add(end, sample_of(end))
+
+    def end_session(self, row: Mapping[str, Any]) -> None:
+        """Add the time of a session that finished, or was lost to a timeout."""
+        timed = row.get("end") == "finished" or row.get("why") in LOWER_BOUNDS
+        if timed and not self.warm_up.covers(row):
+            times = self.session_times.setdefault(str(row.get("traffic")), LogHistogram())
+            times.add(int(row["at_ns"]) - int(row["due_ns"]))
 
     def add(self, end: Mapping[str, Any], sample: LatencySample | None) -> None:
         """Add an end row whose latencies are known."""

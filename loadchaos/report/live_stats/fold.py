@@ -15,7 +15,7 @@ from typing import Any
 
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency import LatencyHistograms, sample_of
+from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, sample_of
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -37,7 +37,14 @@ from loadchaos.core.ledger.rows import (
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.live_stats.buckets import Bucket
-from loadchaos.report.live_stats.snapshot import AttackInForce, Percentiles, ReplicaState, Snapshot, TrafficLine
+from loadchaos.report.live_stats.snapshot import (
+    AttackInForce,
+    Percentiles,
+    ReplicaState,
+    SessionLine,
+    Snapshot,
+    TrafficLine,
+)
 
 WINDOW_S = 10
 _MOST_DEVICES = 256
@@ -83,12 +90,44 @@ class BucketHistogram:
             self.exemplars[i] = (request_id, value_s)
 
 
+class SessionStats:
+    """Sessions of one kind of traffic: ends, turns, tool calls, times.
+
+    `time` has the sessions that finished, and those lost to a timeout as lower bounds.
+    """
+
+    __slots__ = ("begun", "ends", "time", "tool_calls", "turns")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.ends: Counter[str] = Counter()
+        self.turns: Counter[str] = Counter()  # answered, lost, left, cut
+        self.tool_calls: Counter[str] = Counter()  # ok, bad
+        self.time = BucketHistogram(E2E_BOUNDS_S)
+
+    def end(self, row: ConversationRow, *, timed: bool) -> None:
+        """Count a session that ended; only a `timed` one counts for times."""
+        end, why = str(row.get("end")), str(row.get("why") or "")
+        self.ends[end] += 1
+        for result, turns in (
+            ("answered", row.get("turns")),
+            ("lost", row.get("turns_lost")),
+            ("left", row.get("turns_left")),
+            ("cut", row.get("turns_cut")),
+        ):
+            self.turns[result] += int(turns or 0)
+        self.tool_calls["ok"] += int(row.get("tool_calls") or 0)
+        self.tool_calls["bad"] += int(row.get("bad_calls") or 0)
+        if timed and (end == "finished" or why in LOWER_BOUNDS):
+            self.time.add((int(row["at_ns"]) - int(row["due_ns"])) / _NS, request_id=str(row.get("id"))[:64])
+
+
 class TrafficStats:
     """Everything counted for one kind of traffic."""
 
     __slots__ = (
         "begun", "bounded", "due", "good", "images", "images_answered", "in_flight", "latency", "outcomes",
-        "tokens_counted", "tokens_in", "tokens_out",
+        "sessions", "tokens_counted", "tokens_in", "tokens_out",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -103,6 +142,7 @@ class TrafficStats:
         self.tokens_counted = 0  # prompt tokens, as the server counted them
         self.tokens_out = 0  # completion tokens, as the server counted them
         self.latency = LatencyHistograms()
+        self.sessions: SessionStats | None = None  # None: its requests are no sessions
         self.bounded = {kind: BucketHistogram(bounds) for kind, bounds in _BOUNDS.items()}
 
 
@@ -120,7 +160,7 @@ class Fold:
         self.first_ns: int | None = None  # of the first request
         self.limits_s: dict[str, float] = {}
         self._warm_up = WarmUp()
-        self.sessions_done: dict[str, int] = {}  # by traffic; the plan counts these instead of their requests
+        self._open_sessions: set[str] = set()
         self.ended = False
         self._finished = False
         self.traffic: dict[str, TrafficStats] = {}
@@ -171,8 +211,15 @@ class Fold:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _on_conversation(self, row: ConversationRow) -> None:
-        traffic = str(row.get("traffic"))
-        self.sessions_done[traffic] = self.sessions_done.get(traffic, 0) + (row.get("what") == "end")
+        traffic, name = self._traffic(row.get("traffic")), str(row.get("id"))
+        if traffic.sessions is None:
+            traffic.sessions = SessionStats()
+        if row.get("what") == "begin":
+            traffic.sessions.begun += 1
+            self._open_sessions.add(name)
+        elif name in self._open_sessions:
+            self._open_sessions.remove(name)
+            traffic.sessions.end(row, timed=not self._warm_up.covers(row))
 
     def _on_begin(self, row: BeginRow) -> None:
         traffic = self._traffic(row.get("traffic"))
@@ -414,7 +461,7 @@ class Fold:
             ended=self.ended,
             sent_s=(until - self.first_ns) / _NS if self.first_ns is not None else None,
             planned=terms.get("planned_requests"),
-            sessions_done=dict(self.sessions_done),
+            sessions={name: _session_line(t.sessions) for name, t in self.traffic.items() if t.sessions is not None},
             slo_s=self.limits_s,
             goodput={name: (t.good, t.due) for name, t in self.traffic.items() if t.due},
             recent_goodput=(recent.good, recent.due),
@@ -442,6 +489,10 @@ class Fold:
 
 def _done(bucket: Bucket) -> int:
     return sum(n for outcome, n in bucket.outcomes.items() if outcome != "missed")
+
+
+def _session_line(sessions: SessionStats) -> SessionLine:
+    return SessionLine(sessions.begun, dict(sessions.ends), dict(sessions.turns))
 
 
 def percentiles(hist: LogHistogram) -> Percentiles:

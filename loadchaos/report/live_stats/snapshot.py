@@ -51,6 +51,23 @@ class TrafficLine:
 
 
 @dataclass(frozen=True)
+class SessionLine:
+    """Sessions of one kind of traffic, by end; their turns by result.
+
+    The plan counts them instead of their requests.
+    """
+
+    begun: int
+    ends: Mapping[str, int]
+    turns: Mapping[str, int]
+
+    @property
+    def ended(self) -> int:
+        """Sessions that are over, however they ended."""
+        return sum(self.ends.values())
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """Values of one moment.
 
@@ -65,7 +82,7 @@ class Snapshot:
     sent_s: float | None = None  # since the first request
     planned: int | None = None
     planned_s: float | None = None
-    sessions_done: Mapping[str, int] = field(default_factory=dict)  # by traffic, for traffic of sessions
+    sessions: Mapping[str, SessionLine] = field(default_factory=dict)  # by traffic, for traffic of sessions
     traffic: tuple[TrafficLine, ...] = ()
     slo_s: Mapping[str, float] = field(default_factory=dict)
     goodput: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # (good, due) by traffic; empty without slo

@@ -234,9 +234,113 @@ def _run_throughput() -> list[Json]:
     ]
 
 
+def _run_sessions() -> list[Json]:
+    """Folded panels of sessions, for profiles with `answers: live`."""
+    begun, ended = "loadchaos_sessions_begun_total", "loadchaos_sessions_ended_total"
+    turns = "loadchaos_session_turns_total"
+    return [
+        row(
+            "Sessions (conversations with live answers)",
+            [
+                lines(
+                    "Sessions by end",
+                    "Sessions ended so far (loadchaos_sessions_ended_total). lost: an answer was not ok; cut: no room in "
+                    "the context; left: we did not send the rest.",
+                    target(f"sum by (end) ({ended}{{{_TRAFFIC}}})", "{{end}}"),
+                ),
+                lines(
+                    "Turns without an answer",
+                    "Turns of ended sessions so far (loadchaos_session_turns_total): lost with an answer that was not "
+                    "ok, cut for want of room in the context, left when we stopped.",
+                    target(f'sum by (result) ({turns}{{{_TRAFFIC},result!="answered"}})', "{{result}}"),
+                ),
+                lines(
+                    "Session time by traffic",
+                    "Time of finished sessions, time to think included: p50 and p90 of the last seconds.",
+                    *(
+                        target(_quantile(q, "session_e2e", "traffic"), f"{{{{traffic}}}} p{round(q * 100)}")
+                        for q in (0.5, 0.9)
+                    ),
+                    unit="s",
+                ),
+                lines(
+                    "Open sessions and tool calls",
+                    "Sessions begun and not ended, and tool calls of ended sessions per second "
+                    "(loadchaos_session_tool_calls_total; bad: its arguments were no JSON object).",
+                    target(
+                        f"sum by (traffic) ({begun}{{{_TRAFFIC}}}) - sum by (traffic) ({ended}{{{_TRAFFIC}}})",
+                        "open: {{traffic}}",
+                    ),
+                    target(_rate("loadchaos_session_tool_calls_total", _TRAFFIC, "result"), "tool calls/s: {{result}}"),
+                ),
+            ],
+        ),
+    ]
+
+
+def _by_endpoint(expr: str) -> str:
+    """Query of a metric by traffic, joined with the endpoint of the traffic."""
+    return f"{expr} * on (run, traffic) group_left (endpoint) loadchaos_traffic_info{{{_TRAFFIC}}}"
+
+
+def _run_endpoints() -> list[Json]:
+    """Folded panels by endpoint, for profiles with more than one."""
+    ok, all_ends = (
+        f"sum by (endpoint) ({_by_endpoint(f'rate(loadchaos_requests_total{{{selector}}}{_RATE})')})"
+        for selector in (f'{_TRAFFIC},outcome="ok"', f'{_TRAFFIC},outcome!="missed"')
+    )
+    slow = _by_endpoint(f"rate(loadchaos_e2e_seconds_bucket{{{_TRAFFIC}}}{_RATE})")
+    first = _by_endpoint(f"rate(loadchaos_ttft_seconds_bucket{{{_TRAFFIC}}}{_RATE})")
+    return [
+        row(
+            "By endpoint",
+            [
+                lines(
+                    "Requests answered by endpoint",
+                    "Requests with the outcome ok per second (loadchaos_requests_total, loadchaos_traffic_info).",
+                    target(ok, "{{endpoint}}"),
+                    unit="reqps",
+                ),
+                lines(
+                    "Share answered by endpoint",
+                    "Share of the requests ended in the last seconds that were ok.",
+                    target(_share(ok, f"({all_ends})"), "{{endpoint}}"),
+                    unit="percentunit",
+                    top=1,
+                ),
+                *(
+                    lines(
+                        f"{title} by endpoint",
+                        f"{about} p50 and p99 of the last seconds.",
+                        *(
+                            target(
+                                f"histogram_quantile({q}, sum by (le, endpoint) ({expr}))",
+                                f"{{{{endpoint}}}} p{round(q * 100)}",
+                            )
+                            for q in (0.5, 0.99)
+                        ),
+                        unit="s",
+                    )
+                    for title, about, expr in (
+                        ("TTFT", "Time to first token; embeddings and scores have none.", first),
+                        ("E2E", "Time to the last byte.", slow),
+                    )
+                ),
+            ],
+        ),
+    ]
+
+
 def run() -> Json:
     """Dashboard of the load as its clients see it."""
-    panels = [*_run_summary(), *_run_load(), *_run_latency(), *_run_throughput()]
+    panels = [
+        *_run_summary(),
+        *_run_load(),
+        *_run_latency(),
+        *_run_throughput(),
+        *_run_sessions(),
+        *_run_endpoints(),
+    ]
     return dashboard(
         "loadchaos-run",
         "loadchaos / Run",
@@ -499,7 +603,6 @@ def _failure_summary() -> list[Json]:
             count('id!=""'),
             bad="above",
             decimals=0,
-            width=5,
         ),
         stat(
             "Engine deaths",
@@ -507,16 +610,23 @@ def _failure_summary() -> list[Json]:
             count('severity="engine_death"'),
             bad="above",
             decimals=0,
-            width=5,
         ),
-        stat("Hangs", "Failures of severity hang.", count('severity="hang"'), bad="above", decimals=0, width=4),
+        stat("Hangs", "Failures of severity hang.", count('severity="hang"'), bad="above", decimals=0),
+        stat(
+            "Wrong answers",
+            "Answers and probes whose content is wrong (loadchaos_wrong_answers_total); By id has their kinds.",
+            target(
+                f"sum(last_over_time(loadchaos_wrong_answers_total{{{_RUN}}}[$__range])) or vector(0)", instant=True
+            ),
+            bad="above",
+            decimals=0,
+        ),
         stat(
             "Unexplained",
             "Failures without a matching signature: the incident has the evidence.",
             count('id=~".*unexplained.*|.*unknown.*"'),
             bad="above",
             decimals=0,
-            width=5,
         ),
         stat(
             "Incidents",
@@ -524,7 +634,6 @@ def _failure_summary() -> list[Json]:
             target(f"sum(last_over_time(loadchaos_incidents_total{{{_RUN}}}[$__range]))", instant=True),
             bad="above",
             decimals=0,
-            width=5,
         ),
     ]
 
@@ -577,6 +686,11 @@ def _failures_over_time() -> list[Json]:
             unit="reqps",
             stack=True,
         ),
+        lines(
+            "Wrong answers",
+            "Answers and probes whose content is wrong, so far (loadchaos_wrong_answers_total).",
+            target(f"sum by (run) (loadchaos_wrong_answers_total{{{_RUN}}})", "{{run}}"),
+        ),
         _STATE,
     ]
 
@@ -599,6 +713,9 @@ def _quantile_of_run(q: float, kind: str) -> str:
 
 _SENT_BY_RUN = _last_of_run("loadchaos_arrivals_sent_total")
 _OK_BY_RUN = _last_of_run("loadchaos_requests_total", f'{_TRAFFIC},outcome="ok"')
+_GOODPUT_BY_RUN = _share(
+    _last_of_run("loadchaos_slo_good_requests_total"), _last_of_run("loadchaos_slo_requests_total")
+)
 _SERVER_MEMORY = f"loadchaos_process_resident_bytes{{{_SERVER}}}"
 
 
@@ -617,11 +734,14 @@ def _soak_table() -> list[Json]:
                 ),
                 ("sent", _SENT_BY_RUN, "short"),
                 ("answered", _share(_OK_BY_RUN, _SENT_BY_RUN), "percentunit"),
+                ("goodput", _GOODPUT_BY_RUN, "percentunit"),
                 ("TTFT p50", _quantile_of_run(0.5, "ttft"), "s"),
                 ("TTFT p99", _quantile_of_run(0.99, "ttft"), "s"),
                 ("E2E p99", _quantile_of_run(0.99, "e2e"), "s"),
                 ("failures", f"{failed} or 0 * ({_SENT_BY_RUN})", "short"),
                 ("incidents", _last_of_run("loadchaos_incidents_total", _RUN), "short"),
+                ("wrong answers", _last_of_run("loadchaos_wrong_answers_total", _RUN), "short"),
+                ("turns lost", _last_of_run("loadchaos_session_turns_total", f'{_TRAFFIC},result="lost"'), "short"),
             ],
             "run",
             hide=["Value #A"],
@@ -643,6 +763,13 @@ def _soak_bars() -> list[Json]:
             "Answered by run",
             "Share of the requests sent that ended ok.",
             target(_share(_OK_BY_RUN, _SENT_BY_RUN), "{{run}}", instant=True),
+            unit="percentunit",
+        ),
+        bars(
+            "Goodput by run",
+            "Share of requests within every limit of slo, where the profile has one; see the page of "
+            "`loadchaos capacity` for the curve of a search.",
+            target(_GOODPUT_BY_RUN, "{{run}}", instant=True),
             unit="percentunit",
         ),
         bars(

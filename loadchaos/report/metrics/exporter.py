@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -28,8 +28,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, STATES
-from loadchaos.report.live_stats.fold import BucketHistogram, Fold, TrafficStats
+from loadchaos.report.live_stats.fold import BucketHistogram, Fold, SessionStats, TrafficStats
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,
@@ -214,12 +215,15 @@ class Exporter:
 
 def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
     """Build all families of the page as of `now_ns` (default: the newest row)."""
-    page = _MetricsPage(run)
+    page, endpoints = _MetricsPage(run), (fold.run.get("terms") or {}).get("endpoints") or {}
     for name, group in _bounded_traffic(fold):
         _requests(page, name, group)
+        if name in endpoints and len(group) == 1:
+            page.add("loadchaos_traffic_info", [name, str(endpoints[name])], 1)
         if fold.limits_s:
             page.add("loadchaos_slo_requests", [name], sum(t.due for t in group))
             page.add("loadchaos_slo_good_requests", [name], sum(t.good for t in group))
+        _sessions(page, name, [t.sessions for t in group if t.sessions is not None])
         for kind in ("ttft", "itl", "tpot", "e2e"):
             page.histogram(f"loadchaos_{kind}_seconds", [name], [t.bounded[kind] for t in group])
     _states(page, fold)
@@ -259,6 +263,20 @@ def _requests(page: _MetricsPage, name: str, group: list[TrafficStats]) -> None:
     page.add("loadchaos_completion_tokens", [name], sum(t.tokens_out for t in group))
     page.add("loadchaos_images_sent", [name], sum(t.images for t in group))
     page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
+
+
+def _sessions(page: _MetricsPage, name: str, group: list[SessionStats]) -> None:
+    if not group:
+        return
+    page.add("loadchaos_sessions_begun", [name], sum(s.begun for s in group))
+    # All ends and results, also those at 0: else a rate would begin with the second one.
+    for end in get_args(ConversationEnd):
+        page.add("loadchaos_sessions_ended", [name, end], sum(s.ends[end] for s in group))
+    for result in ("answered", "lost", "cut", "left"):
+        page.add("loadchaos_session_turns", [name, result], sum(s.turns[result] for s in group))
+    for result in ("ok", "bad"):
+        page.add("loadchaos_session_tool_calls", [name, result], sum(s.tool_calls[result] for s in group))
+    page.histogram("loadchaos_session_e2e_seconds", [name], [s.time for s in group])
 
 
 def _cumulative(parts: Sequence[BucketHistogram]) -> list[Any]:

@@ -18,7 +18,7 @@ ATTACKS = 6
 FAILURES = 24
 INCIDENTS = 12
 GAP_SOURCES = 6
-SERIES_A_TRAFFIC = 130
+SERIES_A_TRAFFIC = 165
 SERIES_BESIDE = 208
 OTHER = "other"
 
@@ -96,6 +96,35 @@ METRICS: tuple[MetricSpec, ...] = (
         "loadchaos_slo_good_requests",
         "counter",
         "With `slo`: of these, requests that succeeded within every limit. Their ratio is the goodput",
+        ("traffic",),
+    ),
+    MetricSpec(
+        "loadchaos_traffic_info", "gauge", "Endpoint of each kind of traffic; always 1", ("traffic", "endpoint")
+    ),
+    MetricSpec("loadchaos_sessions_begun", "counter", "With `answers: live`: sessions begun", ("traffic",)),
+    MetricSpec(
+        "loadchaos_sessions_ended",
+        "counter",
+        "Sessions by end: finished, lost (an answer was not ok), cut (no room in the context), left (we did not go on)",
+        ("traffic", "end"),
+    ),
+    MetricSpec(
+        "loadchaos_session_turns",
+        "counter",
+        "Turns of ended sessions by result: answered, lost, cut (no room in the context), left (not sent)",
+        ("traffic", "result"),
+    ),
+    MetricSpec(
+        "loadchaos_session_tool_calls",
+        "counter",
+        "Tool calls in ended sessions: ok (got a result), bad (no JSON object, or cut)",
+        ("traffic", "result"),
+    ),
+    MetricSpec(
+        "loadchaos_session_e2e_seconds",
+        "histogram",
+        "Time of finished sessions, time to think included; timeouts count as lower bounds; bounds of "
+        "loadchaos_e2e_seconds; exemplars",
         ("traffic",),
     ),
     MetricSpec(
@@ -215,6 +244,7 @@ def markdown() -> str:
         "",
         "Every series has the label `run`, the name of the run folder. Label values are ids and names, never messages.",
         f"A kind of traffic has at most {SERIES_A_TRAFFIC} series, everything else together at most {SERIES_BESIDE}.",
+        "Only traffic of [sessions](how-to/agentic.md) has the series of sessions.",
         f"The first {TRAFFICS} kinds of traffic, {REPLICAS} replicas, {FAILURES} failures and {ATTACKS} attacks have series",
         f"of their own; later ones are summed as `{OTHER}`. Only the first {INCIDENTS} incidents have a series.",
         "",

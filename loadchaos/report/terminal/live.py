@@ -199,8 +199,8 @@ def _phase(s: Snapshot) -> str:
 def _done(s: Snapshot, line: TrafficLine) -> int:
     """Steps of the plan that are done: requests, or sessions."""
     outcomes = dict(line.outcomes)
-    if line.name in s.sessions_done:
-        return s.sessions_done[line.name] + outcomes.get("missed", 0)
+    if line.name in s.sessions:
+        return s.sessions[line.name].ended + outcomes.get("missed", 0)
     return sum(n for outcome, n in outcomes.items() if outcome != "unfinished")
 
 
@@ -219,8 +219,8 @@ def progress_text(s: Snapshot) -> str:
         left_s = max(0, s.planned - done) * s.sent_s / done
     if s.planned:
         text = f"{number(done)} of {number(s.planned)} requests ({100 * min(done, s.planned) // s.planned} %)"
-        if s.sessions_done:
-            text = text.replace(" requests", " sessions" if len(s.sessions_done) == len(s.traffic) else " steps")
+        if s.sessions:
+            text = text.replace(" requests", " sessions" if len(s.sessions) == len(s.traffic) else " steps")
     elif s.planned_s is not None:
         text = f"{duration(min(s.sent_s, s.planned_s))} of {duration(s.planned_s)}"
     else:

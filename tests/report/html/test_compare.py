@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,40 @@ def test_bootstrap_interval_has_its_coverage() -> None:
         d = compare._latency("p50", a, b, 0.5, rng)
         held += d.low is not None and d.high is not None and d.low <= 0 <= d.high
     assert held >= 25  # 95 % of 30 is 28
+
+
+def session_side(name: str, lost: int, seconds: float) -> compare.Side:
+    made, rng = a_side(name), random.Random(name)
+    for n in range(200 - lost):
+        row = {
+            "traffic": "agent",
+            "end": "finished",
+            "due_ns": 0,
+            "at_ns": round(seconds * 1000 * MS * rng.uniform(0.8, 1.2)),
+        }
+        made.totals.end_session({**row, "id": str(n)})
+    counts = {"sessions": 200, "lost": lost, "cut": 3}
+    return replace(made, sessions=counts, figures={"turns lost": 2.0 * lost, "turns cut": 5.0})
+
+
+def test_compare_shows_lost_and_cut_sessions_and_their_times() -> None:
+    found = compare.compare(session_side("a", 2, 10), session_side("b", 40, 12))
+    judged = {d.what: d.says for d in found.sessions}
+    assert judged["sessions that were lost"] == judged["agent session p50"] == "higher"
+    assert judged["sessions cut, without room in the context"] == "no clear difference"
+    text = compare_page.text(found)
+    assert "worse in B: " in text
+    assert "sessions that were lost" in compare_page.headline(found)
+    assert [line.split() for line in text.splitlines() if line.startswith("  turns lost")] == [
+        ["turns", "lost", "4", "80", "+1900.0", "%"]
+    ]
+    assert "sessions that were lost" in compare_page.html(found)
+
+
+def test_compare_without_sessions_in_both_has_no_table_of_them() -> None:
+    found = compare.compare(a_side("a"), session_side("b", 2, 10))
+    assert found.sessions == ()
+    assert "Sessions" not in compare_page.text(found)
 
 
 def test_compare_skips_the_tail_of_few_answers() -> None:

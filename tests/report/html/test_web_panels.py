@@ -58,6 +58,10 @@ def test_server_tab_has_no_goodput_without_limits(tmp_path: Path) -> None:
 
 
 def test_server_tab_counts_sessions(tmp_path: Path) -> None:
-    session = {"row": "conversation", "id": "lc-a-0", "traffic": "slow", "at_ns": 2 * S}
-    text = page(tmp_path, {}, {**session, "what": "begin"}, {**session, "what": "end", "end": "finished"})
-    assert '<b>1</b><span class="dim">slow: sessions ended</span>' in text
+    session = {"row": "conversation", "id": "lc-a-0", "traffic": "slow", "due_ns": S, "at_ns": 2 * S}
+    begin, ended = {**session, "what": "begin"}, {**session, "what": "end", "end": "finished", "turns": 2}
+    text = page(tmp_path, {}, begin, ended, {**begin, "id": "lc-a-1"})
+    assert (
+        '<td class="l">slow</td><td>1</td><td>0</td><td>0</td><td>0</td><td>1</td><td>2</td><td>0</td><td>0</td>'
+        in text
+    )

@@ -151,6 +151,49 @@ def test_scrape_counts_only_if_read_completely() -> None:
     assert counted == ["sent"]
 
 
+def session_rows(n: int, end: str | None, traffic: str = "t0", **end_fields: Any) -> list[dict[str, Any]]:
+    """Rows of a session of two seconds with four turns; without `end` it is open."""
+    base = {"row": "conversation", "id": f"{traffic}-s{n}", "traffic": traffic, "phase": 0, "due_ns": 1}
+    ended = {
+        "what": "end",
+        "end": end,
+        "at_ns": 2 * 10**9 + 1,
+        "turns": 3,
+        "tool_calls": 2,
+        "bad_calls": 1,
+        **end_fields,
+    }
+    return [{**base, "what": "begin", "at_ns": 1}, *([{**base, **ended}] if end else [])]
+
+
+def test_session_counters_have_every_end_and_the_times_of_the_verdict() -> None:
+    fold = Fold()
+    rows = [
+        *session_rows(0, "finished"),
+        *session_rows(1, "lost", why="timeout", turns_lost=1),
+        *session_rows(2, "lost", why="http_error", turns_lost=1),
+        *session_rows(3, "cut", turns_cut=1),
+        *session_rows(4, None),
+        session_rows(5, "finished")[1],  # its begin is not in the ledger
+    ]
+    for row in rows:
+        fold.feed(row)
+    page = totals(families(fold, "r"))
+    ended = {end: page["loadchaos_sessions_ended_total", end, "t0"] for end in ("finished", "lost", "cut", "left")}
+    assert ended == {"finished": 1, "lost": 2, "cut": 1, "left": 0}
+    assert page["loadchaos_sessions_begun_total", "t0"] == 5
+    turns = {k[1]: v for k, v in page.items() if k[0] == "loadchaos_session_turns_total"}
+    assert turns == {"answered": 12, "lost": 2, "cut": 1, "left": 0}
+    calls = {k[1]: v for k, v in page.items() if k[0] == "loadchaos_session_tool_calls_total"}
+    assert calls == {"ok": 8, "bad": 4}
+    assert page["loadchaos_session_e2e_seconds_count", "t0"] == 2  # the finished one, and the timeout as a lower bound
+    assert page["loadchaos_session_e2e_seconds_sum", "t0"] == pytest.approx(4)
+
+
+def test_traffic_without_sessions_has_no_series_of_them(run_folder: RunFolder) -> None:
+    assert not [f.name for f in families(fold_of(run_folder), "r") if "session" in f.name]
+
+
 def full_fold(traffics: int, replicas: int) -> Fold:
     """Run with every kind of event, and more of them than labels."""
     fold = Fold()
@@ -162,7 +205,11 @@ def full_fold(traffics: int, replicas: int) -> Fold:
             "version": "1",
             "target": {"kind": "external"},
             "at_ns": 1,
-            "terms": {"limits": {"first_byte": 1.0, "between_bytes": 1.0, "total": 1.0}, "slo": {"ttft": 1.0}},
+            "terms": {
+                "limits": {"first_byte": 1.0, "between_bytes": 1.0, "total": 1.0},
+                "slo": {"ttft": 1.0},
+                "endpoints": {f"t{t}": "chat" for t in range(traffics)},
+            },
         }
     )
     for t in range(traffics):
@@ -182,6 +229,9 @@ def full_fold(traffics: int, replicas: int) -> Fold:
                     "request_id": "r",
                 }
             )
+        for n, end in enumerate(("finished", "lost", "cut", "left", None)):
+            for row in session_rows(n, end, traffic=f"t{t}"):
+                fold.feed(row)
     for why in ("no_slot", "server_down", "stopped", "worker_lost", "new"):
         fold.feed({"row": "missed", "traffic": "t0", "why": why, "count": 1})
     names = list(metric_table.SERVER)
