@@ -9,6 +9,7 @@ from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.verdict.expectations import CheckResult
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts
+from loadchaos.core.units import figure
 
 _STILL_DRAFTING_NS = 5 * S
 _JUST_DRAFTED_NS = 2 * S
@@ -128,7 +129,7 @@ class Mechanisms:
         elif name in _COUNTERS:
             counter, absent = _COUNTERS[name]
             grown = self.grown.get(counter, 0.0)
-            ok, actual = grown > 0, f"{counter} grew by {grown:g}" if grown > 0 else absent
+            ok, actual = grown > 0, f"{counter} grew by {figure(grown)}" if grown > 0 else absent
         elif name == "lora_adapters":
             names = facts.lora_adapters if facts is not None else ()
             ok, actual = bool(names), f"{', '.join(names)}" if names else "/v1/models lists none"

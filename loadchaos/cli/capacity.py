@@ -197,6 +197,7 @@ def _recorded(value: Any) -> Any:
 
 def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]) -> CapacitySettings:
     """Check the options, and make the settings of the search."""
+    from loadchaos.core.units import figure
     from loadchaos.runner.capacity.search import SearchSettings
     from loadchaos.runner.capacity.session import CapacitySettings
     from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit
@@ -213,12 +214,12 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
     if by == "concurrency" and (start != round(start) or most != round(most)):
         raise OptionError("--start and --max: whole users were expected with --by concurrency")
     if start > most:
-        raise OptionError(f"--start {start:g}: a load up to --max {most:g} was expected")
+        raise OptionError(f"--start {figure(start)}: a load up to --max {figure(most)} was expected")
     wanted_load = options["at_least"]
     if by == "rate" and wanted_load is not None and most < wanted_load / _ROOM:
         raise OptionError(
-            f"--max {most:g}: at least {wanted_load / _ROOM:.3g} was expected with --at-least {wanted_load:g}; only higher "
-            "loads prove a rate, because random arrivals differ from it"
+            f"--max {figure(most)}: at least {figure(float(f'{wanted_load / _ROOM:.3g}'))} was expected with --at-least "
+            f"{figure(wanted_load)}; only higher loads prove a rate, because random arrivals differ from it"
         )
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
     wanted = {key: _recorded(options[key]) for key in _STORED}

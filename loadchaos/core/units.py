@@ -131,6 +131,11 @@ def rate_per_s(text: object) -> float:
     return value
 
 
+def figure(value: float) -> str:
+    """Format a number with all digits before the point: `1,000,000`, `0.05`."""
+    return f"{value:,.0f}" if abs(value) >= 100_000 else f"{value:,.6g}"
+
+
 def format_rate(per_s: float) -> str:
     """Format a rate as text that `rate_per_s` reads: `2.5/s`."""
     text = f"{per_s:g}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadchaos.core import expectation_names
 from loadchaos.core.model import DEFAULT_EXPECT
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import describe_duration, figure
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
@@ -202,10 +202,12 @@ def _phase(phase: Phase, noun: str) -> str:
         pace = "at its own pace" if phase.speed == 1 else f"at {phase.speed:g} times its pace"
         return f"the recorded requests of {Path(phase.trace).name} {pace}, at most {phase.slots} in flight"
     if phase.rate is not None:
-        to = f" to {phase.to:g}" if phase.to else ""
+        to = f" to {figure(phase.to)}" if phase.to else ""
         ends = [f"for {describe_duration(phase.for_)}"] if phase.for_ else []
         ends += [f"until {_count(phase.requests, noun)}"] if phase.requests is not None else []
-        return f"{phase.rate:g}{to} {noun}s/s ({_law(phase)}) {' or '.join(ends)}, at most {phase.slots} in flight"
+        return (
+            f"{figure(phase.rate)}{to} {noun}s/s ({_law(phase)}) {' or '.join(ends)}, at most {phase.slots} in flight"
+        )
     users = f"{_count(phase.slots, 'user')} in a closed loop"
     if phase.for_ is not None:
         return f"{users} for {describe_duration(phase.for_)}"

@@ -15,7 +15,7 @@ from typing import Any
 from loadchaos.core.dataset_names import DATASET_OPTIONS, TRACES
 from loadchaos.core.errors import OptionError
 from loadchaos.core.slo_names import SLO_LIMITS
-from loadchaos.core.units import Range, duration_s, format_duration, format_rate
+from loadchaos.core.units import Range, duration_s, figure, format_duration, format_rate
 from loadchaos.profile import trace
 from loadchaos.profile.trace_formats import FORMATS, TraceFormat
 
@@ -101,9 +101,9 @@ def describe(options: LoadOptions) -> str:
         return f"the trace {Path(str(options.values.get('dataset_path'))).name}"
     parts = [options.dataset.replace("_", " ")]
     if options.ramp is not None:
-        parts.append(f"{options.ramp[0]:g} to {options.ramp[1]:g} requests/s")
+        parts.append(f"{figure(options.ramp[0])} to {figure(options.ramp[1])} requests/s")
     elif options.rate is not None:
-        parts.append("all at once" if math.isinf(options.rate) else f"{options.rate:g} requests/s")
+        parts.append("all at once" if math.isinf(options.rate) else f"{figure(options.rate)} requests/s")
     if options.users is not None:
         parts.append(f"{options.users} users" if options.rate is None else f"at most {options.users} in flight")
     return ", ".join(parts)

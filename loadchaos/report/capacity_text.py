@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.core.units import figure
 from loadchaos.report.formatting import clean, duration, number, percent
 from loadchaos.report.performance import per_second
 
@@ -23,7 +24,9 @@ def load_text(data: Mapping[str, Any], load: float | None) -> str:
     """A load with its unit: `12.5 requests/s`, `8 users`."""
     if load is None:
         return "–"
-    return f"{load:.4g} requests/s" if data["by"] == "rate" else f"{load:.0f} user{'s' * (load != 1)}"
+    return (
+        f"{figure(float(f'{load:.4g}'))} requests/s" if data["by"] == "rate" else f"{load:.0f} user{'s' * (load != 1)}"
+    )
 
 
 def goal_text(data: Mapping[str, Any]) -> str:
@@ -57,7 +60,7 @@ def _interval(data: Mapping[str, Any]) -> str:
     low, high = data["answer"].get("interval") or (None, None)
     if data["by"] != "rate" or low is None or high is None:
         return ""
-    return f" ({low:.3g} to {high:.3g})"
+    return f" ({per_second(low)} to {per_second(high)})"
 
 
 def _so_far(data: Mapping[str, Any]) -> str:

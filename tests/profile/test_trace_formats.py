@@ -93,9 +93,15 @@ def test_trace_format_gives_times_and_lengths(name: str, tmp_path: Path, write: 
     ("name", "before", "after", "text"),
     [
         ("burstgpt", "30,4,34", "x,4,34", "x.csv:2: Request tokens: a number of tokens was expected (got 'x')"),
-        ("burstgpt", "6.5,ChatGPT", "late,ChatGPT", "x.csv:4: Timestamp: seconds were expected (got 'late')"),
-        ("burstgpt", "6.5,ChatGPT", "nan,ChatGPT", "x.csv:4: Timestamp: seconds were expected (got 'nan')"),
-        ("burstgpt", "6.5,ChatGPT", "inf,ChatGPT", "x.csv:4: Timestamp: seconds were expected (got 'inf')"),
+        (
+            "burstgpt",
+            "6.5,ChatGPT",
+            "late,ChatGPT",
+            "x.csv:4: Timestamp: at least 0 seconds were expected (got 'late')",
+        ),
+        ("burstgpt", "6.5,ChatGPT", "nan,ChatGPT", "x.csv:4: Timestamp: at least 0 seconds were expected (got 'nan')"),
+        ("burstgpt", "6.5,ChatGPT", "inf,ChatGPT", "x.csv:4: Timestamp: at least 0 seconds were expected (got 'inf')"),
+        ("burstgpt", "6.5,ChatGPT", "-1,ChatGPT", "x.csv:4: Timestamp: at least 0 seconds were expected (got '-1')"),
         ("azure", "2023-11-16 18:15:48.1805900", "yesterday", "x.csv:3: TIMESTAMP: a time such as"),
         ("azure", ",5", ",-5", "x.csv:3: GeneratedTokens: a number of tokens was expected (got '-5')"),
         ("azure", "TIMESTAMP", "TIME", "x.csv:2: no known trace: TIME, ContextTokens, GeneratedTokens; expected were"),

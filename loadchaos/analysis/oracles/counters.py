@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from loadchaos.core.ledger.rows import MetricsRow
+from loadchaos.core.units import figure
 
 _NAMES = {
     "preemptions_total": "preemptions", "prefix_cache_hits_total": "prefix cache hits (tokens)",
@@ -36,14 +37,14 @@ class CounterMoves:
         for name, label in _NAMES.items():
             seen = [values[name] for values in inside if name in values]
             if seen and seen[-1] > seen[0]:
-                moved.append(f"{label} +{seen[-1] - seen[0]:g}")
+                moved.append(f"{label} +{figure(seen[-1] - seen[0])}")
         return ", ".join(moved)
 
     def beside(self, begin_ns: int, end_ns: int) -> str:
         """Most requests that ran and waited then, as text; empty: unknown."""
         inside = self._inside(begin_ns, end_ns)
         most = {label: max((v[name] for v in inside if name in v), default=None) for name, label in _GAUGES.items()}
-        return ", ".join(f"at most {n:g} {label}" for label, n in most.items() if n is not None)
+        return ", ".join(f"at most {figure(n)} {label}" for label, n in most.items() if n is not None)
 
     def _inside(self, begin_ns: int, end_ns: int) -> list[dict[str, float]]:
         return [values for at_ns, values in self._kept if begin_ns - _SLACK_NS <= at_ns <= end_ns + _SLACK_NS]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.row_handlers import RowHandlers
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, LaunchRow, MetricsRow, QuestionRow
+from loadchaos.core.units import figure
 
 _KEPT = 50_000
 _TOLERANCE = 0.02
@@ -145,9 +146,9 @@ class ImageCacheHits(RowHandlers):
         if len(self._sides) > 1:
             return f"{len(self._sides)} engines have a cache each"
         if queries < _FEWEST:
-            return f"{queries:g} cache lookups, {_FEWEST} needed"
+            return f"{figure(queries)} cache lookups, {_FEWEST} needed"
         if not fewest * (1 - _TOLERANCE) <= queries <= most * (1 + _TOLERANCE):
-            return f"{queries:g} cache lookups, {fewest} to {most} of them ours"
+            return f"{figure(queries)} cache lookups, {fewest} to {most} of them ours"
         return ""
 
 

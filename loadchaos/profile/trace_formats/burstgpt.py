@@ -16,10 +16,10 @@ from loadchaos.profile.trace_formats.base import Arrival, TraceFormat, answered,
 def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
     try:
         at_s = float(row["Timestamp"])
-        if not math.isfinite(at_s):
+        if not math.isfinite(at_s) or at_s < 0:
             raise ValueError
     except (TypeError, ValueError):
-        raise ValueError(f"Timestamp: seconds were expected (got {row['Timestamp']!r})") from None
+        raise ValueError(f"Timestamp: at least 0 seconds were expected (got {row['Timestamp']!r})") from None
     sent, came = (whole(row[name], name) for name in ("Request tokens", "Response tokens"))
     return answered(at_s * 1000, sent, came)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import STEP_HEADS, facts, goal_text, headline, load_text, status_text, step_cells
 from loadchaos.report.formatting import clean, duration, short_path
 
@@ -33,7 +34,7 @@ def table(data: Mapping[str, Any]) -> list[str]:
     """One row for each step, in the order of the load."""
     heads = ("requests/s" if data["by"] == "rate" else "users", "status", *STEP_HEADS)
     rows = [
-        [f"{step['load']:.4g}", status_text(step), *step_cells(step)]
+        [figure(float(f"{step['load']:.4g}")), status_text(step), *step_cells(step)]
         for step in sorted(data["steps"], key=lambda step: float(step["load"]))
     ]
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.capacity.queue_model import QueueModel
+from loadchaos.core.units import figure
 
 _FASTEST_GROWTH, _GROWTH = 4.0, 2.0
 _LOADED = 1.3
@@ -261,7 +262,7 @@ def _offered(step: Mapping[str, Any]) -> float:
 def _open_top(search: CapacitySearch, settings: SearchSettings) -> str:
     top = max(float(s["load"]) for s in search.steps)
     if top >= settings.most:
-        return f"the highest load that is tried ({settings.most:g}) met the goal"
+        return f"the highest load that is tried ({figure(settings.most)}) met the goal"
     return "no load was proved to fail within the budget"
 
 

@@ -20,6 +20,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
+from loadchaos.core.units import figure
 from loadchaos.profile.profile import Profile
 from loadchaos.report.terminal.capacity import step_line
 from loadchaos.runner.capacity import files
@@ -174,7 +175,7 @@ class CapacitySession:
         return data
 
     def _note_budget(self, step: NextStep) -> None:
-        load = f"{step.load:g} {'requests/s' if self._settings.search.by == 'rate' else 'users'}"
+        load = f"{figure(step.load)} {'requests/s' if self._settings.search.by == 'rate' else 'users'}"
         self._announce(f"the budget is spent; the next step would have been {load} (--budget gives more)")
 
     async def _step(self, chosen: NextStep, left_s: float) -> bool:
@@ -186,7 +187,7 @@ class CapacitySession:
         folder = self._folder / files.STEPS / f"{number:02}"
         shutil.rmtree(folder, ignore_errors=True)  # of a step that was killed
         unit = "requests/s" if plan.by == "rate" else "users"
-        head = f"[step {number}] {plan.load:g} {unit}"
+        head = f"[step {number}] {figure(plan.load)} {unit}"
         self._live(f"{head}: starting")
         live = _LiveWatch(watch, lambda text: self._live(f"{head}: {text}"))
         options = replace(
