@@ -16,6 +16,7 @@ from typing import Protocol
 
 import uvloop
 
+from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
 from loadchaos.simulator.engine.process import TITLES
@@ -210,6 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(options: Options, engine: EngineClient, pipe: socket.socket) -> int:
+    allow_many_open_files()
     return await ApiServer(options, engine, pipe).run()
 
 

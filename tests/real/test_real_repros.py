@@ -61,6 +61,10 @@ def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
 
 
+MOST_TRIES = {"vllm-0.32.0-preempted-image": 6}
+"""Fresh servers for a script that does not kill each one: with 5 of 8, six survive in 0.3 % of cases."""
+
+
 @pytest.mark.parametrize(
     ("name", "failure", "server"),
     [
@@ -72,11 +76,15 @@ def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_repro_kills_the_real_server_with_its_failure(name: str, failure: str, server: Any, tmp_path: Path) -> None:
-    with running(server(), tmp_path / "server.log") as started:
-        done = script(name, started.url)
-        time.sleep(3)
+    for number in range(MOST_TRIES.get(name, 1)):
+        log = tmp_path / f"server-{number}.log"
+        with running(server(), log) as started:
+            done = script(name, started.url)
+            time.sleep(3)
+        if done.returncode != 0:
+            break
     assert done.returncode == 1, done.stdout + done.stderr
-    assert failure in [f.id for f in classify_text((tmp_path / "server.log").read_text(errors="replace"))]
+    assert failure in [f.id for f in classify_text(log.read_text(errors="replace"))]
 
 
 def test_image_beside_the_end_of_a_chunk_is_answered(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import ClockRow
 from loadchaos.core.model import Reply, Step
+from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.completion import Completion
@@ -122,6 +123,7 @@ class Dispatcher:
 
         Never raises: `failure` holds an unwritable ledger or a bug of ours.
         """
+        allow_many_open_files()
         # Objects that exist now stay: searching them for garbage again and again would only delay timestamps.
         gc.collect()
         gc.freeze()

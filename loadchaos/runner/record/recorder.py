@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import resource
 import secrets
 import signal
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import OptionError, next_step
+from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.runner.record.channel import RecordingChannel
 from loadchaos.runner.record.freeze import FreezeWatch, says_dead
 from loadchaos.runner.record.proxy import StreamingProxy, Upstream
@@ -72,7 +72,7 @@ class RecordingSession:
         Returns the exit code. Raises OptionError.
         """
         options = self._options
-        raise_file_limit()
+        allow_many_open_files()
         try:
             options.out.mkdir(parents=True, exist_ok=True)
         except OSError as e:
@@ -200,11 +200,3 @@ async def is_dead(upstream: Upstream) -> str | None:
     if status >= 500 and says_dead(status, answer, health=True):
         return "/health says that its engine is dead"
     return None
-
-
-def raise_file_limit() -> None:
-    """Allow as many open files as this user may have: a client takes two."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
