@@ -18,7 +18,7 @@ _HITS, _QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
 _ACCEPTED, _DRAFTED = "spec_accepted_tokens_total", "spec_draft_tokens_total"
 UNTOLD = {
     "prefix_hit_rate": "neither the answers (cached_tokens) nor the server's counters tell it",
-    "acceptance": "the server has no counters of drafted tokens, or drafted none",
+    "acceptance": "neither the answers nor the server's counters tell drafted tokens, or none were drafted",
 }
 """Reason why a figure is unknown, by its name in `expect`."""
 
@@ -31,6 +31,9 @@ class Efficiency:
         self._cached: Counter[str] = Counter()
         self._told = False  # an answer had cached_tokens; then none means 0, as vLLM leaves a 0 out
         self._telling: set[str] = set()  # traffic with cached_tokens or generated text; embeddings tell nothing
+        self._drafted: Counter[str] = Counter()  # by traffic, as the answers tell it
+        self._accepted: Counter[str] = Counter()
+        self._shares: Counter[int] = Counter()  # answers by accepted tokens in per cent of the drafted ones
         self._newest: dict[tuple[str, str], dict[str, float]] = {}
         self._grown: Counter[str] = Counter()
         self._first_ns: int | None = None
@@ -58,6 +61,11 @@ class Efficiency:
             self._telling.add(traffic)
         self._prompt[traffic] += int(row["prompt_tokens"] or 0)
         self._cached[traffic] += int(cached or 0)
+        if drafted := int(row.get("drafted_tokens") or 0):
+            accepted = int(row.get("accepted_tokens") or 0)
+            self._drafted[traffic] += drafted
+            self._accepted[traffic] += accepted
+            self._shares[round(100 * accepted / drafted)] += 1
 
     def metrics(self, row: MetricsRow) -> None:
         """Fold counters of the server: their growth during the load."""
@@ -92,7 +100,11 @@ class Efficiency:
             found["prefix_hit_rate"] = {**by_traffic, "": whole}
         elif self._grown[_QUERIES]:
             found["prefix_hit_rate"] = {"": Part(self._grown[_HITS], self._grown[_QUERIES])}
-        if self._grown[_DRAFTED]:
+        if self._drafted:
+            by_traffic = {t: Part(self._accepted[t], n) for t, n in self._drafted.items()}
+            whole = Part(self._accepted.total(), self._drafted.total())
+            found["acceptance"] = {**by_traffic, "": whole}
+        elif self._grown[_DRAFTED]:
             found["acceptance"] = {"": Part(self._grown[_ACCEPTED], self._grown[_DRAFTED])}
         return found
 
@@ -107,8 +119,21 @@ class Efficiency:
             "acceptance": _rounded(drafts.share),
             "accepted_tokens": drafts.n if drafts.whole else None,
             "drafted_tokens": drafts.whole or None,
+            "acceptance_source": None if not drafts.whole else "answers" if self._drafted else "counters",
+            "acceptance_by_request": self._by_request(),
         }
         return {**found, **self._energy_figures(output_tokens)}
+
+    def _by_request(self) -> dict[str, float] | None:
+        """Quantiles of the acceptance of single answers, to 1 %; None: not told."""
+        n, seen = self._shares.total(), 0
+        found: dict[str, float] = {}
+        for share in sorted(self._shares):
+            seen += self._shares[share]
+            for q in (10, 50, 90):
+                if seen * 100 >= q * n:
+                    found.setdefault(f"p{q}", share / 100)
+        return {**found, "n": n} if n else None
 
     def _energy_figures(self, output_tokens: int | None) -> dict[str, float | None]:
         names = ("energy_j", "mean_power_w", "joules_per_output_token", "output_tokens_per_s_per_w")

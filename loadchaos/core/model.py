@@ -241,6 +241,7 @@ class Reply:
     """Outcome of one request on the wire, with times. None: did not happen.
 
     Attributes:
+        drafted_tokens: tokens that speculative decoding drafted; `accepted_tokens` of them are in the answer.
         itl_hist: gaps between token chunks, as counts by `stats.bucket` of nanoseconds.
         detail: facts beside the outcome, such as `{"reasoning_only": True}`.
         evidence: outcomes of later decisive events.
@@ -264,6 +265,8 @@ class Reply:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
     request_id: str | None = None
     error: str | None = None
     error_code: int | str | None = None

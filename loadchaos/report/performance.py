@@ -54,7 +54,11 @@ def efficiency_texts(verdict: Mapping[str, Any]) -> dict[str, str]:
         texts["prefix cache"] = f"{100 * found['prefix_hit_rate']:.1f} % of the prompt tokens were cached ({source})"
     if found.get("acceptance") is not None:
         tokens = f"{number(found['accepted_tokens'])} of {number(found['drafted_tokens'])}"
-        texts["drafts"] = f"{100 * found['acceptance']:.1f} % accepted, {tokens} tokens (counters of the server)"
+        source = "told by the answers" if found.get("acceptance_source") == "answers" else "counters of the server"
+        texts["drafts"] = f"{100 * found['acceptance']:.1f} % accepted, {tokens} tokens ({source})"
+        if single := found.get("acceptance_by_request"):
+            quantiles = ", ".join(f"{name} {100 * single[name]:.0f} %" for name in ("p10", "p50", "p90"))
+            texts["drafts"] += f"; of single requests: {quantiles}"
     if found.get("joules_per_output_token") is not None:
         per_watt = f"{found['output_tokens_per_s_per_w']:.3g} tokens/s per W"
         power = f"{found['mean_power_w']:,.0f} W of all GPUs"

@@ -109,6 +109,24 @@ def test_acceptance_is_that_of_the_counters_and_survives_a_restart() -> None:
     assert decisions(found) == ["unknown", "unknown", "pass"]
 
 
+def test_acceptance_of_the_answers_has_traffic_and_quantiles_of_single_requests() -> None:
+    counters = [metrics(at, spec_draft_tokens_total=n, spec_accepted_tokens_total=0) for at, n in ((99, 0), (101, 500))]
+    told = [
+        {**row, "drafted_tokens": 40, "accepted_tokens": 4 * n} if row["row"] == "end" else row
+        for n in range(1, 11)
+        for row in request(100 + n, None, "code")
+    ]
+    found = verdict(*counters, *told)
+    efficiency = found["efficiency"]
+    assert (efficiency["drafted_tokens"], efficiency["accepted_tokens"]) == (400, 220), "not the counters"
+    assert (efficiency["acceptance"], efficiency["acceptance_source"]) == (0.55, "answers")
+    assert efficiency["acceptance_by_request"] == {"p10": 0.1, "p50": 0.5, "p90": 0.9, "n": 10}
+    assert decisions(found)[2] == "fail"
+    assert efficiency_texts(found)["drafts"] == (
+        "55.0 % accepted, 220 of 400 tokens (told by the answers); of single requests: p10 10 %, p50 50 %, p90 90 %"
+    )
+
+
 def test_energy_is_the_power_over_the_load() -> None:
     readings = [power(97 + t / 4, 300.0 if t / 4 >= 2.5 else 50.0, f"gpu{g}") for t in range(40) for g in range(2)]
     found = verdict(*readings)["efficiency"]

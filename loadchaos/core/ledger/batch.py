@@ -20,6 +20,8 @@ _NUMBERS = (
     "step", "chunks", "prompt_tokens", "completion_tokens", "cached_tokens", "tokens", "images", "image_tokens", "bytes_in",
     "bytes_out",
 )  # fmt: skip
+_OPTIONAL = ("drafted_tokens", "accepted_tokens")
+"""Numbers that only some end rows have."""
 _SHARED = ("traffic", "phase", "round", "behaviour", "max_tokens", "finish_reason", "status")
 _OF_BEGIN = ("tokens", "round", "behaviour", "max_tokens")
 
@@ -61,6 +63,7 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
             "prefix": prefix,
             **dict(zip(_SHARED, shared, strict=True)),
             **{k: _column([e[k] for e in ends]) for k in _NUMBERS},
+            **{k: _column([e.get(k) for e in ends]) for k in _OPTIONAL if any(k in e for e in ends)},
             **{
                 f"{k[:-3]}_us": _column([None if e[k] is None else (at_ns - e[k]) // _US for e in ends])
                 for k in _MOMENTS
@@ -121,6 +124,7 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "edge": None,
                 "exact_tokens": None,
                 "folded": True,
+                **{k: n for k in _OPTIONAL if (n := _value(well.get(k), i)) is not None},
             }
         )
     found.sort(key=lambda row: int(row["at_ns"]))

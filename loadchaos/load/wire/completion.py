@@ -14,6 +14,7 @@ import orjson
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.load.wire.contract import ToolCall
+from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
 from loadchaos.load.wire.event_template import EventTemplate, json_string
 from loadchaos.load.wire.outcome import (
     MAX_ERROR_CHARS,
@@ -78,6 +79,7 @@ class Completion:
         "contradictions",
         "disorder",
         "done_seen",
+        "drafts",
         "fault",
         "finish",
         "first_answer_ns",
@@ -109,6 +111,7 @@ class Completion:
         self.chunks = 0
         self.finish: dict[int, str | None] = {}
         self.usage: dict[str, Any] | None = None
+        self.drafts: DraftCount | None = None
         self.answer_id: str | None = None
         self.done_seen = False
         self.fault: str | None = None
@@ -406,6 +409,8 @@ class Completion:
             if not isinstance(usage, dict):
                 raise WrongShapeError("usage is not an object")
             self.usage = usage
+        if not KEYS.isdisjoint(data):
+            self.drafts = draft_count(data) or self.drafts
         if choices is None and usage is not None:
             return []
         if not isinstance(choices, list) or not all(isinstance(c, dict) for c in choices):

@@ -327,6 +327,8 @@ class Exchange:
             prompt_tokens=a.prompt_tokens if a else None,
             completion_tokens=a.completion_tokens if a else None,
             cached_tokens=a.cached_tokens if a else None,
+            drafted_tokens=a.drafts.drafted if a and a.drafts else None,
+            accepted_tokens=a.drafts.accepted if a and a.drafts else None,
             request_id=self._parser.request_id or (a.answer_id if a else None),
             error=error or None,
             error_code=first.code,

@@ -99,7 +99,8 @@ _BIG, _TEXT, _REAL, _TIME = "BIGINT", "VARCHAR", "DOUBLE", "TIMESTAMP"
 _SAME_AS_LEDGER = {
     "traffic": _TEXT, "outcome": _TEXT, "status": _BIG, "step": _BIG, "phase": _BIG, "round": _BIG,
     "finish_reason": _TEXT, "planned_tokens": _BIG, "prompt_tokens": _BIG, "completion_tokens": _BIG,
-    "cached_tokens": _BIG, "max_tokens": _BIG, "images": _BIG, "image_tokens": _BIG, "behaviour": _TEXT, "edge": _BIG,
+    "cached_tokens": _BIG, "drafted_tokens": _BIG, "accepted_tokens": _BIG,
+    "max_tokens": _BIG, "images": _BIG, "image_tokens": _BIG, "behaviour": _TEXT, "edge": _BIG,
     "chunks": _BIG, "bytes_out": _BIG, "bytes_in": _BIG, "length_mismatch": "BOOLEAN", "conn": _BIG,
     "reused": "BOOLEAN", "hash": _TEXT, "request_id": _TEXT, "error_code": _TEXT, "error": _TEXT,
 }  # fmt: skip

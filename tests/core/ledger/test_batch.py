@@ -83,6 +83,20 @@ def test_well_rows_give_equal_numbers_in_a_tenth_of_the_space(tmp_path: Path) ->
     assert (tmp_path / "r.jsonl").stat().st_size < sum(len(json.dumps(r)) for r in whole) / 10
 
 
+def test_well_rows_keep_drafted_tokens_of_the_requests_that_have_them() -> None:
+    pairs = [
+        request(0, drafted_tokens=9, accepted_tokens=4),
+        request(2),
+        request(4, drafted_tokens=0, accepted_tokens=0),
+    ]
+    (well,) = batch.fold_requests(pairs)
+    ends = {r["step"]: r for r in batch.unfold_row(well) if r["row"] == "end"}
+    assert [ends[n].get("drafted_tokens") for n in (0, 2, 4)] == [9, None, 0]
+    assert [ends[n].get("accepted_tokens") for n in (0, 2, 4)] == [4, None, 0]
+    (plain,) = batch.fold_requests([request(0), request(2)])
+    assert "drafted_tokens" not in plain
+
+
 def test_tail_resumes_within_a_well_row(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "r.jsonl", "t")
     for row in batch.fold_requests([request(n) for n in range(0, 10, 2)]):
