@@ -40,6 +40,11 @@ Exit codes:
 @click.argument("profile", required=False, shell_complete=profile_names)
 @click.option("-H", "--target", metavar="URL", help="URL of the server, with or without /v1.")
 @click.option(
+    "--launch",
+    metavar="COMMAND",
+    help="Start this server once for all steps, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.",
+)
+@click.option(
     "--slo",
     "limits",
     metavar="LIMITS",
@@ -102,7 +107,8 @@ def capacity(
         profile, overrides, options = _stored_call(ctx, stored, options)
     elif profile is None:
         raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
-    loaded = profile_of(str(profile), overrides)
+    loaded = _with_server(profile_of(str(profile), overrides), options)
+    options["external"] = None if options["launch"] else options["target"]
     settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run_options = _run_options(options)
@@ -146,8 +152,8 @@ class _Lines:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-_STORED = ("target", "limits", "goal", "by", "start", "most", "tolerance", "at_least", "seed", "model", "admin_url",
-           "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
+_STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "tolerance", "at_least", "seed", "model",
+           "admin_url", "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
 
 
 def _stored_call(
@@ -163,7 +169,7 @@ def _stored_call(
     given = [name for name in (*_STORED, "profile", "overrides") if ctx.get_parameter_source(name) is source]
     wanted = dict(stored.get("wanted") or {})
     if changing := [
-        name for name in given if not hidden(wanted.get(name)) or _recorded(ctx.params[name]) != wanted[name]
+        name for name in given if not hidden(wanted.get(name)) or _recorded(ctx.params[name], name) != wanted[name]
     ]:
         raise OptionError(
             f"--resume continues a search with its own options: leave out {_option(changing[0])}, or start a new search"
@@ -176,7 +182,7 @@ def _stored_call(
     return (
         wanted["profile"],
         tuple(wanted["overrides"]),
-        {**options, **{name: wanted[name] for name in _STORED}, "budget": options["budget"] or stored["budget_s"]},
+        {**options, **{name: wanted.get(name) for name in _STORED}, "budget": options["budget"] or stored["budget_s"]},
     )
 
 
@@ -186,10 +192,28 @@ def _option(name: str) -> str:
     return "a profile" if name == "profile" else f"--{text}"
 
 
-def _recorded(value: Any) -> Any:
+def _with_server(profile: Profile, options: Mapping[str, Any]) -> Profile:
+    """The profile with the server of --launch, which listens at --target.
+
+    A server that the profile launches is not started where --target names one.
+    """
+    from loadchaos.cli.run import with_launch
+
+    if options["launch"]:
+        profile = with_launch(profile, options["launch"], options["target"])
+    if profile.target.launch is not None and (options["launch"] or options["target"] is None):
+        return profile.model_copy(update={"target": profile.target.model_copy(update={"on_death": "stop"})})
+    return profile
+
+
+def _recorded(value: Any, name: str = "") -> Any:
     """Value of an option for capacity.json: a secret in it is redacted."""
     from loadchaos.core.redact import Redactor
 
+    if name == "launch" and value:
+        from loadchaos.runner.replay.servers import from_launch, redacted_command
+
+        return redacted_command(from_launch(value))
     if isinstance(value, tuple | list):
         return [_recorded(part) for part in value]
     return Redactor().text(value) if isinstance(value, str) else value
@@ -203,9 +227,10 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
     from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit
     from loadchaos.server.discovery.client import parse_target
 
-    if options["target"] is None:
-        raise OptionError("a capacity search needs the URL of a server: give --target URL")
-    parse_target(options["target"])
+    launch = profile.target.launch
+    if options["external"] is None and launch is None:
+        raise OptionError("a capacity search needs a server: give --target URL, or --launch COMMAND")
+    url = parse_target(options["external"] or (launch.url if launch is not None else ""))
     limits_s = _limits(options["limits"], profile)
     refuse_unfit(profile, limits_s)
     by = options["by"]
@@ -222,14 +247,14 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
             f"{figure(wanted_load)}; only higher loads prove a rate, because random arrivals differ from it"
         )
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
-    wanted = {key: _recorded(options[key]) for key in _STORED}
+    wanted = {key: _recorded(options[key], key) for key in _STORED}
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
     return CapacitySettings(
         SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
         goal,
         limits_s,
         options["budget"] or _BUDGET_S,
-        wanted["target"],
+        wanted["target"] or url,
         options["at_least"],
         {
             **wanted,
@@ -300,7 +325,7 @@ def _run_options(options: Mapping[str, Any]) -> Any:
     from loadchaos.runner.options import Options
 
     return Options(
-        target=options["target"], admin_url=options["admin_url"], model=options["model"],
+        target=options["external"], admin_url=options["admin_url"], model=options["model"],
         api_key_env=options["api_key_env"], headers=parse_header_options(options["headers"]),
         tls=TlsSettings(options["ca"], options["insecure"]), tokenizer=options["tokenizer"],
         server_log=options["server_log"], seed=options["seed"] * 1000, authorize=options["authorize"],

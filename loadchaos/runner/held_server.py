@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -29,7 +29,10 @@ class HeldServer:
     While a run is attached, its rows go to that run too.
     """
 
-    def __init__(self, server: CommandLine, folder: Path, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, server: CommandLine, folder: Path, secrets: Sequence[str] = (), limits: Mapping[str, int] | None = None
+    ) -> None:
+        """Take the command line; `limits` are those of its processes."""
         folder.mkdir(parents=True, exist_ok=True)
         files = RunFolder(folder)
         redactor = Redactor.from_environment(os.environ)
@@ -39,7 +42,7 @@ class HeldServer:
         self.runs = 0
         self._events = Writer(files.events, "launch")
         self._emit: Emit | None = None
-        command = LaunchCommand(server.argv, server.env, secrets=list(secrets))
+        command = LaunchCommand(server.argv, server.env, secrets=list(secrets), limits=limits or {})
         self.launched = LaunchedServer(command, folder, self._feed, redactor.argv(list(server.argv)))
 
     def _feed(self, row: AnyRow) -> None:

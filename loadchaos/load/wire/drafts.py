@@ -37,7 +37,7 @@ def draft_count(data: Mapping[str, Any]) -> DraftCount | None:
         if inner is not None:
             found = found.get(inner) if isinstance(found, dict) else None
         parts = [part for part in (found if isinstance(found, list) else [found]) if isinstance(part, dict)]
-        counts = [(part.get(drafted), part.get(accepted)) for part in parts]
-        if counts and all(type(n) is int and n >= 0 for pair in counts for n in pair):
-            return DraftCount(sum(d for d, _ in counts), sum(a for _, a in counts))
+        counts = [DraftCount(part.get(drafted), part.get(accepted)) for part in parts]  # type: ignore[arg-type]  # tested below
+        if counts and all(type(n) is int and n >= 0 for count in counts for n in count):
+            return DraftCount(sum(c.drafted for c in counts), sum(c.accepted for c in counts))
     return None

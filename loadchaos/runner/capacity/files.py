@@ -16,7 +16,8 @@ import orjson
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.report.html import capacity_page
 
-RESULT, TABLE, PAGE, PROFILE, STEPS = "capacity.json", "capacity.csv", "report.html", "profile.yaml", "steps"
+RESULT, TABLE, PAGE, PROFILE = "capacity.json", "capacity.csv", "report.html", "profile.yaml"
+STEPS, SERVER = "steps", "server"
 SCHEMA = 1
 _COLUMNS = (
     "load", "status", "leans", "requests", "good", "goodput", "goodput_low", "goodput_high", "requests_per_s",

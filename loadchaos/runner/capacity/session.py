@@ -22,13 +22,18 @@ from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.units import figure
 from loadchaos.profile.profile import Profile
+from loadchaos.profile.target import Launch
+from loadchaos.report.formatting import duration
 from loadchaos.report.terminal.capacity import step_line
 from loadchaos.runner.capacity import files
 from loadchaos.runner.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
 from loadchaos.runner.capacity.step_profile import step_plan, step_profile
 from loadchaos.runner.finalize import Result
+from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.options import Options
 from loadchaos.runner.run import run_quietly
+from loadchaos.server.discovery.client import parse_target
+from loadchaos.server.process.launcher import CommandLine
 
 _DEADLY = ("engine_death", "hang", "startup")
 _LEAST_STEP_S = 20.0
@@ -78,7 +83,8 @@ class _LiveWatch:
 class CapacitySession:
     """Runs a search in a folder, from its last finished step on.
 
-    `announce` gets one line for each finished step, `live` the progress of the current one.
+    `announce` gets one line for each finished step, `live` the progress of the current one. A server that the
+    profile launches, where the options name no target, is started once and stopped after the last step.
     """
 
     def __init__(
@@ -156,9 +162,33 @@ class CapacitySession:
     async def run(self) -> dict[str, Any]:
         """Run steps until the search is done. Returns capacity.json.
 
-        Raises LoadchaosError where the first step cannot be run.
+        Raises LoadchaosError where the server does not start or the first step cannot be run.
         """
         files.write(self._folder, self.to_json(ended=False))
+        launch = self._profile.target.launch
+        if launch is None or self._options.target is not None:
+            return await self._steps()
+        held = self._held_server(launch)
+        self._options = replace(self._options, held=held)
+        self._live(f"starting {launch.command[0]} at {held.url}")
+        try:
+            await held.start(launch.ready_within)
+            self._announce(
+                f"{launch.command[0]} is healthy at {held.url} after {duration(time.monotonic() - self._begin_s)}"
+            )
+            self._begin_s = time.monotonic()  # the budget is for the steps
+            return await self._steps()
+        finally:
+            await held.stop()
+
+    def _held_server(self, launch: Launch) -> HeldServer:
+        """The server of all steps; its log is in the folder `server`, one folder for each start."""
+        folder = self._folder / files.SERVER
+        number = len(list(folder.glob("[0-9]*"))) + 1
+        line = CommandLine(tuple(launch.command), dict(launch.env), parse_target(launch.url))
+        return HeldServer(line, folder / f"{number:03}", limits=launch.limits.model_dump(exclude_none=True))
+
+    async def _steps(self) -> dict[str, Any]:
         while (step := self._search.next()) is not None:
             left_s = self._settings.budget_s - self.spent_s - _AFTER_S
             if left_s < _LEAST_STEP_S:

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from loadchaos.runner.capacity.search import SearchSettings
 from loadchaos.runner.capacity.session import CapacitySession, CapacitySettings
 from loadchaos.runner.finalize import Result
 from loadchaos.runner.options import Options
+from loadchaos.runner.server_under_test import free_port
+from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 
 CASE = next(c for c in CASES if c.name == "prefill")
 CAPACITY = 20.3
@@ -62,6 +66,41 @@ def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
     given = {"search": SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s), "goal": 0.95,
              "slo_s": limits_s, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}  # fmt: skip
     return CapacitySession(profile_of(CASE), CapacitySettings(**given), Options(), folder, (lines.append, lines.append))
+
+
+def test_session_starts_the_server_once_for_all_steps_and_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    argv = command(SimulatorSpec("vllm", "0.32", (), {"quiet": True}), port)
+    profile = profile_of(CASE).with_launch({"command": argv, "url": f"http://127.0.0.1:{port}"})
+    seen: list[tuple[int | None, bool]] = []
+
+    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+        folder = RunFolder(options.out / "run")
+        folder.path.mkdir(parents=True)
+        assert options.held is not None
+        assert options.watch is not None
+        seen.append((options.held.launched.pid, options.held.alive))
+        for row in VirtualStep(CASE, profile, options.seed).rows():
+            options.watch.feed(row)
+            if options.watch.reason() is not None:
+                break
+        return Result(0, {"failures": []}, folder)
+
+    monkeypatch.setattr(module, "run_quietly", run)
+    lines: list[str] = []
+    settings = session(tmp_path, lines)._settings
+    found = CapacitySession(profile, settings, Options(), tmp_path, (lines.append, lines.append))
+    data = asyncio.run(found.run())
+    assert data["answer"]["known"]
+    assert len(seen) == len(data["steps"])
+    assert len({pid for pid, _ in seen}) == 1
+    assert all(alive for _, alive in seen)
+    assert "healthy at http" in lines[1]
+    assert (tmp_path / "server/001/server.log").is_file()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_session_finds_the_capacity_and_writes_its_files(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
