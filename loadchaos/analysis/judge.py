@@ -486,6 +486,8 @@ class Judge:
         checks += [*([images] if images is not None else []), *self._detectors.checks]
         if (cut := self._sessions.cut()) is not None:
             checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
+        if (made := self._sessions.calls()) is not None:
+            checks.append(Check("tools_called", "> 0", made.text, "pass" if made.calls else "unknown"))
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
             counts = self._attacks.counts.get(name, {})

@@ -21,6 +21,7 @@ SESSION_TIME = "session_e2e"
 """Name of the time of a session among the latencies of `expect`."""
 _NS = 1_000_000_000
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
+_MUST_CALL = ("required", "named")
 _ENDS = ("finished", "lost", "left", "cut")
 MOST_CUT = 0.05
 """Share of the planned turns of a traffic that may have no room in the context."""
@@ -54,6 +55,24 @@ class CutTurns(NamedTuple):
         )
 
 
+class CallsMade(NamedTuple):
+    """Tool calls of a traffic whose requests demand one.
+
+    Without a call that got a result no tool loop was tested.
+    """
+
+    traffic: str
+    calls: int
+    bad: int
+    answers: int
+
+    @property
+    def text(self) -> str:
+        """Counts in words."""
+        bad = f"; {self.bad:,} calls were cut or had no JSON object as arguments" if self.bad else ""
+        return f"{self.calls:,} tool calls of {self.traffic} got a result, in {self.answers:,} requests{bad}"
+
+
 @dataclass
 class SessionTimes:
     """Times of sessions in ns, from their due time to their last answer.
@@ -79,6 +98,7 @@ class SessionCount:
         self._times: dict[str, SessionTimes] = {}
         self._think_ns: Counter[str] = Counter()
         self._why: Counter[str] = Counter()
+        self._tools: dict[str, str] = {}  # tool_choice of the traffic whose sessions have tools
 
     def feed(self, row: ConversationRow, *, timed: bool) -> None:
         """Fold the begin or end of a session; only a `timed` one counts for times."""
@@ -88,6 +108,8 @@ class SessionCount:
             self._open[name] = int(row.get("planned_turns") or 0)
             counts["sessions"] += 1
             counts["planned_turns"] += self._open[name]
+            if row.get("tools"):
+                self._tools[traffic] = str(row["tools"])
             return
         if self._open.pop(name, None) is None:
             return  # its begin is not in the ledger
@@ -138,6 +160,18 @@ class SessionCount:
         found = [CutTurns(t, c["turns_cut"], c["planned_turns"]) for t, c in self._counts.items() if c["planned_turns"]]
         return max(found, key=lambda cut: cut.share, default=None)
 
+    def calls(self) -> CallsMade | None:
+        """Tool calls of the traffic that has to call tools; None without such.
+
+        It is the one with the fewest.
+        """
+        found = [
+            CallsMade(t, self._counts[t]["tool_calls"], self._counts[t]["bad_calls"], self._counts[t]["requests"])
+            for t, choice in self._tools.items()
+            if choice in _MUST_CALL and self._counts[t]["requests"]
+        ]
+        return min(found, key=lambda made: made.calls, default=None)
+
     def to_json(self) -> dict[str, Any]:
         """The figures of verdict.json; empty without sessions."""
         if not self._counts:
@@ -147,7 +181,10 @@ class SessionCount:
             total.update(counts)
         times = self.times()
         traffics = {
-            traffic: _figures(counts, times.get(traffic, SessionTimes()), self._think_ns[traffic])
+            traffic: {
+                **_figures(counts, times.get(traffic, SessionTimes()), self._think_ns[traffic]),
+                "tools": self._tools.get(traffic),
+            }
             for traffic, counts in sorted(self._counts.items())
         }
         whole = _figures(total, times[""], self._think_ns.total())

@@ -96,6 +96,7 @@ def capacity(
     """
     import asyncio
 
+    from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
     from loadchaos.runner.capacity import files
     from loadchaos.runner.capacity.session import CapacitySession
@@ -107,7 +108,9 @@ def capacity(
         profile, overrides, options = _stored_call(ctx, stored, options)
     elif profile is None:
         raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
-    loaded = _with_server(profile_of(str(profile), overrides), options)
+    loaded = profile_of(str(profile), overrides)
+    if options["launch"]:
+        loaded = with_launch(loaded, options["launch"], options["target"])
     options["external"] = None if options["launch"] else options["target"]
     settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -190,20 +193,6 @@ def _option(name: str) -> str:
     """Name of a parameter as users type it."""
     text = {"limits": "slo", "most": "max", "overrides": "set"}.get(name, name).replace("_", "-")
     return "a profile" if name == "profile" else f"--{text}"
-
-
-def _with_server(profile: Profile, options: Mapping[str, Any]) -> Profile:
-    """The profile with the server of --launch, which listens at --target.
-
-    A server that the profile launches is not started where --target names one.
-    """
-    from loadchaos.cli.run import with_launch
-
-    if options["launch"]:
-        profile = with_launch(profile, options["launch"], options["target"])
-    if profile.target.launch is not None and (options["launch"] or options["target"] is None):
-        return profile.model_copy(update={"target": profile.target.model_copy(update={"on_death": "stop"})})
-    return profile
 
 
 def _recorded(value: Any, name: str = "") -> Any:

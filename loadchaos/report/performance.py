@@ -80,8 +80,13 @@ def sessions_text(verdict: Mapping[str, Any]) -> str:
     times = found.get("session_e2e_s") or {}
     if times.get("n"):
         parts.append(f"p50 {duration(times['p50'])}, p95 {duration(times['p95'])}, longest {duration(times['max'])}")
-    if found.get("tool_calls"):
-        parts.append(plural(int(found["tool_calls"]), "tool call"))
+    choices = {traffic.get("tools") for traffic in (found.get("by_traffic") or {}).values()}
+    if found.get("tool_calls") or choices - {None, "none"}:
+        parts.append(
+            plural(int(found["tool_calls"]), "tool call") if found.get("tool_calls") else "no tool call got a result"
+        )
+    if found.get("bad_calls"):
+        parts.append(f"{plural(int(found['bad_calls']), 'call')} cut or without a JSON object")
     if found.get("why"):
         parts.append("ended by " + ", ".join(f"{clean(why, 40)}: {number(n)}" for why, n in found["why"].items()))
     return "; ".join(parts)

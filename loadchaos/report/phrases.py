@@ -169,6 +169,12 @@ CHECKS = {
         "",
         "plan fewer turns, shorter questions, tool results or answers, or use a server with a longer context",
     ),
+    "tools_called": CheckText(
+        "tool calls",
+        "",
+        "look at an answer in the ledger (row answer): give calls more room (output: {max: 512}), or see that the server's "
+        "tool parser fits the model",
+    ),
     "shed": CheckText(
         "requests shed (429, 503)", "", "use fewer users or a lower rate: the server refuses part of the load"
     ),

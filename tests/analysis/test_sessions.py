@@ -56,6 +56,31 @@ def test_sessions_have_their_time_and_turns_in_the_verdict() -> None:
     assert sessions_text(found).startswith("31 sessions: 31 finished; 124 of 124 turns answered; p50 ")
 
 
+@pytest.mark.parametrize(
+    ("choice", "calls", "decision", "text"),
+    [
+        ("required", 0, "unknown", "no tool call got a result; 6 calls cut or without a JSON object"),
+        ("named", 1, "pass", "3 tool calls; 6 calls cut or without a JSON object"),
+        ("auto", 0, None, "no tool call got a result; 6 calls cut or without a JSON object"),
+        (None, 0, None, ""),
+    ],
+)
+def test_sessions_that_must_call_tools_and_never_do_prove_no_tool_loop(
+    choice: str | None, calls: int, decision: str | None, text: str
+) -> None:
+    bad = {"bad_calls": 2} if choice else {}
+    sessions = [session(n, 2, tool_calls=calls, **bad) for n in range(3)]
+    if choice:
+        for rows in sessions:
+            rows[0]["tools"] = choice
+    found = verdict(*sessions)
+    checks = [c for c in found["checks"] if c["name"] == "tools_called"]
+    assert [c["verdict"] for c in checks] == ([decision] if decision else [])
+    assert sessions_text(found).endswith(text)
+    if decision == "unknown":
+        assert checks[0]["actual"].startswith("0 tool calls of talk got a result, in 15 requests; 6 calls were cut")
+
+
 def test_lost_turns_fail_their_expectation_and_are_explained() -> None:
     lost = session(9, 1, "lost", why="http_error", turns=1, turns_lost=3)
     found = verdict(*(session(n, 1) for n in range(9)), lost)

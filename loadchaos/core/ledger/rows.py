@@ -326,6 +326,7 @@ class ConversationRow(_Row):
     tool_calls: NotRequired[Annotated[int, "tool calls that got a result"]]
     bad_calls: NotRequired[Annotated[int, "tool calls whose arguments are no JSON object, or were cut"]]
     think_ns: NotRequired[Annotated[int, NS, "time between answers and next questions, of all continuations"]]
+    tools: NotRequired[Annotated[str, "begin: `tool_choice` of the requests, where the session has tools"]]
 
 
 class HeartbeatRow(_Row):

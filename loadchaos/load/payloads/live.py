@@ -194,6 +194,7 @@ class Session:
         self.step, self.facts = step, facts
         self.options: LiveOptions = step.payload["conversation"]
         self.tools = "tools" in step.payload
+        self.tool_choice: str | None = step.payload["tools"].choice if self.tools else None
         self.turns = self._draw(_TURNS, 0, self.options.turns)
         branches = self.options.branches
         self.branches = branches.count if branches is not None and branches.after < self.turns else 0

@@ -123,7 +123,10 @@ class SessionRun:
         """Run the session. Returns the last reply of the user."""
         session = self._session
         begin = self._row("begin", due_ns)
-        self._hands.write({**begin, "planned_turns": session.planned_turns})
+        begin["planned_turns"] = session.planned_turns
+        if session.tool_choice is not None:
+            begin["tools"] = session.tool_choice
+        self._hands.write(begin)
         path = _Path(0, session.fork, session.planned_turns)
         first = session.begin()
         fork, reply = self._run_path(path, _Position(first, session.first_tokens(first)), self._first, due_ns, slot)

@@ -40,8 +40,12 @@ def step_plan(
 
 
 def step_profile(profile: Profile, plan: StepPlan) -> Profile:
-    """Make the profile of a step: the traffic of the user's, one phase."""
+    """Make the profile of a step: the traffic of the user's, one phase.
+
+    A death of the server ends the search, so it ends the step, too.
+    """
     data = profile.to_json()
+    data["target"] = {**data.get("target", {}), "on_death": "stop"}
     for name in ("abort_when", "exposure", "requires", "schedule", "correctness"):
         data.pop(name, None)
     for_s = (_SCOUT_S if plan.scout else plan.most_s) + _WARM_UP_S + _ANSWER_S
