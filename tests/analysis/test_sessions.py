@@ -68,7 +68,7 @@ def test_sessions_have_their_time_and_turns_in_the_verdict() -> None:
 def test_sessions_that_must_call_tools_and_never_do_prove_no_tool_loop(
     choice: str | None, calls: int, decision: str | None, text: str
 ) -> None:
-    bad = {"bad_calls": 2} if choice else {}
+    bad: dict[str, Any] = {"bad_calls": 2} if choice else {}
     sessions = [session(n, 2, tool_calls=calls, **bad) for n in range(3)]
     if choice:
         for rows in sessions:

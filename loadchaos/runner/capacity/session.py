@@ -170,12 +170,11 @@ class CapacitySession:
             return await self._steps()
         held = self._held_server(launch)
         self._options = replace(self._options, held=held)
-        self._live(f"starting {launch.command[0]} at {held.url}")
+        name = Path(launch.command[0]).name
+        self._live(f"starting {name} at {held.url}")
         try:
             await held.start(launch.ready_within)
-            self._announce(
-                f"{launch.command[0]} is healthy at {held.url} after {duration(time.monotonic() - self._begin_s)}"
-            )
+            self._announce(f"{name} is healthy at {held.url} after {duration(time.monotonic() - self._begin_s)}")
             self._begin_s = time.monotonic()  # the budget is for the steps
             return await self._steps()
         finally:
