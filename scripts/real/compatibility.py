@@ -51,6 +51,8 @@ class Setup:
 
 SERVERS: Mapping[str, Setup] = {
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
+    "vllm-0.27.1": Setup("vLLM 0.27.1", servers.vllm_0271, "random weights, CPU"),
+    "vllm-0.22.1": Setup("vLLM 0.22.1", servers.vllm_0221, "random weights, CPU"),
     "lmdeploy-0.6.5": Setup("LMDeploy 0.6.5", servers.lmdeploy_0_6, "engine"),
     "lmdeploy-0.10.0": Setup("LMDeploy 0.10.0", servers.lmdeploy_0_10, "engine"),
     "lmdeploy-0.18.0": Setup("LMDeploy 0.18.0", servers.lmdeploy_018, "engine"),
@@ -59,6 +61,7 @@ SERVERS: Mapping[str, Setup] = {
     "transformers-5.19.0": Setup(
         "transformers serve 5.19.0", servers.transformers_519, "random weights, CPU", ("--model", "tiny-text")
     ),
+    "sglang-0.5.23": Setup("SGLang 0.5.23", servers.sglang_0523, "random weights, CPU"),
     "vllm-router": Setup(
         "vllm-router 0.1.17",
         servers.router,

@@ -17,6 +17,7 @@ from loadchaos.simulator.options import SimulatorSpec
 
 ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
 PROJECT = Path(__file__).parent.parent.parent
+_IMAGES = ("--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-batched-tokens", "2048")
 
 
 class NotInstalledError(Exception):
@@ -77,6 +78,16 @@ def vllm_032(**env: str) -> Command:
         "2048",
         env=env,
     )
+
+
+def vllm_0271(**env: str) -> Command:
+    """vLLM 0.27.1 with images."""
+    return vllm("0.27.1", *_IMAGES, "--max-num-seqs", "64", env=env)
+
+
+def vllm_0221(**env: str) -> Command:
+    """vLLM 0.22.1 with images, without MTP."""
+    return vllm("0.22.1", *_IMAGES, "--max-num-seqs", "64", "--generation-config", "vllm", env=env)
 
 
 def vllm_032_embed() -> Command:
@@ -236,6 +247,25 @@ def lmdeploy_0_6() -> Command:
 def lmdeploy_0_10() -> Command:
     """LMDeploy 0.10.0 with metrics."""
     return lmdeploy_old("0.10.0", "--enable-metrics")
+
+
+def sglang_0523(*flags: str, images: bool = False, **env: str) -> Command:
+    """SGLang 0.5.23 with a context of 4,096 tokens and a KV cache as long. Raises NotInstalledError."""
+    home = ROOT / "sglang-0.5.23"
+    if not (home / "models/tiny-text").is_dir():
+        raise NotInstalledError(f"SGLang is not installed in {home}: scripts/real/install.sh sglang-0.5.23")
+    if images and not (ROOT / "models/tiny-qwen3-vl-random").is_dir():
+        raise NotInstalledError("there is no model that takes images: scripts/real/make_random_models.py")
+    model = ROOT / "models/tiny-qwen3-vl-random" if images else home / "models/tiny-text"
+    port = free_port()
+    argv = [
+        str(home / "bin/python"), "-m", "sglang.launch_server", "--model-path", str(model), "--served-model-name", "tiny",
+        "--device", "cpu", "--attention-backend", "torch_native", "--mm-attention-backend", "sdpa", "--enable-metrics",
+        "--sleep-on-idle", "--context-length", "4096", "--max-total-tokens", "4096", "--host", "127.0.0.1",
+        "--port", str(port), *flags,
+    ]  # fmt: skip
+    environment = {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", **env}
+    return Command(argv, environment, f"http://127.0.0.1:{port}")
 
 
 def litellm(*backends: str) -> Command:

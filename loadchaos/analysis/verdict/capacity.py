@@ -44,8 +44,11 @@ def moved_by(facts: Facts | None, limit: int | None) -> str:
     """Server flag that sets `limit`, the shortest refused prompt."""
     if facts is None:
         return ""
-    if facts.input_limit is not None and facts.input_limit < (facts.max_model_len or math.inf) and facts.kv_blocks:
+    dialect, context = DIALECTS.get(facts.dialect, UNKNOWN), facts.max_model_len or math.inf
+    if facts.input_limit is not None and facts.input_limit < context and facts.kv_blocks and dialect.capacity_flag:
         capacity = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
-        return f"{capacity} hold a prompt of {facts.input_limit:,}, set by --num-gpu-blocks or --cache-max-entry-count"
-    flag = DIALECTS.get(facts.dialect, UNKNOWN).length_flag
-    return f"set by {flag}" if flag and limit is not None and limit == facts.max_model_len else ""
+        return f"{capacity} hold a prompt of {facts.input_limit:,}, set by {dialect.capacity_flag}"
+    known = {facts.max_model_len, None if facts.input_limit is None else facts.input_limit + 1}
+    cache_decides = facts.capacity_tokens is not None and facts.capacity_tokens < context and not dialect.context_fits
+    flag = dialect.capacity_flag if cache_decides else dialect.length_flag
+    return f"set by {flag}" if flag and limit is not None and limit in known else ""

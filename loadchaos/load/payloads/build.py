@@ -66,8 +66,8 @@ def _fit(draft: Draft, facts: Facts, rng: Rng, *, generates: bool) -> None:
     sequence = min(facts.max_model_len or _NO_LIMIT, facts.capacity_tokens or _NO_LIMIT)
     dialect = DIALECTS.get(facts.dialect)
     if facts.input_limit is not None and dialect is not None and not dialect.context_fits:
-        # One bound of LMDeploy's engine (`max_session_len`) holds for prompt and answer together; it cuts answers silently.
-        sequence = min(sequence, facts.input_limit)
+        # One bound holds for prompt and answer together (LMDeploy's `max_session_len`); answers are cut silently.
+        sequence = min(sequence, facts.input_limit + dialect.answer_beyond_prompt)
     limit = min(sequence - generates, _NO_LIMIT if facts.input_limit is None else facts.input_limit)
     overhead = facts.text.overhead if facts.text else 0
     shortest = overhead + draft.history_tokens + draft.image_tokens + _MIN_PROMPT_TOKENS

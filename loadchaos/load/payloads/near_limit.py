@@ -152,7 +152,7 @@ def _sequence_limit(facts: Facts, limit: int) -> int:
     """
     dialect = DIALECTS.get(facts.dialect)
     if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
-        return limit - 1
+        return limit - 1 + dialect.answer_beyond_prompt
     return facts.max_model_len or limit
 
 

@@ -114,7 +114,7 @@ class ServerSettings:
 VersionBounds = tuple[str | None, str | None]
 """Lowest version that fits (or None), and the first version that does not (or None)."""
 Limits = Mapping[str, int]
-"""Fields of `Facts` about lengths: kv_blocks, kv_block_size, capacity_tokens, input_limit, max_model_len."""
+"""Fields of `Facts`: the lengths (kv_blocks to max_model_len), and speculative_decoding as a bool."""
 
 
 def _no_bounds(_pages: Mapping[str, ProbedPage]) -> VersionBounds:
@@ -149,8 +149,8 @@ class Dialect:
     metrics_prefix: str = ""
     """Start of its metric names, such as "vllm:"."""
     signs: Sequence[DetectionSign] = ()
-    tells_version: bool = True
-    """False where /version of another program must not be read as this server's version."""
+    version_page: tuple[str, str] | None = ("/version", "version")
+    """A page and the key of its JSON object that tell the version; None where none does."""
     version_bounds: Callable[[Mapping[str, ProbedPage]], VersionBounds] = _no_bounds
     """Version range by the probed pages, for a server that does not tell its version."""
     command_word: str = ""
@@ -192,8 +192,12 @@ class Dialect:
     """Outcomes of a prompt that is too long."""
     context_fits: bool = True
     """False where a prompt within the context may still be too long, because the KV cache is smaller."""
+    answer_beyond_prompt: int = 0
+    """With `context_fits` false: tokens by which prompt and answer together may exceed the longest prompt."""
     length_flag: str = ""
     """The option of its command that sets the context length."""
+    capacity_flag: str = ""
+    """The options of its command that set the size of the KV cache."""
     switches: Sequence[str] = ()
     """Options of its command that turn a feature off, or limit it to the least: likely remedies of a failure."""
     length_failure: str = ""
@@ -236,7 +240,7 @@ class Dialect:
     metrics_settings: Callable[[str], Mapping[str, tuple[Any, str]]] = _no_settings
     """Settings by our names and their source, from the text of /metrics."""
     settings_path: str = ""
-    """A development endpoint that tells the settings."""
+    """An endpoint that tells the settings; with `development_path` it is one of the development endpoints."""
     read_settings: Callable[[Any], ServerSettings] = _unread_settings
     """Settings by the JSON of `settings_path`."""
     log_flags: Sequence[re.Pattern[str]] = ()

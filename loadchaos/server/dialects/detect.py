@@ -20,8 +20,9 @@ __all__ = ["PATHS", "Detected", "ProbedPage", "detect"]
 PATHS = tuple(
     dict.fromkeys(
         (
-            *("/v1/models", "/version", "/health", "/metrics", "/openapi.json"),
+            *("/v1/models", "/health", "/metrics", "/openapi.json"),
             *(sign.path for dialect in DIALECTS.values() for sign in dialect.signs),
+            *(dialect.version_page[0] for dialect in DIALECTS.values() if dialect.version_page is not None),
         )
     )
 )
@@ -74,8 +75,9 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
             UNKNOWN, models=_names(models), max_model_len=_length(models), signs=("no sign of a known server",)
         )
     found = dialects[max(votes, key=lambda name: votes[name])]
-    version = _object(pages, "/version").get("version")
-    version = version if isinstance(version, str) and found.tells_version else None
+    path, key = found.version_page or ("", "")
+    told = _object(pages, path).get(key)
+    version = told if isinstance(told, str) else None
     at_least, below = found.version_bounds(pages)
     return Detected(
         dialect=found.at(_era_version(version, at_least, below)),

@@ -33,7 +33,7 @@ LLAMACPP = Dialect(
     owned_by="llamacpp",
     metrics_prefix="llamacpp:",
     signs=(DetectionSign("/props", json_key="build_info", weight=2),),
-    tells_version=False,
+    version_page=("/props", "build_info"),
     command_word="llama-server",
     default_port=8080,
     repository="ggml-org/llama.cpp",

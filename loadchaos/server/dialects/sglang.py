@@ -1,10 +1,21 @@
-"""SGLang 0.5, as read in its sources."""
+"""SGLang 0.5, seen live as version 0.5.23."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from loadchaos.server.dialects.base import AdminOperation, DetectionSign, Dialect, MetricName, patterns
+from loadchaos.server.dialects.base import (
+    AdminOperation,
+    DetectionSign,
+    Dialect,
+    Limits,
+    MetricName,
+    ServerSettings,
+    json_object,
+    patterns,
+)
 from loadchaos.server.dialects.openai import PROCESS_METRICS
 
 _METRICS = (
@@ -41,12 +52,56 @@ _OPERATIONS = (
     AdminOperation("server_info", "GET", "/server_info", destructive=False),
 )  # fmt: skip
 
+_SERVER_INFO = "/get_server_info"  # also /server_info, which vLLM answers slowly
+
+_SETTINGS = {
+    "chunked_prefill_size": "chunked_prefill_size",
+    "max_num_seqs": "max_running_requests",
+    "speculative_method": "speculative_algorithm",
+    "speculative_tokens": "speculative_num_draft_tokens",
+    "tensor_parallel_size": "tp_size",
+    "pipeline_parallel_size": "pp_size",
+}
+
+
+def _whole(info: Mapping[str, Any], key: str) -> int:
+    value = info.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _limits(page: str, _version: str | None) -> Limits:
+    """Lengths by the scheduler's part of the server's arguments.
+
+    A prompt of `max_req_input_len` is refused: the longest is one less, and 7 less than the context or the KV cache.
+    """
+    info = json_object(page)
+    longest, capacity, page_size = (_whole(info, k) for k in ("max_req_input_len", "max_total_num_tokens", "page_size"))
+    if not capacity:
+        return {}
+    found = {"capacity_tokens": capacity, "kv_block_size": page_size, "input_limit": max(0, longest - 1)}
+    known: dict[str, int] = {name: value for name, value in found.items() if value}
+    if "speculative_algorithm" in info:
+        known["speculative_decoding"] = info["speculative_algorithm"] is not None
+    return known
+
+
+def _read_settings(data: Any) -> ServerSettings:
+    """Settings by the server's arguments."""
+    if not isinstance(data, dict):
+        return ServerSettings()
+    values = {ours: data[theirs] for ours, theirs in _SETTINGS.items() if isinstance(data.get(theirs), int | str)}
+    if isinstance(data.get("disable_radix_cache"), bool):
+        values["prefix_caching"] = not data["disable_radix_cache"]
+    return ServerSettings(values)
+
+
 SGLANG = Dialect(
     name="sglang",
     title="SGLang",
     owned_by="sglang",
     metrics_prefix="sglang:",
     signs=(DetectionSign("/get_model_info", weight=2),),
+    version_page=(_SERVER_INFO, "version"),
     command_word="sglang",
     default_port=30000,
     repository="sgl-project/sglang",
@@ -56,7 +111,14 @@ SGLANG = Dialect(
         "--disable-cuda-graph",
         "--max-running-requests 1",
     ),
+    context_fits=False,
+    answer_beyond_prompt=5,
     length_flag="--context-length",
+    capacity_flag="--max-total-tokens or --mem-fraction-static",
+    limits_page=_SERVER_INFO,
+    limits=_limits,
+    settings_path=_SERVER_INFO,
+    read_settings=_read_settings,
     log_flags=patterns(r"server_args=(?P<flags>.+)"),
     log_version=r"\bsglang(?:\.version)?[ =:v]+(\d+\.\d+[\w.+-]*)",
     # /health sends a generation of its own through the engine; its 503 during a long prefill is no death.
@@ -65,7 +127,7 @@ SGLANG = Dialect(
         r"is longer than the model's context length",
         r"exceeds the (?:model's )?maximum (?:context|allowed) length",
         r"Requested token count exceeds the model's maximum context length",
-        r'"type"\s*:\s*"BadRequest(?:Error)?"',
+        r'"type"\s*:\s*"(?:Bad ?Request(?:Error)?|BAD_REQUEST)"',  # the last in a stream, with code 400
         r"does not exist|JSON decode error",
     ),
     shed=patterns(r"The request queue is full", r"Request (?:waiting|running) timeout reached"),

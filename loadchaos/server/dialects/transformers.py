@@ -10,7 +10,7 @@ TRANSFORMERS = Dialect(
     name="transformers",
     title="transformers serve",
     signs=(DetectionSign("/load_model", (405,), weight=2),),
-    tells_version=False,
+    version_page=None,
     command_word="transformers",
     repository="huggingface/transformers",
     metrics_path=None,

@@ -62,7 +62,7 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     model, entry = _choose_model(models, request.model)
     sources = {"dialect": "; ".join(found.signs) if request.dialect == "auto" else "the profile"}
     version = found.version or _describe_bounds(found.at_least, found.below)
-    sources["version"] = "/version" if found.version else "its paths"
+    sources["version"] = (found.dialect.version_page or ("",))[0] if found.version else "its paths"
     facts = Facts(
         base_url=client.base_url,
         admin_url=client.admin_url,

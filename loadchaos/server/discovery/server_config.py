@@ -24,14 +24,16 @@ Configured = Mapping[str, tuple[Any, str]]
 async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
     """Read settings and descriptions of the machine.
 
-    The sources are /metrics and, in development mode, the settings page.
+    The sources are /metrics and the settings page, which some servers have in development mode only.
     """
     dialect = DIALECTS.get(facts.dialect, UNKNOWN)
     page = client.pages.get("/metrics")
     found = dict(dialect.metrics_settings(page.text)) if page is not None else {}
-    if not dialect.settings_path or not facts.development_endpoints:
+    if not dialect.settings_path or (dialect.development_path is not None and not facts.development_endpoints):
         return found, {}
-    answer = await client.ask("GET", dialect.settings_path, admin=True, limit_s=_SETTINGS_S)
+    answer = client.pages.get(dialect.settings_path)
+    if answer is None:
+        answer = await client.ask("GET", dialect.settings_path, admin=True, limit_s=_SETTINGS_S)
     settings = dialect.read_settings(answer.json())
     source = dialect.settings_path.partition("?")[0]
     return {**found, **{name: (value, source) for name, value in settings.values.items()}}, settings.system

@@ -278,6 +278,17 @@ def test_near_limit_bounds_the_answer_by_the_kv_cache(facts: Facts, step: Steps)
             assert (request.tokens, request.max_tokens) == (10881 + margin, asked)
 
 
+def test_near_limit_of_sglang_ends_two_tokens_below_the_context(facts: Facts, step: Steps) -> None:
+    small = replace(
+        facts, dialect="sglang", version="0.5.23", max_model_len=4096, capacity_tokens=4096, input_limit=4089
+    )
+    for margin, limit in ((-40, 44), (-1, 5)):
+        for output, asked in (("one", 1), ("edge", limit), ("over", limit + 64)):
+            variant = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
+            request = build(step({"near_limit": variant}), small)
+            assert (request.tokens, request.max_tokens) == (4090 + margin, asked)
+
+
 def test_near_limit_sends_a_short_prompt_without_a_known_limit(facts: Facts, step: Steps) -> None:
     request = build(step({"near_limit": near_limit.Options()}), replace(facts, max_model_len=None))
     assert (request.edge, request.tokens) == (None, 64)

@@ -116,11 +116,37 @@ def test_detect_llama_cpp_and_the_context_of_its_slots() -> None:
     }  # fmt: skip
     found = detect(pages)
     assert (found.dialect.name, found.models, found.own_pages) == ("llamacpp", ("tiny-text",), True)
+    assert found.version == "b1-0c1e570"
     assert len(found.signs) == 3
     assert found.dialect.limits_page in PATHS
     assert found.dialect.limits(json.dumps(LLAMA_PROPS), None) == {"max_model_len": 2048}
     for other in ("{}", "[]", "not json", '{"default_generation_settings": {"n_ctx": null}}'):
         assert found.dialect.limits(other, None) == {}
+
+
+SGLANG_INFO = {
+    "model_path": "/models/tiny-text", "context_length": 4096, "page_size": 1, "disable_radix_cache": False, "tp_size": 1,
+    "max_running_requests": None, "speculative_algorithm": None, "max_total_num_tokens": 4096, "max_req_input_len": 4090,
+    "internal_states": [{}], "version": "0.5.23",
+}  # fmt: skip
+
+
+def test_detect_sglang_and_its_lengths() -> None:
+    models = [{"id": "tiny", "owned_by": "sglang", "root": "tiny", "parent": None, "max_model_len": 4096}]
+    pages = {
+        "/v1/models": page({"object": "list", "data": models}), "/health": ProbedPage(200), "/version": NOT_FOUND,
+        "/get_model_info": page({"model_path": "/models/tiny-text"}), "/get_server_info": page(SGLANG_INFO),
+        "/metrics": ProbedPage(200, {}, b"sglang:num_running_reqs{} 0.0\n"),
+    }  # fmt: skip
+    found = detect(pages)
+    assert (found.dialect.name, found.version, found.max_model_len) == ("sglang", "0.5.23", 4096)
+    assert found.dialect.limits_page in PATHS
+    limits = found.dialect.limits(json.dumps(SGLANG_INFO), "0.5.23")
+    assert limits == {"capacity_tokens": 4096, "kv_block_size": 1, "input_limit": 4089, "speculative_decoding": False}
+    assert found.dialect.read_settings(SGLANG_INFO).values == {"tensor_parallel_size": 1, "prefix_caching": True}
+    for other in ("{}", "[]", "not json", '{"max_req_input_len": 4090, "version": "0.5.23"}'):
+        assert found.dialect.limits(other, None) == {}
+    assert found.dialect.read_settings([]).values == {}
 
 
 def test_detect_without_signs_is_openai() -> None:

@@ -100,6 +100,22 @@ def test_engine_failure_of_lmdeploy_knows_both_its_texts() -> None:
     assert not hit(DIALECTS["lmdeploy"].engine_failure, "An internal server error occurred.")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        """{"object":"error","message":"1 validation error:","type":"Bad Request","param":null,"code":400}""",
+        '{"object":"error","message":"Messages cannot be empty.","type":"BadRequestError","param":null,"code":400}',
+        '{"object":"error","message":"range() arg 3 must not be zero","type":"BadRequest","param":null,"code":400}',
+        '{"error": {"object": "error", "message": "Failed to compile json grammar", "type": "BAD_REQUEST", "code": 400}}',
+        """{"object":"error","message":"Input length (4090 tokens) exceeds the maximum allowed length (4090 tokens)."}""",
+        """{"error":{"message":"The model 'nope' does not exist","code":"model_not_found"}}""",
+    ],
+)
+def test_validation_of_sglang_knows_its_refusals(text: str) -> None:
+    assert hit(DIALECTS["sglang"].validation, text)
+    assert not hit(DIALECTS["sglang"].validation, '{"object":"error","message":"Internal server error: x","code":500}')
+
+
 def test_engine_dead_lacks_texts_that_have_other_causes() -> None:
     assert not hit(DIALECTS["lmdeploy"].engine_dead, "The inference engine is unavailable.")
     assert not hit(DIALECTS["sglang"].engine_dead, "Server couldn't get a response from detokenizer")
