@@ -197,7 +197,8 @@ class StepWatch:
         ):
             self._end_as("not_met", f"{window.bad:,} bad requests are too many for the whole step")
         elif plan.scout and window.seconds >= _SCOUT_S and window.ended >= _SCOUT_REQUESTS:
-            self._end_as("undecided", "the first look at this load")
+            grows = ", the queue may be growing" if growth.possible else ""
+            self._end_as("undecided", f"the first look at this load{grows}")
         elif final or self._look_is_due(window):
             self._look(window, growth, final=final or window.seconds >= plan.most_s)
 

@@ -33,7 +33,7 @@ _DRAWS = 1000
 _FEWEST = 10
 """Answers below which a median is not compared; a p99 needs 200."""
 _NS = 1_000_000_000
-_SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions cut, without room in the context"}
+_SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
 Says = Literal["higher", "lower", "no clear difference", "too few"]
 

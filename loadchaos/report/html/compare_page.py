@@ -89,7 +89,7 @@ def _signed(value: float, unit: str) -> str:
 
 _SHARES = ("prefix cache hits", "drafts accepted")
 """Figures that are shares."""
-_HEAD = ("", "A", "B", "change", "interval", "B")
+_HEAD = ("", "A", "B", "change", "interval", "B is")
 
 
 def _table(rows: Sequence[Difference]) -> list[str]:

@@ -93,7 +93,7 @@ def test_compare_shows_lost_and_cut_sessions_and_their_times() -> None:
     found = compare.compare(session_side("a", 2, 10), session_side("b", 40, 12))
     judged = {d.what: d.says for d in found.sessions}
     assert judged["sessions that were lost"] == judged["agent session p50"] == "higher"
-    assert judged["sessions cut, without room in the context"] == "no clear difference"
+    assert judged["sessions that were cut"] == "no clear difference"
     text = compare_page.text(found)
     assert "worse in B: " in text
     assert "sessions that were lost" in compare_page.headline(found)
