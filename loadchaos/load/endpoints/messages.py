@@ -53,6 +53,7 @@ def _translated(extra: Mapping[str, Any]) -> dict[str, object]:
     for tool in extra.get("tools") or ():
         own = tool["function"]
         entry = {"name": own["name"], "description": own["description"], "input_schema": own["parameters"]}
+        entry |= {"strict": own["strict"]} if "strict" in own else {}
         found.setdefault("tools", []).append(entry)  # type: ignore[attr-defined]  # a list that was put there here
     choice = extra.get("tool_choice")
     if isinstance(choice, Mapping):

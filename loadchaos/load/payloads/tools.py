@@ -48,30 +48,32 @@ class Options(BaseModel):
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the step is not needed
     """Add the tools; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
-    tools = [_tool(i) for i in range(rng.between(options.count.low, options.count.high))]
-    named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
     choice = "none" if draft.calls_over else options.choice
+    # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
+    # the tool is strict.
+    guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
+    tools = [_tool(i, strict=guided) for i in range(rng.between(options.count.low, options.count.high))]
+    named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
     draft.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
     draft.length_known = False
-    # With `auto` the model decides; arguments are guided only where a call is required.
-    if choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools:
+    if guided:
         draft.contract = _contract(1 if choice == "named" else len(tools))
 
 
 @functools.lru_cache(maxsize=128)
 def definition_bytes(count: int) -> int:
     """Size of the definitions of `count` tools as JSON."""
-    return len(orjson.dumps([_tool(i) for i in range(count)]))
+    return len(orjson.dumps([_tool(i, strict=True) for i in range(count)]))
 
 
 @functools.lru_cache(maxsize=128)
 def _contract(count: int) -> AnswerContract:
     """Make the contract of the first `count` tools: one is called."""
-    functions = [_tool(i)["function"] for i in range(count)]
+    functions = [_tool(i, strict=True)["function"] for i in range(count)]
     return AnswerContract(tools={f["name"]: SchemaRule(f["parameters"]) for f in functions}, must_call=True)
 
 
-def _tool(number: int) -> dict[str, Any]:
+def _tool(number: int, *, strict: bool) -> dict[str, Any]:
     parameters = {
         "type": "object",
         "required": ["place"],
@@ -84,5 +86,6 @@ def _tool(number: int) -> dict[str, Any]:
             "name": name,
             "description": f"Weather of a place, source {number}",
             "parameters": parameters,
+            **({"strict": True} if strict else {}),
         },
     }

@@ -111,6 +111,7 @@ def test_tools_and_schemas_are_written_in_the_words_of_each_endpoint() -> None:
     _, messages = request(endpoint="messages", payload=payload)
     assert messages["tools"][0]["input_schema"]["required"] == ["place"]
     assert messages["tool_choice"] == {"type": "tool", "name": "get_weather_0"}
+    assert responses["tools"][0]["strict"] is messages["tools"][0]["strict"] is True
     payload = {"text": {"tokens": 40}, "structured": {"json_schema": "small"}}
     built, responses = request(endpoint="responses", payload=payload)
     assert responses["text"]["format"]["schema"]["type"] == "object"

@@ -184,6 +184,21 @@ def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: S
 
 
 @pytest.mark.parametrize(
+    ("choice", "dialect", "strict"),
+    [("named", "vllm", True), ("required", "vllm", True), ("auto", "vllm", False), ("required", "lmdeploy", False)],
+)
+def test_tools_whose_arguments_are_judged_are_strict(
+    facts: Facts, step: Steps, choice: str, dialect: str, *, strict: bool
+) -> None:
+    """vLLM 0.32 leaves the arguments of a required call free unless its tool is strict."""
+    options = {"tools": tools.Options.model_validate({"count": 1, "choice": choice})}
+    request = build(step(options), replace(facts, dialect=dialect))
+    (tool,) = json.loads(request.body)["tools"]
+    assert tool["function"].get("strict", False) is strict
+    assert (request.contract is not None) is strict
+
+
+@pytest.mark.parametrize(
     ("model", "given", "message"),
     [
         (sampling.Options, {"n": "-1..2"}, "0 or more"),
