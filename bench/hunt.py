@@ -2,7 +2,7 @@
 
 `python -m bench.hunt [DEFECT...] [--seeds 5] [--budget 20000]` compares the shipped profile, a hunt, random genes without
 feedback, and plain load. All run in virtual time (bench/virtual_engine.py) with equal flags of the server. It prints the
-table of docs/hunt.md.
+table of docs/hunt.md. With `--tools` real benchmark tools load the embedded server over HTTP (bench/hunt_tools.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from bench import hunt_tools
+from bench.cost.contenders import Environments
 from bench.virtual_engine import VirtualServer
 from loadchaos.core import resources
 from loadchaos.load import registry
@@ -120,6 +123,16 @@ def _checked(data: Mapping[str, Any]) -> Profile:
     return from_mapping({**data, "target": target}, registry.full_registry())
 
 
+@dataclass(frozen=True)
+class ToolSettings:
+    """Settings of the runs of benchmark tools: requests of each, speed of the embedded server, environments."""
+
+    budget: int
+    speed: float
+    tools: Sequence[str]
+    environments: Environments
+
+
 STRATEGIES = ("profile", "hunt", "chance", "random", "random-mm")
 
 
@@ -137,6 +150,33 @@ def shown(found: Sequence[Measured], budget: int) -> str:
     return f"{text(mid)} ({text(low)} to {text(high)})" + (f", {hits} of {len(found)}" if hits < len(found) else "")
 
 
+def shown_time(found: Sequence[Measured]) -> str:
+    """Median of the wall-clock time to the first failure, without censored runs."""
+    values = sorted(m.seconds for m in found if m.found)
+    return f", {values[len(values) // 2]:.0f} s" if values else ""
+
+
+def measure_tool(case: HuntCase, tool: str, seed: int, settings: ToolSettings) -> Measured:
+    """Run a benchmark tool against the embedded server until its first failure or its last request."""
+    flags = {"speed": settings.speed, "seed": seed, **case.flags}
+    argv = ["--defect", case.defect, "--era", str(flags.pop("era", EngineConfig().era))]
+    argv += [word for name, value in flags.items() for word in ("--flag", f"{name}={value}")]
+    result = hunt_tools.run_tool(tool, argv, seed, settings.budget, settings.environments)
+    print(f"<!-- {case.defect}, {tool}, seed {seed}: {result} -->", flush=True)
+    return Measured(result.requests, result.seconds, result.found)
+
+
+def print_tools(cases: Sequence[HuntCase], seeds: int, settings: ToolSettings) -> None:
+    """Print a table of the benchmark tools; one run after the other."""
+    print(f"| defect | {' | '.join(f'`{t}`' for t in settings.tools)} |\n|---|{'---|' * len(settings.tools)}")
+    for case in cases:
+        cells = []
+        for tool in settings.tools:
+            found = [measure_tool(case, tool, seed, settings) for seed in range(seeds)]
+            cells.append(shown(found, settings.budget) + shown_time(found))
+        print(f"| `{case.defect}` | {' | '.join(cells)} |", flush=True)
+
+
 def _one(arguments: tuple[HuntCase, str, int, int]) -> Measured:
     return measure(*arguments)
 
@@ -148,8 +188,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--budget", type=int, default=20_000)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--tools", nargs="*", choices=sorted(hunt_tools.TOOLS), help="all where none is named")
+    parser.add_argument("--with", dest="given", action="append", default=[], metavar="NAME=VENV")
+    parser.add_argument("--speed", type=float, default=10.0, help="of the embedded server under a tool")
     options = parser.parse_args()
     cases = [c for c in CASES if not options.defects or c.defect in options.defects]
+    if options.tools is not None:
+        given = {name: Path(path) for name, _, path in (text.partition("=") for text in options.given)}
+        tools = options.tools or list(hunt_tools.TOOLS)
+        print_tools(cases, options.seeds, ToolSettings(options.budget, options.speed, tools, Environments(given)))
+        return
     print(f"| defect | profile | {' | '.join(STRATEGIES[1:])} |\n|---|---|{'---|' * len(STRATEGIES[1:])}")
     with ProcessPoolExecutor(options.processes) as pool:
         for case in cases:

@@ -62,7 +62,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     used = set(old)
     explained: set[int] = set()  # by an earlier death: one cause kills once
     failures = []
-    life = _without_explained_end(life)
+    life = _without_torn_echoes(_without_explained_end(life))
     deaths = _deaths(life)
     for cluster in deaths:
         failure, by = _death(cluster, life, used, explained)
@@ -118,6 +118,17 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
             severity: Severity = "degraded" if match.signature.weak else match.severity
             failures.append(_failure(match, severity=severity, exception=unknown.get(match.chain)))
     return failures
+
+
+def _without_torn_echoes(life: Sequence[Match]) -> Sequence[Match]:
+    """Drop echoes without traceback and process near a named cause.
+
+    Two processes that write at once tear prefix and text apart, and the echo no longer belongs to its traceback.
+    """
+    torn = [m for m in life if m.role == "echo" and not m.chain and not m.process]
+    causes = [m for m in life if m.role == "cause" and not m.unknown and m.process] if torn else []
+    lost = {id(m) for m in torn if any(near(m, c, m.signature.within_s) for c in causes)}
+    return [m for m in life if id(m) not in lost] if lost else life
 
 
 def _of_clients(life: Sequence[Match]) -> set[int]:

@@ -7,7 +7,6 @@ hunt that is continued chooses what it would have chosen. No clock, no disk.
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ _SHARPNESS = 2
 DEADLY = ("engine_death", "startup", "hang")
 COUNTED = ("server", "self-inflicted")
 """Attributions of failures that are findings."""
-_REFUSED = re.compile(r": 4\d\d\b")
 
 
 def finding_key(failure: Mapping[str, Any]) -> str:
@@ -46,10 +44,8 @@ def findings_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
     A refusal with a 4xx is none, in whatever words: genes may ask for what a server does not support.
     """
-    found = [
-        f for f in row.get("failures") or () if f.get("attribution", "server") in COUNTED and not f.get("accepted")
-    ]
-    return [f for f in found if f.get("id") != "unexplained_http_error" or not _REFUSED.search(str(f.get("title")))]
+    found = [f for f in row.get("failures") or () if f.get("attribution", "server") in COUNTED]
+    return [f for f in found if not f.get("accepted") and not f.get("refused")]
 
 
 @dataclass

@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from loadchaos.runner.hunt.genes import GENES, GenePool
+from loadchaos.runner.hunt.genes import GENES, GenePool, value_key
 from loadchaos.runner.hunt.workload import Genes, Workload
 
 Weigh = Callable[[str], float]
 """Weight of a gene with its value, by its key; 1 for one that nothing is known of."""
 _MOST_TRAFFIC, _MOST_ATTACKS = 4, 2
 _ATTACK_SHARE = 0.3
+_DEADLY_WEIGHT = 0.2
+"""Weight of a value below which it counts as deadly: a value has it after two deaths in two workloads."""
 _LEAST_TOKENS = 32
 _BELONG_TO = {
     "images": ("image_size", "unique", "reuse_distance", "near_duplicates", "uuid"),
@@ -60,7 +62,7 @@ class Breeder:
     def changed(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> tuple[Workload, str]:
         """Change a workload in one to three places.
 
-        Returns it with the names of the changes.
+        Returns it with the names of the changes. Genes that lead to a known death are left out.
         """
         child, names = parent, []
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -68,7 +70,24 @@ class Breeder:
             change = _CHANGES[name][0]
             child = change(self, child, others, rng)
             names.append(name)
-        return child, "+".join(names)
+        return self._without_deadly(child, rng), "+".join(names)
+
+    def _without_deadly(self, child: Workload, rng: random.Random) -> Workload:
+        """Leave out optional genes that often led to a death.
+
+        Genes are inherited, and each death costs a start of the server.
+        """
+
+        def stays(group: str, name: str, value: Any) -> bool:
+            weight = self._weigh(value_key(group, name, value))
+            return weight > _DEADLY_WEIGHT or rng.random() < weight
+
+        shares = self._pool.shares["traffic"]
+        traffic = tuple(
+            _pruned({n: v for n, v in genes.items() if shares[n] >= 1 or stays("traffic", n, v)})
+            for genes in child.traffic
+        )
+        return Workload(child.load, traffic, tuple(a for a in child.attacks if stays("attacks", "admin", a["admin"])))
 
     def _gene(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
         """Draw some genes of one traffic again."""

@@ -39,15 +39,18 @@ from loadchaos.runner.options import Options, headers_of_options
 from loadchaos.runner.replay.expected import guilty_frame
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
 from loadchaos.runner.run import run_quietly
+from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient
 from loadchaos.server.process.launcher import CommandLine
 
 _PORT_FREE_S = 20.0
+_ANSWER_S = 60.0
 _DEATH_SHOWS_S = 3.0
 _LEAKS = ("kv_leak", "lost_requests_held")
 _STOPPED = (130, 143)
 _NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
 _LIMIT = 1 << 26
+_REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,22 @@ class ServerSlot:
                     raise
                 await asyncio.sleep(0.5)
 
+    async def _answers(self) -> bool:
+        """True if a small request is answered, or the server is gone."""
+        settings = self._settings
+        headers, tls = headers_of_options(settings.options()), TlsSettings(settings.ca, settings.insecure).context()
+        with contextlib.suppress(httpx.TransportError):
+            async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
+                client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
+                try:
+                    async with asyncio.timeout(_ANSWER_S):
+                        models = (await client.ask("GET", "/v1/models", limit_s=_ANSWER_S)).json() or {}
+                        model = settings.model or str((models.get("data") or [{}])[0].get("id"))
+                        await client.generate(model, preflight.FIRST_QUESTION)
+                except TimeoutError:
+                    return False
+        return True
+
     async def _run(self, order: Mapping[str, Any]) -> dict[str, Any]:
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._server()
@@ -153,6 +172,9 @@ class ServerSlot:
             lines.append,
         )
         found = summary(result)
+        if held.alive and not found["stopped"] and not found["died"] and not await self._answers():
+            found["failures"].append(_hang(found["requests"], bool(profile.attacks)))
+            found["died"] = True
         found["restarted"] = self._pool.started != started
         if found["died"]:
             await self._pool.stop()
@@ -160,18 +182,30 @@ class ServerSlot:
         return found
 
 
+def _hang(requests: int, attacked: bool) -> dict[str, Any]:
+    """Failure of a server that answers no more after a workload."""
+    return {
+        "id": "alive_but_hung", "frame": "", "title": "Server is healthy and answers no request", "severity": "hang",
+        "attribution": "self-inflicted" if attacked else "server",
+        "line": f"a request of one token after the workload was not answered within {_ANSWER_S:g} s", "count": 1,
+        "after_requests": requests, "accepted": False, "before_load": not requests, "incident": None, "refused": False,
+    }  # fmt: skip
+
+
 def summary(result: Result) -> dict[str, Any]:
     """Result of a run as a hunt needs it: coverage, failures, requests."""
     coverage, begins = WorkloadCoverage(), []
-    state = "healthy"
+    state, refusals = "healthy", set[str]()
     for row in Reader(result.folder).new(final=True):
         coverage.feed(row)
         if row.get("row") == "begin":
             begins.append(int(row["at_ns"]))
         elif row.get("row") == "state":
             state = str(row["to"])
+        elif row.get("row") == "end" and (text := _refusal(row)):
+            refusals.add(text)
     verdict = result.verdict or {}
-    failures = [_failure(f, begins) for f in verdict.get("failures") or ()]
+    failures = [_failure(f, begins, refusals) for f in verdict.get("failures") or ()]
     why = _unproved(result, verdict, len(begins))
     return {
         "features": sorted(coverage.features), "lines": list(coverage.lines), "idle_lines": list(coverage.idle_lines),
@@ -182,16 +216,31 @@ def summary(result: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _failure(failure: Mapping[str, Any], begins: list[int]) -> dict[str, Any]:
-    """Failure of a verdict, with the requests sent before it showed."""
+def _refusal(row: Mapping[str, Any]) -> str:
+    """Begin of the text of a refusal; "" for any other answer.
+
+    A refusal has a 4xx as its status, or as the code of an error event in its stream.
+    """
+    code = row.get("status") if (row.get("status") or 0) >= 400 else row.get("error_code")
+    text = str(row.get("error") or "")[:_REFUSAL_CHARS]
+    return text if isinstance(code, int) and 400 <= code < 500 and len(text) >= _LEAST_REFUSAL_CHARS else ""
+
+
+def _failure(failure: Mapping[str, Any], begins: list[int], refusals: set[str]) -> dict[str, Any]:
+    """Failure of a verdict, with the requests sent before it showed.
+
+    `refused`: it is only the refusal of a request, as the client or the log of the server has it.
+    """
+    line = str((failure.get("evidence") or {}).get("text") or "")
     seen_ns = failure.get("first_seen_ns") or 0
     before = sum(at_ns <= seen_ns for at_ns in begins) if seen_ns else len(begins)
     return {
         "id": failure.get("id"), "frame": guilty_frame(failure), "title": failure.get("title"),
         "severity": failure.get("severity"), "attribution": failure.get("attribution"),
-        "line": (failure.get("evidence") or {}).get("text"), "count": failure.get("count"), "after_requests": before,
+        "line": line, "count": failure.get("count"), "after_requests": before,
         "accepted": bool(failure.get("accepted")), "before_load": bool(failure.get("before_load")) or not begins,
         "incident": failure.get("incident"),
+        "refused": failure.get("severity") == "request" and any(text in line for text in refusals),
     }  # fmt: skip
 
 

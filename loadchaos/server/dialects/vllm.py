@@ -55,6 +55,8 @@ _VALIDATION = patterns(
     r"Either prompt or prompt_embeds must be provided",
     r"TextEncodeInput must be Union",
     r"Response with id '[^']*' not found",
+    r"\(parameter=\w+(?:, value=|\))",  # VLLMValidationError ends with it
+    r"not (?:yet )?supported with speculative decoding",
 )
 
 _SHED = patterns(

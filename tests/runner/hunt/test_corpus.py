@@ -121,6 +121,33 @@ def test_values_that_lead_to_a_known_death_become_rare(pool: GenePool) -> None:
     assert 3 * sum(_has(w) for w in fresh) < sum(_has(w) for w in naive)
 
 
+def test_changed_workloads_leave_out_what_is_known_to_be_deadly(pool: GenePool) -> None:
+    deadly = {"tokens": 64, "output": 8, "weight": 1, "top_k": 20, "whole": True}
+    load = {"users": 4, "requests": 32, "form": "steady"}
+    parent = Workload(load, (deadly,), ({"admin": "pause", "every": "1s"},))
+    weights = {"traffic.top_k=20": 0.1, 'attacks.admin="pause"': 0.1, "traffic.tokens=64": 0.1}
+    breeder = Breeder(pool, lambda value: weights.get(value, 0.25))
+    children = [breeder.changed(parent, [], random.Random(n))[0] for n in range(200)]
+    assert 2 < sum(_has(c) for c in children) < 40, "rare, but never impossible"
+    assert sum(any(a.get("admin") == "pause" for a in c.attacks) for c in children) < 60
+    assert sum(any(t.get("whole") for t in c.traffic) for c in children) > 150, "one death proves nothing about a gene"
+    assert all("tokens" in t for c in children for t in c.traffic)
+
+
+def test_few_workloads_end_in_a_known_death(pool: GenePool) -> None:
+    """A third of the workloads that are drawn have the deadly genes."""
+    deaths = 0
+    for seed in range(8):
+        corpus = Corpus(seed, pool)
+        for _ in range(40):
+            choice = corpus.choose()
+            died = any("seeded" in t or "n" in t or "top_k" in t for t in choice.workload.traffic)
+            deaths += died
+            news = [f"grew:{value}" for value in choice.workload.values()]
+            corpus.fold(row(choice, **result(*news, failures=(failure(),) if died else ())))
+    assert deaths < 0.25 * 8 * 40
+
+
 def _has(workload: Workload) -> bool:
     return any(t.get("top_k") == 20 for t in workload.traffic)
 
@@ -151,10 +178,9 @@ def test_failures_that_an_attack_explains_are_no_findings(pool: GenePool) -> Non
     expected = {**failure(), "attribution": "expected"}
     corpus.fold(row(corpus.choose(), **result("a:1", failures=(expected, {**failure("b"), "accepted": True}))))
     assert corpus.findings == {}
-    title = "Unexplained HTTP error: {} Input length (N) exceeds model's maximum context length (N)."
-    refused = {**failure("unexplained_http_error", "", "request"), "title": title.format(400)}
+    refused = {**failure("unexplained_http_error", "", "request"), "refused": True}
     corpus.fold(row(corpus.choose(), **result("a:1", failures=(refused,))))
     assert corpus.findings == {}, "genes may ask for what a server does not support"
-    assert findings_of({"failures": [{**refused, "title": title.format(500)}]})
+    assert findings_of({"failures": [{**refused, "refused": False}]})
     corpus.fold(row(corpus.choose(), **result("a:1", failures=({**failure(), "attribution": "self-inflicted"},))))
     assert list(corpus.findings) == ["engine_died|f.py g"]

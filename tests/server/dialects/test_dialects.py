@@ -29,6 +29,18 @@ def test_validation_of_vllm_knows_every_refusal_of_0_32(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "`prompt_logprobs` are not available when `stream=True`. (parameter=prompt_logprobs)",
+        "some_option must be positive, got -1. (parameter=some_option, value=-1)",
+        "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.",
+    ],
+)
+def test_validation_of_vllm_knows_refusals_that_hunts_met(text: str) -> None:
+    assert hit(DIALECTS["vllm"].validation, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '{"detail":"Not Found"}',
         "Internal Server Error",
         DEAD,
