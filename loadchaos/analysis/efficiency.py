@@ -50,7 +50,8 @@ class Efficiency:
 
     def end(self, row: EndRow) -> None:
         """Fold the end of a request."""
-        self._last_ns = max(self._last_ns, int(row["at_ns"]))
+        if row["at_ns"] > self._last_ns:
+            self._last_ns = int(row["at_ns"])
         if self._power:
             self._at_end = dict(self._energy), dict(self._covered)
         if row.get("outcome") != "ok" or row.get("prompt_tokens") is None:

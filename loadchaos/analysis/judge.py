@@ -6,7 +6,7 @@ Its time is that of the newest row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
@@ -44,6 +44,7 @@ from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -66,6 +67,7 @@ from loadchaos.core.ledger.rows import (
 from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
 from loadchaos.core.warm_up import WarmUp
 
+_POLL_NS = S // 4
 _MOST_STATES = 10_000
 _MOST_OPEN = 16  # newest incidents that may still get candidates
 
@@ -73,13 +75,14 @@ _MOST_OPEN = 16  # newest incidents that may still get candidates
 class Judge:
     """Folds rows in the order of their arrival.
 
-    `terms` None: those of the run's first row.
+    `terms` None: those of the run's first row. Without `latencies` it folds none: `add_latencies` gives them before the
+    verdict.
 
     Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
     """
 
-    def __init__(self, terms: Terms | None = None) -> None:
-        self._terms = terms
+    def __init__(self, terms: Terms | None = None, *, latencies: bool = True) -> None:
+        self._terms, self._folds_latencies = terms, latencies
         self._facts: Facts | None = None
         self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
         self._goodput, self._throughput, self._efficiency = GoodputCount(), Throughput(), Efficiency()
@@ -115,16 +118,17 @@ class Judge:
             feeds = self._feeds[kind] = self._find_feeds(kind)
         for feed in feeds:
             feed(row)
-        if self._health.newest_ns - self._polled_ns > S // 4:
-            self._polled_ns = self._health.newest_ns
-            self._poll(self._health.newest_ns)
+        newest_ns = self._health.newest_ns
+        if newest_ns - self._polled_ns > _POLL_NS:
+            self._polled_ns = newest_ns
+            self._poll(newest_ns)
 
     def _find_feeds(self, kind: str) -> list[Callable[[Row], None]]:
         """Find the methods that fold rows of a kind, in their order."""
         others = (self._growth, self._images, self._open_restarts, self._end_of_load)
         after = [feed for part in others if (feed := handler_of(part, kind)) is not None]
-        own = handler_of(self, kind)
-        return [self._health.feed, *([own] if own is not None else []), *self._detectors.feeds(kind), *after]
+        before = [feed for part in (self._health, self) if (feed := handler_of(part, kind)) is not None]
+        return [self._health.move_clock, *before, *self._detectors.feeds(kind), *after]
 
     def _on_begin(self, row: BeginRow) -> None:
         self._stats.begin(row)
@@ -146,7 +150,7 @@ class Judge:
         outcome = str(row.get("outcome"))
         warm_up = self._warm_up.covers(row)
         self._warm_up.left_out += warm_up
-        sent = self._stats.end(row, timed=not warm_up)
+        sent = self._stats.end(row, timed=self._folds_latencies and not warm_up)
         if not warm_up:
             self._throughput.end(row)
             self._efficiency.end(row)
@@ -329,6 +333,11 @@ class Judge:
         incident = known.incident
         if incident is not None and known.wrong and incident.kind == "failure":
             incident.wrong = known.wrong
+
+    def add_latencies(self, found: Mapping[str, LatencyHistograms]) -> None:
+        """Add latencies by traffic that were folded from the same rows."""
+        for traffic, latency in found.items():
+            self._stats.latency_of(traffic).merge(latency)
 
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 

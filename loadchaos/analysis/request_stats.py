@@ -159,8 +159,7 @@ class RequestStats:
         phase.ended += 1
         if outcome == "ok":
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
-        if (latency := self.latency.get(traffic)) is None:  # setdefault would make new histograms for every row
-            latency = self.latency[traffic] = LatencyHistograms()
+        latency = self.latency_of(traffic)
         if timed:
             latency.feed(row)
         expect = row.get("expect") or ("ok",)
@@ -191,6 +190,12 @@ class RequestStats:
         if (outcomes := self.outcomes.get(traffic)) is None:  # setdefault would make a counter for every row
             outcomes = self.outcomes[traffic] = Counter()
         outcomes[outcome] += n
+
+    def latency_of(self, traffic: str) -> LatencyHistograms:
+        """Latencies of a traffic."""
+        if (latency := self.latency.get(traffic)) is None:  # setdefault would make new histograms for every row
+            latency = self.latency[traffic] = LatencyHistograms()
+        return latency
 
     def total(self) -> Counter[str]:
         """Outcomes of all traffic."""

@@ -24,9 +24,10 @@ class Throughput:
 
     def end(self, row: EndRow) -> None:
         """Fold the end of a request."""
-        if row.get("outcome") != "missed":
-            self._last_ns = max(self._last_ns or 0, row["at_ns"])
-        if row.get("outcome") != "ok":
+        outcome = row.get("outcome")
+        if outcome != "missed" and (self._last_ns is None or row["at_ns"] > self._last_ns):
+            self._last_ns = row["at_ns"]
+        if outcome != "ok":
             return
         self._requests += 1
         if row.get("prompt_tokens") is not None:

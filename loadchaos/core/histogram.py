@@ -11,6 +11,8 @@ from loadchaos.core.stats import quantile_ranks
 
 _PER_OCTAVE = 64
 """Buckets for each factor of two: a value lies within 0.8 % of its bucket's middle."""
+_TWO_OCTAVES = 2 * _PER_OCTAVE
+_FIRST = _TWO_OCTAVES - 1
 
 
 def bucket(value_ns: float) -> int:
@@ -18,7 +20,7 @@ def bucket(value_ns: float) -> int:
     if value_ns < 1:
         return 0
     mantissa, exponent = math.frexp(value_ns)  # value = mantissa * 2**exponent, 0.5 <= mantissa < 1
-    return (exponent - 1) * _PER_OCTAVE + int((mantissa * 2 - 1) * _PER_OCTAVE) + 1
+    return exponent * _PER_OCTAVE + int(mantissa * _TWO_OCTAVES) - _FIRST
 
 
 @functools.lru_cache(maxsize=8192)
@@ -28,6 +30,13 @@ def bucket_middle(index: int) -> float:
         return 0.0
     octave, step = divmod(index - 1, _PER_OCTAVE)
     return float(2**octave * (1 + (step + 0.5) / _PER_OCTAVE))
+
+
+@functools.lru_cache(maxsize=8192)
+def _bucket_of(key: int | str) -> tuple[int, float]:
+    """Read a bucket and its middle from a key of counts."""
+    index = int(key)
+    return index, bucket_middle(index)
 
 
 class LogHistogram:
@@ -49,7 +58,12 @@ class LogHistogram:
 
     def add(self, value: float, times: int = 1) -> None:
         """Count a value `times` times."""
-        i, counts = bucket(value), self.counts
+        counts = self.counts
+        if value < 1:
+            i = 0
+        else:  # as `bucket`, without its call
+            mantissa, exponent = math.frexp(value)
+            i = exponent * _PER_OCTAVE + int(mantissa * _TWO_OCTAVES) - _FIRST
         counts[i] = counts.get(i, 0) + times
         self.n += times
         self.total += value * times
@@ -66,11 +80,13 @@ class LogHistogram:
             self.n += other.n
             self.total += other.total
             return
+        n, total = self.n, self.total
         for key, c in other.items():
-            i = int(key)
+            i, middle = _bucket_of(key)
             counts[i] = counts.get(i, 0) + c
-            self.n += c
-            self.total += bucket_middle(i) * c
+            n += c
+            total += middle * c
+        self.n, self.total = n, total
 
     def quantile(self, q: float) -> float | None:
         """Compute the nearest-rank quantile q (0 to 1); None when empty."""

@@ -67,7 +67,8 @@ def _measure(end: Row) -> LatencySample | None:
             _since(due_ns, end.get("first_answer_ns")),
             _since(due_ns, end.get("last_byte_ns") or end["at_ns"]),
             gaps,
-            tpot_ns=_tpot_ns(end, gaps),
+            False,  # by place: this is the work of every row
+            _tpot_ns(end, gaps),
         )
     if outcome in LOWER_BOUNDS:
         ended_ns = end["at_ns"]
@@ -108,7 +109,7 @@ def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
 
 
 def _due_ns(end: Row) -> int | None:
-    if (end.get("detail") or {}).get("slowed"):  # a client slow on purpose measures itself
+    if (detail := end.get("detail")) and detail.get("slowed"):  # a client slow on purpose measures itself
         return None
     due_ns = end.get("due_ns")
     return end.get("sent_ns") if due_ns is None else due_ns

@@ -21,12 +21,14 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from loadchaos.core.model import Row
 from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.incident.page import replay_command
 from loadchaos.report.live_stats.series import Series
+from loadchaos.runner.chart_process import chart_process, fold_series
 from loadchaos.runner.interrupts import Interrupts
 
 Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
@@ -96,11 +98,11 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
             f"{folder.path} is not a run folder (it has no events.jsonl); `loadchaos runs` lists the runs here"
         )
     try:
-        judge, series, verdict = _judged(folder, say, fits_its_kind)
+        judge, series, verdict = _charted(folder, say, fits_its_kind)
     except LedgerError:
         raise
     except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
-        judge, series, verdict = _judged(folder, say, fits_completely)
+        judge, series, verdict = _charted(folder, say, fits_completely)
     notes: list[str] = verdict.setdefault("notes", [])
     for what, make in (
         ("the incidents", lambda: _incidents(folder, judge)),
@@ -127,24 +129,49 @@ def read_verdict(folder: RunFolder) -> dict[str, Any]:
         return dict(found)
     except (OSError, ValueError):
         try:
-            return _judged(folder, None, fits_its_kind)[2]
+            return _judged(folder, fits_its_kind)
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001  # as in `conclude`
-            return _judged(folder, None, fits_completely)[2]
+            return _judged(folder, fits_completely)
 
 
-def _judged(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
-    """Fold all rows and make the verdict; refused rows count as bad."""
-    reader, judge, series = Reader(folder, accept), Judge(), Series()
+def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
+    """Judge a run and fold its charts.
+
+    Those of a large run are folded in a process of their own. They fold the latencies, which the verdict shares.
+    """
+    judge, series = Judge(latencies=False), Series()
+    with chart_process(folder, accept) as charts:
+        feeds = [judge.feed, series.feed] if charts is None else [judge.feed]
+        bad_rows = _fold(folder, say, accept, feeds)
+        if charts is not None:
+            series = charts.series() or fold_series(folder, accept)
+    judge.add_latencies(series.totals.latency)
+    return judge, series, _verdict(folder, judge, accept, bad_rows)
+
+
+def _judged(folder: RunFolder, accept: Accept) -> dict[str, Any]:
+    judge = Judge()
+    bad_rows = _fold(folder, None, accept, [judge.feed])
+    return _verdict(folder, judge, accept, bad_rows)
+
+
+def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, feeds: Sequence[Callable[[Row], None]]) -> int:
+    """Fold all rows; returns the number of bad ones, with those refused."""
+    reader = Reader(folder, accept)
     with _rare_collections():
         for row in progress.rows(reader.new(final=True), "judging", say):
-            judge.feed(row)
-            series.feed(row)
-    verdict = judge.verdict(bad_rows=reader.bad_rows)
+            for feed in feeds:
+                feed(row)
+    return reader.bad_rows
+
+
+def _verdict(folder: RunFolder, judge: Judge, accept: Accept, bad_rows: int) -> dict[str, Any]:
+    verdict = judge.verdict(bad_rows=bad_rows)
     begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
     verdict.setdefault("replay", replay_command(next(begins, {})))
-    return judge, series, verdict
+    return verdict
 
 
 @contextlib.contextmanager

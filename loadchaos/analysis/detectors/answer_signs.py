@@ -106,14 +106,15 @@ class AnswerSigns(Detector):
         if row.get("outcome") != "ok" or row.get("folded"):
             return
         name = str(row.get("traffic", ""))
-        traffic = self._traffics.setdefault(name, _Traffic())
+        if (traffic := self._traffics.get(name)) is None:  # setdefault would make a new one for every row
+            traffic = self._traffics[name] = _Traffic()
         traffic.answers += 1
         signs, ratio = set(row.get("signs") or ()), row.get("text_ratio")
         if traffic.answers <= REFERENCE:
             self._learn_ratio(traffic, ratio)
         elif ratio is not None and traffic.high and not traffic.low * _LOWER <= ratio <= traffic.high * _HIGHER:
             signs.add(_RATIO)
-        for sign in signs | traffic.shares.keys():
+        for sign in signs | traffic.shares.keys() if signs or traffic.shares else ():
             self._count(name, traffic, sign, row, there=sign in signs)
 
     @staticmethod

@@ -46,7 +46,10 @@ class ExactLengths:
             self._uncounted[figure] += 1
             return
         self._compared[figure] += 1
-        key, images = (str(row.get("traffic")), counted - planned), int(row.get("image_tokens") or 0)
+        images = row.get("image_tokens")
+        if planned == counted and not images:
+            return
+        key, images = (str(row.get("traffic")), counted - planned), int(images or 0)
         if figure == "length_mismatch" and images:
             self._with_images[key[0]] += 1
             if counted == planned - images:

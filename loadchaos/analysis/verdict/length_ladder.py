@@ -72,9 +72,11 @@ class LengthLadder:
     def end(self, row: EndRow, *, bad: bool) -> None:
         """Fold an end row of any traffic; `bad`: its outcome is to be explained."""
         phase, ended_ns = int(row.get("phase") or 0), int(row["at_ns"])
-        if (row.get("sent_ns") or ended_ns) < self._ended_ns.get(phase, 0):
+        before_ns = self._ended_ns.get(phase, 0)
+        if (row.get("sent_ns") or ended_ns) < before_ns:
             self._together.add(phase)
-        self._ended_ns[phase] = max(ended_ns, self._ended_ns.get(phase, 0))
+        if ended_ns >= before_ns:
+            self._ended_ns[phase] = ended_ns
         if (margin := row.get("edge")) is not None:
             self._rung(self._phases.setdefault(phase, _Rungs()), row, int(margin), bad)
 

@@ -11,6 +11,7 @@ from typing import Any
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.analysis.row_handlers import handler_of
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import (
     BeginRow,
@@ -92,9 +93,13 @@ class RunHealth:
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds only move the clock."""
-        handler = getattr(self, f"_on_{row.get('row')}", None)
+        self.move_clock(row)
+        handler = handler_of(self, str(row.get("row")))
         if handler is not None:
             handler(row)
+
+    def move_clock(self, row: Row) -> None:
+        """Set the time to that of a row, if it is newer."""
         at_ns = row.get("at_ns") or 0
         if at_ns > self.newest_ns:
             self.newest_ns = int(at_ns)
@@ -181,7 +186,8 @@ class RunHealth:
             self._log_lines += 1
 
     def _on_begin(self, row: BeginRow) -> None:
-        self.first_sent_ns = min(self.first_sent_ns or int(row["at_ns"]), int(row["at_ns"]))
+        if self.first_sent_ns is None or row["at_ns"] < self.first_sent_ns:
+            self.first_sent_ns = int(row["at_ns"])
         fitted, traffic = str(row.get("fitted") or ""), str(row.get("traffic"))
         self._begun[traffic] += 1
         if not fitted:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -121,8 +121,7 @@ def _check(hint: Any) -> _Fits:
     if origin in (Annotated, NotRequired):
         return _check(get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        either = [_check(one) for one in get_args(hint)]
-        return lambda value: any(fits(value) for fits in either)
+        return _either(*map(_check, get_args(hint)))
     if origin is Literal:
         of = frozenset(type(one) for one in get_args(hint))
         return lambda value: type(value) in of
@@ -132,6 +131,13 @@ def _check(hint: Any) -> _Fits:
     if not isinstance(base, type) or base is object:
         return _fits_always  # Any, and what rows do not use
     return _check_of_type(base, get_args(hint))
+
+
+def _either(first: _Fits, *others: _Fits) -> _Fits:
+    if not others:
+        return first
+    rest = _either(*others)
+    return lambda value: first(value) or rest(value)
 
 
 def _check_of_type(base: type, inner: tuple[Any, ...]) -> _Fits:
@@ -144,14 +150,34 @@ def _check_of_type(base: type, inner: tuple[Any, ...]) -> _Fits:
     if issubclass(base, type(None)):
         return lambda value: value is None
     if issubclass(base, Mapping):
-        of_value = _check(inner[1]) if len(inner) > 1 else _fits_always
-        if of_value is _fits_always:
-            return lambda value: isinstance(value, Mapping)
-        return lambda value: isinstance(value, Mapping) and all(map(of_value, value.values()))
+        of_values = _check_of_all(inner[1]) if len(inner) > 1 else _fits_always
+        return lambda value: (type(value) is dict or isinstance(value, Mapping)) and of_values(value.values())
     if issubclass(base, Sequence):
-        of_item = _check(inner[0]) if inner else _fits_always
-        return lambda value: isinstance(value, list | tuple) and all(map(of_item, value))
+        of_items = _check_of_all(inner[0]) if inner else _fits_always
+        return lambda value: isinstance(value, (list, tuple)) and of_items(value)
     return _fits_always
+
+
+def _check_of_all(hint: Any) -> _Fits:
+    """Make the check of several values of a type.
+
+    Values of the exact types need no call each: the gaps of an answer are many.
+    """
+    fits, exact = _check(hint), _exact(hint)
+    if fits is _fits_always:
+        return _fits_always
+
+    def fit_all(values: Collection[Any]) -> bool:
+        kinds = set(map(type, values))
+        if exact is None or not kinds <= exact:
+            return all(map(fits, values))
+        return kinds.isdisjoint(_NUMBER) or (kinds <= _NUMBER and _are_in_range(values)) or all(map(fits, values))
+
+    return fit_all
+
+
+def _are_in_range(numbers: Collection[Any]) -> bool:
+    return bool(min(numbers) > -2 * _LARGEST and max(numbers) < 2 * _LARGEST)
 
 
 def _fits_always(_value: Any) -> bool:

@@ -52,11 +52,15 @@ class LengthDistribution:
         if not isinstance(planned, int) or not isinstance(usage, int):
             return
         self.counted += 1
-        self.exact += planned == usage
-        self.shorter = max(self.shorter, planned - usage)
-        self.longer = max(self.longer, usage - planned)
-        self.shortest = usage if self.shortest is None else min(self.shortest, usage)
-        self.longest = usage if self.longest is None else max(self.longest, usage)
+        if planned == usage:
+            self.exact += 1
+        else:
+            self.shorter = max(self.shorter, planned - usage)
+            self.longer = max(self.longer, usage - planned)
+        if self.shortest is None or usage < self.shortest:
+            self.shortest = usage
+        if self.longest is None or usage > self.longest:
+            self.longest = usage
 
 
 @dataclass
@@ -89,7 +93,7 @@ class RunTotals:
 
     def add(self, end: Mapping[str, Any], sample: LatencySample | None) -> None:
         """Add an end row whose latencies are known."""
-        traffic = str(end.get("traffic"))
+        traffic = str(end.get("traffic", ""))
         if (length := self.lengths.get(traffic)) is None:  # setdefault would make a new one for every row
             length = self.lengths[traffic] = LengthDistribution()
         length.add(end)

@@ -15,6 +15,7 @@ from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
     ConfigurationRow,
+    ConversationRow,
     DeviceRow,
     EndRow,
     GapRow,
@@ -31,6 +32,8 @@ POINTS = 4000
 """Points at most: a run of an hour keeps its seconds, a run of a day has points of 32 s."""
 
 _NS = 1_000_000_000
+_UNTIMED = frozenset({"header", "log", "facts", "failure", "incident"})
+"""Kinds of rows that no chart shows."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +77,25 @@ class Series:
         at, kind = row.get("at_ns"), row.get("row")
         if kind == "header" and row.get("file") == "events.jsonl":
             self._utc_ns = int(row["utc_ns"]) - int(row["mono_ns"])
-        if not isinstance(at, int) or kind in {"header", "log", "facts", "failure", "incident"}:
+        if not isinstance(at, int) or kind in _UNTIMED:
             return
         if self.begin_ns is None:
             self.begin_ns = at
-        self.last_ns = max(self.last_ns, at)
+        if at > self.last_ns:
+            self.last_ns = at
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
             handler(row, at)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def _on_begin(self, _row: BeginRow, at: int) -> None:
+    def _on_begin(self, row: BeginRow, at: int) -> None:
         self.first_sent_ns = at if self.first_sent_ns is None else min(self.first_sent_ns, at)
+        self.totals.warm_up.covers(row)  # it begins with the first request that is due, as in the verdict
         self._bucket(at).begun += 1
+
+    def _on_conversation(self, row: ConversationRow, _at: int) -> None:
+        self.totals.warm_up.covers(row)
 
     def _on_end(self, row: EndRow, at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
@@ -100,6 +108,7 @@ class Series:
         self._bucket(at).latency.add(sample, ttft=False)
 
     def _on_missed(self, row: MissedRow, at: int) -> None:
+        self.totals.warm_up.covers(row)
         self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
 
     def _on_heartbeat(self, row: HeartbeatRow, at: int) -> None:
