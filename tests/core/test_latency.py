@@ -139,3 +139,10 @@ def test_statistics_of_a_histogram_have_names() -> None:
     found = {name: histogram.statistic(name) for name in ("mean", "p50", "p95", "max")}
     assert found == pytest.approx({"mean": 50.5 * MS, "p50": 50 * MS, "p95": 95 * MS, "max": 100 * MS}, rel=0.01)
     assert LogHistogram().statistic("max") is None
+
+
+@given(st.floats(0, 1e18) | st.integers(0, 1 << 62))
+def test_histogram_counts_a_value_in_its_bucket(value: float) -> None:
+    counted = LogHistogram()
+    counted.add(value)
+    assert counted.counts == {bucket(value): 1}
