@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, positive_duration, print_json, profile_names, server_options, terminal
+from loadchaos.cli.common import (
+    duration,
+    echo,
+    lock_folder,
+    positive_duration,
+    print_json,
+    profile_names,
+    server_options,
+    terminal,
+)
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -115,8 +124,8 @@ def capacity(
     settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run_options = _run_options(options)
+    lock_folder(folder, "capacity")
     if not stored:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
     lines = _Lines()
     session = CapacitySession(loaded, settings, run_options, folder, (lines.print, lines.live))

@@ -162,3 +162,15 @@ def text_width() -> int:
 def terminal() -> tuple[bool, int]:
     """Color support and text width of the terminal."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
+
+
+def lock_folder(folder: Path, what: str) -> Path:
+    """Lock a folder of results until the command ends.
+
+    Raises OptionError when another process has it.
+    """
+    from loadchaos.core.folder_lock import FolderLock
+
+    lock = FolderLock(folder, f"loadchaos {what}")
+    click.get_current_context().call_on_close(lock.close)
+    return folder

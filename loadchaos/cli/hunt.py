@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, launched_server_options, parse_header_options, positive_duration
+from loadchaos.cli.common import (
+    duration,
+    echo,
+    launched_server_options,
+    lock_folder,
+    parse_header_options,
+    positive_duration,
+)
 from loadchaos.cli.hunt_settings import stored_form, with_stored
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -95,6 +102,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
 
         folder = create_folder(out, "hunt").path
         slots = _slots(line, options, folder)
+    lock_folder(folder, "hunt")
     write_json(
         folder / SETTINGS,
         {"schema": 1, "launch": shown, "budget_s": budget_s, "genes": chosen, **stored_form(options)},

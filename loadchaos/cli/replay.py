@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, parse_header_options, server_options
+from loadchaos.cli.common import duration, echo, lock_folder, parse_header_options, server_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -178,16 +178,16 @@ def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
 
 
 def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
-    """Folder of a new replay, or of the newest one of the same source."""
+    """Lock the folder of a new replay, or the newest of the same source."""
     from loadchaos.core.ledger.recorder import create_folder
 
     name = f"{what}-{source.resolve().stem}"
     if not resume:
-        return create_folder(out, name).path
+        return lock_folder(create_folder(out, name).path, what)
     earlier = sorted(out.glob(f"{name}-*/{what}.json"), key=lambda p: p.stat().st_mtime)
     if not earlier:
         raise OptionError(f"--resume: {out} has no {what} of {source}; start one without --resume")
-    return earlier[-1].parent
+    return lock_folder(earlier[-1].parent, what)
 
 
 def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from loadchaos.core.errors import LedgerError
+from loadchaos.core.folder_lock import FolderLock
 from loadchaos.core.units import format_duration
 from loadchaos.profile.cron import Schedule
 from loadchaos.report.formatting import duration
@@ -22,7 +23,6 @@ from loadchaos.report.html import trend, trend_page
 from loadchaos.runner.soak import due, retention
 from loadchaos.runner.soak.child import ChildRun, FinishedRun, SoakChild
 from loadchaos.runner.soak.state import (
-    Lock,
     Running,
     SoakRun,
     State,
@@ -92,7 +92,7 @@ class Soak:
 
     def __init__(self, order: Order, clock: SoakClock, child: SoakChild, print_line: Callable[[str], None]) -> None:
         self._order, self._clock, self._child, self._print = order, clock, child, print_line
-        self._lock = Lock(order.home, order.profile, clock.now())
+        self._lock = FolderLock(order.home, f"the soak of {order.profile}", clock.now())
         self.state = load(order.home, order.profile, order.name, clock.now())
         self._signal_sent: int | None = None
         self._stop_signal: int | None = None

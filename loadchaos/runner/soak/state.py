@@ -5,9 +5,7 @@ Each action is recorded before it is done, so that a kill -9 leaves either the o
 
 from __future__ import annotations
 
-import fcntl
 import os
-import socket
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +17,6 @@ from loadchaos.core.errors import LedgerError, OptionError, next_step
 
 SCHEMA = 1
 FILE = "soak.json"
-_LOCK = ".soak.lock"
 _RUNS_KEY = "nights"  # the key in soak.json, which stays so that old files can be read
 _MOST_RUNS = 1000
 Why = Literal["schedule", "catch_up", "queued", "once"]
@@ -175,32 +172,3 @@ def write_whole(path: Path, data: bytes) -> None:
             os.close(folder)
     except OSError as e:
         raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e
-
-
-class Lock:
-    """Lock of a folder for one soak at a time.
-
-    It is free at once when its process is killed.
-    """
-
-    def __init__(self, home: Path, profile: str, now: datetime) -> None:
-        path = home / _LOCK
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as e:
-            raise OptionError(f"{path} cannot be written: {e.strerror}; {next_step(e)}") from e
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._fd, 1000).decode("utf-8", "replace").strip() or "an unknown process"
-            os.close(self._fd)
-            raise OptionError(
-                f"{home} is in use by the soak of {holder}; give this one another folder with --out"
-            ) from None
-        os.ftruncate(self._fd, 0)
-        os.write(self._fd, f"pid {os.getpid()} on {socket.gethostname()} since {iso(now)} ({profile})\n".encode())
-
-    def close(self) -> None:
-        """Release the lock."""
-        os.close(self._fd)

@@ -219,7 +219,7 @@ def test_soak_killed_leaves_its_run_and_the_next_notes_both(tmp_path: Path) -> N
     wait_for(lambda: list(tmp_path.glob("runs/short-*/requests-*.jsonl")))
     running = json.loads((tmp_path / "runs" / "soak.json").read_text())["running"]
     refused = begin(tmp_path)
-    assert f"in use by the soak of pid {first.pid} on " in refused.communicate(timeout=60)[0]
+    assert f"short.yaml, pid {first.pid} on " in refused.communicate(timeout=60)[0]
     assert refused.returncode == 2
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
