@@ -44,6 +44,16 @@ def small_processor_cache() -> servers.Command:
 
 
 @skipping
+def small_cache_for_many_images() -> servers.Command:
+    """vLLM 0.22.1 whose processor cache holds less than the four images of one request."""
+    return servers.vllm(
+        "0.22.1", "--generation-config", "vllm", "--limit-mm-per-prompt", '{"image":4,"video":0}',
+        "--mm-processor-cache-gb", "0.004", "--mm-processor-kwargs",
+        '{"size":{"longest_edge":262144,"shortest_edge":4096}}', env={}, length=1024,
+    )  # fmt: skip
+
+
+@skipping
 def seeded() -> servers.Command:
     """vLLM 0.32.0 with a prefill of 2048 tokens at a time."""
     return servers.vllm("0.32.0", "--max-num-batched-tokens", "2048", env={})
@@ -99,3 +109,10 @@ def test_repro_makes_the_engine_core_loop_in_its_image_cache(tmp_path: Path) -> 
         done = script("vllm-0.22.1-image-cache-spin", started.url)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "/health says 200: the server hangs" in done.stderr
+
+
+def test_repro_makes_the_api_server_loop_in_its_image_cache(tmp_path: Path) -> None:
+    with running(small_cache_for_many_images(), tmp_path / "server.log") as started:
+        done = script("vllm-0.22.1-images-over-cache", started.url)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "four new images: no answer in 30 s; /health says 200" in done.stdout
