@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,18 @@ def report(run_folder: Path) -> None:
     "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
 )
 def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
-    """Compare latencies and failure rates of two runs.
+    """Compare two runs: latencies and failure rates.
 
-    Differences have confidence intervals.
+    Or two capacity searches: their answers. Differences have confidence intervals.
     """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.html import compare as c
     from loadchaos.report.html import compare_page
 
+    searches = [(path / "capacity.json").is_file() for path in (run_a, run_b)]
+    if any(searches):
+        _compare_searches(run_a, run_b, searches, as_json=as_json, page=page)
+        return
     for path in (run_a, run_b):
         _run_folder(path)
     found = c.compare(*(c.side(path, on_terminal()) for path in (run_a, run_b)))
@@ -94,6 +99,24 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
         print_json(found.to_json())
     else:
         click.echo(compare_page.text(found))
+
+
+def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
+    """Compare the answers of two capacity searches."""
+    from loadchaos.report import capacity_compare
+    from loadchaos.runner.capacity import files
+
+    if not all(searches):
+        raise OptionError(
+            f"{a if searches[0] else b} is a capacity search and the other is a run: give two of one kind"
+        )
+    if page is not None:
+        raise OptionError("--html: each capacity search has its own report.html; leave the option out")
+    found = [files.read(path) for path in (a, b)]
+    if as_json:
+        print_json(capacity_compare.to_json(*found))
+    else:
+        click.echo(capacity_compare.text(*found))
 
 
 @click.command()

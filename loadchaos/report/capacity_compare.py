@@ -1,0 +1,58 @@
+"""Compare the answers of two capacity searches, for the terminal.
+
+Two capacities differ if their intervals do not overlap. An interval without an upper end, of a search that proved no load to
+fail, is open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from loadchaos.report.capacity_text import facts, goal_text, headline
+from loadchaos.report.formatting import clean
+
+Judgement = Literal["higher", "lower", "no clear difference", "unknown"]
+
+
+def judgement(a: Mapping[str, Any], b: Mapping[str, Any]) -> Judgement:
+    """Judge the capacity of `b` against that of `a`."""
+    if not a["answer"]["known"] or not b["answer"]["known"]:
+        return "unknown"
+    (low_a, high_a), (low_b, high_b) = (_interval(data) for data in (a, b))
+    return "higher" if low_b > high_a else "lower" if high_b < low_a else "no clear difference"
+
+
+def _interval(data: Mapping[str, Any]) -> tuple[float, float]:
+    answer = data["answer"]
+    low, high = answer.get("interval") or (answer["low"], answer["high"])
+    return low or 0.0, math.inf if answer["at_least"] or high is None else high
+
+
+def caveats(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Reasons why the two answers are not those of one question."""
+    parts = (
+        ("the goal", goal_text(a), goal_text(b)),
+        ("the kind of load", a["by"], b["by"]),
+        ("the profile", (a.get("wanted") or {}).get("profile"), (b.get("wanted") or {}).get("profile")),
+    )
+    return [f"{what} differs: {x} and {y}" for what, x, y in parts if x != y]
+
+
+def to_json(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """Mapping for `--json`: both answers and the judgement."""
+    kept = ("target", "server", "by", "goal", "slo_s", "answer", "knee", "saturation", "limit")
+    sides = {name: {key: data.get(key) for key in kept} for name, data in (("a", a), ("b", b))}
+    return {"schema": 1, **sides, "b_is": judgement(a, b), "caveats": caveats(a, b)}
+
+
+def text(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    """Render both answers and the judgement."""
+    said = {"higher": "the capacity of B is higher", "lower": "the capacity of B is lower", "unknown": "unknown"}
+    lines = [said.get(found := judgement(a, b), found), *(f"  ! {clean(c, 200)}" for c in caveats(a, b))]
+    for name, data in (("A", a), ("B", b)):
+        server = " ".join(str(part) for part in (data.get("server") or {}).values() if part)
+        lines += ["", f"{name}  {clean(data['target'], 100)} {clean(server, 100)}".rstrip(), f"   {headline(data)}"]
+        lines += [f"   {label:<12}{said_of}" for label, said_of in facts(data)]
+    return "\n".join(lines)

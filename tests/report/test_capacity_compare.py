@@ -1,0 +1,53 @@
+"""Comparison of two capacity searches: the judgement follows from their intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli.main import main
+from loadchaos.report.capacity_compare import judgement
+
+
+def search(
+    low: float, high: float | None, *, at_least: bool = False, known: bool = True, goal: float = 0.99
+) -> dict[str, Any]:
+    answer = {"known": known, "low": low, "high": high, "interval": [low, high], "at_least": at_least, "narrow": True,
+              "why": "the budget is spent", "client_limit": None}  # fmt: skip
+    return {"schema": 1, "by": "rate", "goal": goal, "slo_s": {"ttft": 2.0}, "target": "http://127.0.0.1:1", "ended": True,
+            "ended_by": "", "server": {"dialect": "vllm", "version": "0.32.0"}, "answer": answer, "knee": None,
+            "saturation": {}, "limit": {}, "steps": [], "wanted": {"profile": "chat"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found"),
+    [
+        (search(10, 11), search(12, 13), "higher"),
+        (search(12, 13), search(10, 11), "lower"),
+        (search(10, 12), search(11, 13), "no clear difference"),
+        (search(10, 11, at_least=True), search(20, 21), "no clear difference"),
+        (search(10, 11), search(20, None, at_least=True), "higher"),
+        (search(10, 11), search(20, 21, known=False), "unknown"),
+    ],
+)
+def test_capacities_differ_where_their_intervals_do_not_overlap(a: Any, b: Any, found: str) -> None:
+    assert judgement(a, b) == found
+
+
+def test_compare_command_takes_two_searches_and_no_run(tmp_path: Path) -> None:
+    for name, data in (("a", search(10, 11)), ("b", search(12, 13, goal=0.9))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "capacity.json").write_text(json.dumps(data))
+    (tmp_path / "run").mkdir()
+    a, b, run = (str(tmp_path / name) for name in ("a", "b", "run"))
+    done = CliRunner().invoke(main, ["compare", a, b])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("the capacity of B is higher\n  ! the goal differs: goodput >= 99 %")
+    assert "capacity 12 requests/s (12 to 13): this load meets the goal, and 13 requests/s does not" in done.output
+    assert json.loads(CliRunner().invoke(main, ["compare", a, b, "--json"]).output)["b_is"] == "higher"
+    mixed = CliRunner().invoke(main, ["compare", run, b])
+    assert "is a capacity search and the other is a run: give two of one kind" in mixed.output
