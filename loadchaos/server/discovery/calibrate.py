@@ -60,6 +60,8 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
     found = detect({path: ProbedPage(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
     name = found.dialect.name if request.dialect == "auto" else request.dialect
     model, entry = _choose_model(models, request.model)
+    if "max_model_len" not in entry and client.admin_url != client.base_url:
+        entry = _with_length_of(await client.ask("GET", "/v1/models", admin=True), entry)
     sources = {"dialect": "; ".join(found.signs) if request.dialect == "auto" else "the profile"}
     version = found.version or _describe_bounds(found.at_least, found.below)
     sources["version"] = (found.dialect.version_page or ("",))[0] if found.version else "its paths"
@@ -83,6 +85,18 @@ def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
     listed = data.get("data") if isinstance(data, dict) else None
     entries = [m for m in listed or () if isinstance(m, dict)]
     return tuple(str(m["id"]) for m in entries if m.get("id") not in (None, base) and m.get("parent") == base)
+
+
+def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the context length that the server at --admin-url tells, which LiteLLM leaves out.
+
+    Its model has the same name, or it lists one model.
+    """
+    data = behind.json() if behind.status == 200 else None
+    listed = data.get("data") if isinstance(data, dict) else None
+    entries = [m for m in listed or () if isinstance(m, dict) and isinstance(m.get("max_model_len"), int)]
+    named = [m for m in entries if m.get("id") == entry.get("id")] or (entries if len(entries) == 1 else [])
+    return {**entry, "max_model_len": named[0]["max_model_len"]} if named else entry
 
 
 def _lists_nothing(models: DiscoveryResponse) -> bool:

@@ -60,6 +60,32 @@ def test_calibrate_lmdeploy_reads_blocks_and_prompt_limit(embedded: str) -> None
     assert facts.text.source == "encode"
 
 
+@pytest.mark.parametrize("embedded", [VLLM], indirect=True)
+@pytest.mark.parametrize(("name", "length"), [("another name", 16384), ("sim", 16384)])
+def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, length: int) -> None:
+    class Gateway(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"data": [{"id": name, "object": "model", "owned_by": "openai"}]}).encode()
+            self.send_response(200 if self.path == "/v1/models" else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    async def ask(url: str) -> Facts:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            asker = calibrate.DiscoveryClient(client, url, embedded)
+            return await calibrate.identify_server(asker, calibrate.CalibrationRequest())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        facts = asyncio.run(ask(f"http://127.0.0.1:{server.server_address[1]}"))
+        server.shutdown()
+    assert (facts.dialect, facts.model, facts.max_model_len) == ("vllm", name, length)
+
+
 @pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
 def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
     facts, _ = learn(embedded, calibrate.CalibrationRequest(((448, 448),), images_per_request=1))
