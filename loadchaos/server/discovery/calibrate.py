@@ -88,9 +88,9 @@ def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
 
 
 def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the context length that the server at --admin-url tells, which LiteLLM leaves out.
+    """Add the context length that the server at --admin-url tells.
 
-    Its model has the same name, or it lists one model.
+    LiteLLM leaves it out. The model has the same name there, or is the only one.
     """
     data = behind.json() if behind.status == 200 else None
     listed = data.get("data") if isinstance(data, dict) else None
