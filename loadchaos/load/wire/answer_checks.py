@@ -42,7 +42,7 @@ def wrong_parts(answer: Completion) -> list[WrongPart]:
     contract = answer.rules.contract
     if contract is not None:
         for text, calls, reason in answer.contents():
-            violation = None if reason == "length" else contract.violation(text, calls)
+            violation = None if reason == "length" or _is_full(answer) else contract.violation(text, calls)
             if violation is not None:
                 found.append(
                     {
@@ -53,6 +53,13 @@ def wrong_parts(answer: Completion) -> list[WrongPart]:
                     }
                 )
     return found
+
+
+def _is_full(answer: Completion) -> bool:
+    """True if an answer with one choice has as many tokens as it may have."""
+    tokens = answer.usage.get("completion_tokens") if answer.usage else None
+    most = answer.rules.most_tokens
+    return most is not None and isinstance(tokens, int) and tokens >= most and len(answer.finish) == 1
 
 
 def part_of_event(event: OutcomeEvent) -> list[WrongPart]:

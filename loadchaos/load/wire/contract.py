@@ -1,6 +1,7 @@
 """Contract of an answer: the schema, regex, choices or tools it must obey.
 
-A payload makes the contract from the same fields that it sends. An answer with finish_reason length is not held to it.
+A payload makes the contract from the same fields that it sends. An answer with finish_reason length is not held to it,
+and neither is one that used all the tokens it may have: vLLM ends a required tool call there with finish_reason tool_calls.
 """
 
 from __future__ import annotations
@@ -13,6 +14,21 @@ from typing import Any, NamedTuple
 import orjson
 
 Schema = dict[str, Any]
+
+
+_TOKEN_LIMITS = (b'"max_tokens":', b'"max_completion_tokens":', b'"max_output_tokens":')
+_MOST_DIGITS = 12
+_NUMBER = re.compile(rb" ?(\d+)")
+
+
+def asked_tokens(body: bytes) -> int | None:
+    """Read the limit of tokens from a JSON body.
+
+    The last one counts, as in a JSON object. The body is not parsed: it may have images.
+    """
+    at = max(found + len(key) if (found := body.rfind(key)) >= 0 else -1 for key in _TOKEN_LIMITS)
+    number = _NUMBER.match(body, at, at + _MOST_DIGITS) if at >= 0 else None
+    return int(number[1]) if number else None
 
 
 class Violation(NamedTuple):

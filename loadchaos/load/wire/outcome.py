@@ -48,6 +48,7 @@ class OutcomeRules:
         foreign_nonce: Finds a word of another request in the answer's text; None where there is none.
         contract: Rules that the answer's content must obey.
         answers: Choices that were requested; None: unknown.
+        most_tokens: Tokens that each choice may have at most; None: unknown. Only read with a contract.
     """
 
     validation: Sequence[Pattern[str]] = ()
@@ -59,9 +60,14 @@ class OutcomeRules:
     foreign_nonce: Callable[[str], str | None] | None = None
     contract: AnswerContract | None = None
     answers: int | None = None
+    most_tokens: int | None = None
 
     def for_request(
-        self, foreign_nonce: Callable[[str], str | None], contract: AnswerContract | None, answers: int | None
+        self,
+        foreign_nonce: Callable[[str], str | None],
+        contract: AnswerContract | None,
+        answers: int | None,
+        most_tokens: int | None = None,
     ) -> OutcomeRules:
         """Copy the rules with the checks of one request."""
         return OutcomeRules(
@@ -74,6 +80,7 @@ class OutcomeRules:
             foreign_nonce,
             contract,
             answers,
+            most_tokens,
         )
 
 

@@ -19,6 +19,7 @@ from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import live
+from loadchaos.load.wire.contract import asked_tokens
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
 from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
@@ -173,7 +174,8 @@ class WorkerPlan:
             content_length(request.body),
         )
         check = self._secrets.checker(request.owner)
-        rules = self._rules.for_request(check, request.contract, request.answers)
+        most_tokens = None if request.contract is None else asked_tokens(request.body)
+        rules = self._rules.for_request(check, request.contract, request.answers, most_tokens)
         fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
         reader = ENDPOINTS[request.endpoint].answer
         return WireRequest(request, head, rules, self.limits, fresh, request_id, reader)

@@ -12,8 +12,10 @@ from pydantic import ValidationError
 
 from loadchaos.core.model import Facts
 from loadchaos.load.payloads import build, requests_file, structured, tools
-from loadchaos.load.wire.answer_checks import _longest_run, text_ratio
-from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall
+from loadchaos.load.wire.answer_checks import _longest_run, text_ratio, wrong_parts
+from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall, asked_tokens
+from loadchaos.load.wire.outcome import OutcomeRules
 from tests.load.payloads.conftest import facts, step
 
 __all__ = ["facts", "step"]
@@ -65,6 +67,27 @@ def test_tool_arguments_are_checked_with_the_schema_of_their_tool() -> None:
     assert wrong is not None
     assert wrong.text.startswith("tool_calls[1].arguments $.name:")
     assert contract.violation("text", []) is not None
+
+
+@pytest.mark.parametrize(("used", "wrong"), [(7, ["schema_violated"]), (8, []), (None, ["schema_violated"])])
+def test_call_cut_at_max_tokens_breaks_no_contract(used: int | None, wrong: list[str]) -> None:
+    """vLLM 0.29 ends a required call that is cut there with finish_reason tool_calls."""
+    rules = OutcomeRules(contract=AnswerContract(tools={"person": PERSON}, must_call=True), most_tokens=8)
+    answer = Completion(rules, asked_stream=False, declared_stream=False)
+    call = {"id": "1", "type": "function", "function": {"name": "person", "arguments": '{"name": "A'}}
+    choice = {"index": 0, "message": {"content": "", "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    usage = {"prompt_tokens": 1, "completion_tokens": used, "total_tokens": 1 + used} if used else None
+    answer.feed(1, orjson.dumps({"choices": [choice], "usage": usage}))
+    answer.close(2, complete=True)
+    assert [part["id"] for part in wrong_parts(answer)] == wrong
+
+
+def test_limit_of_tokens_is_the_last_in_the_body(facts: Facts, step: Any) -> None:
+    request = build(step({"structured": structured.Options.model_validate({"choices": ["a"]})}), facts)
+    assert asked_tokens(request.body) == orjson.loads(request.body)["max_tokens"]
+    assert asked_tokens(orjson.dumps({"messages": '{"max_tokens":7}', "max_completion_tokens": 9})) == 9
+    assert asked_tokens(b'{"max_tokens": 12}') == 12
+    assert asked_tokens(b'{"messages":[]}') is None
 
 
 @pytest.mark.parametrize(
