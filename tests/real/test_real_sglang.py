@@ -1,4 +1,4 @@
-"""SGLang's whole server on the CPU: lengths, refusals, aborts and deaths."""
+"""SGLang's whole server on the CPU: lengths, refusals, retractions, aborts, hang and deaths."""
 
 from __future__ import annotations
 
@@ -94,6 +94,37 @@ def test_real_sglang_admin_attacks_are_expected(shared: Server, loadchaos: Run) 
     assert {f["attribution"] for f in result.failures.values()} <= {"expected"}, result.output
 
 
+def test_real_sglang_answers_images(loadchaos: Run) -> None:
+    image = {
+        "name": "image",
+        "payload": {"text": {"tokens": "16..64"}, "images": {"count": 1, "size": "224x224"}},
+        "output": {"max": 8},
+    }
+    result = loadchaos(
+        {
+            "name": "images",
+            "target": launch(sglang(images=True)),
+            "traffic": [image, TEXT],
+            "load": [{"users": 2, "requests": 12}],
+        }
+    )
+    assert result.verdict["verdict"] == "pass", result.output
+    assert set(result.verdict["by_traffic"]["image"]) == {"ok"}
+    assert result.facts["image_tokens"]
+
+
+def test_real_sglang_retractions_are_seen_and_lose_nothing(loadchaos: Run) -> None:
+    command = sglang("--max-total-tokens", "1024", "--schedule-conservativeness", "0.01")
+    long = {"name": "long", "payload": {"text": {"tokens": "100..200"}}, "output": {"exact": 300}}
+    result = loadchaos(
+        {"name": "full", "target": launch(command), "traffic": [long, LADDER], "load": [{"users": 8, "for": "40s"}]}
+    )
+    assert result.facts["input_limit"] == 1017
+    assert "set by --max-total-tokens" in result.check("near_limit"), result.output
+    assert "sglang_kv_pool_full" in result.failures, result.output
+    assert result.verdict["verdict"] == "pass", result.output
+
+
 def scheduler_under_load(folder: Path, port: int, number: int) -> None:
     """Send the scheduler of the server at this port a signal, six seconds after the first request began."""
     until_s = time.monotonic() + 900
@@ -128,6 +159,14 @@ def test_real_sglang_scheduler_killed_is_a_named_death(loadchaos: Run, tmp_path:
     deaths = [f for f in result.failures.values() if f["severity"] == "engine_death"]
     assert [f["attribution"] for f in deaths] == ["server"], result.output
     assert [f["id"] for f in deaths] == ["engine_core_proc_died"], result.output
+
+
+def test_real_sglang_frozen_scheduler_is_a_hang_and_no_death(loadchaos: Run, tmp_path: Path) -> None:
+    limits = {"first_byte": "15s", "between_bytes": "15s", "total": "30s"}
+    result = ended(loadchaos, tmp_path, signal.SIGSTOP, limits=limits)
+    assert result.code == 1, result.output
+    assert "hung" in {s["state"] for s in result.verdict["states"]}, result.output
+    assert "dead" not in {s["state"] for s in result.verdict["states"]}, result.output
 
 
 def test_real_sglang_dies_of_more_top_logprobs_than_its_vocabulary(loadchaos: Run, tmp_path: Path) -> None:
