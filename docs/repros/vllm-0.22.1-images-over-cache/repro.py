@@ -1,56 +1,37 @@
-"""Send one request with four new images that do not fit into the processor cache together, then a request without images.
-
-python repro.py http://127.0.0.1:8526
-"""
-
-import base64
-import struct
-import sys
-import zlib
-
+"""Send four new images that do not fit into the processor cache together: python repro.py http://127.0.0.1:8526"""
+import base64, os, struct, sys, zlib
 import httpx
+URL = sys.argv[1].rstrip("/") if len(sys.argv) > 1 else "http://127.0.0.1:8526"
+SIDE, WAIT_S = 448, 30
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 
-URL = sys.argv[1].rstrip("/")
-SIDE = 448
-WAIT_S = 30
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
+def image(number):
+    rows = (b"\0" + bytes([number] * 3) * SIDE) * SIDE
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0))
+    png = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png).decode()}}
 
-def png(colour):
-    """PNG of one colour."""
-
-    def chunk(kind, data):
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    rows = (b"\0" + bytes(colour) * SIDE) * SIDE
-    head = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def ask(name, model, content):
+def ask(name, *images):
     """Send a request. Returns True if an answer came."""
-    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0}
+    content = [{"type": "text", "text": "Hello"}, *images]
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0}
     try:
         answer = httpx.post(f"{URL}/v1/chat/completions", json=body, timeout=WAIT_S)
     except httpx.TimeoutException:
-        health = httpx.get(f"{URL}/health", timeout=30).status_code
+        try:
+            health = httpx.get(f"{URL}/health", timeout=30).status_code
+        except httpx.TimeoutException:
+            health = "nothing in 30 s"
         print(f"{name}: no answer in {WAIT_S} s; /health says {health}")
         return False
     print(f"{name}: {answer.status_code} {answer.text[:100]}")
     return True
 
-
-def image(colour):
-    """Part of a message."""
-    url = "data:image/png;base64," + base64.b64encode(png(colour)).decode()
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-model = httpx.get(f"{URL}/v1/models", timeout=30).json()["data"][0]["id"]
-text = {"type": "text", "text": "Hello"}
-ask("text", model, [text])
-ask("one image", model, [text, image((1, 2, 3))])
-first = ask("four new images", model, [text, *(image((n, n, n)) for n in range(4, 8))])
-second = ask("text", model, [text])
-print("the server lives" if first and second else "the server hangs")
-sys.exit(0 if first and second else 1)
+MODEL = httpx.get(f"{URL}/v1/models", timeout=30).json()["data"][0]["id"]
+ask("text"), ask("one image", image(1))
+answered = [ask("four new images", *(image(n) for n in range(4, 8))), ask("text")]
+print("the server lives" if all(answered) else "the server hangs")
+sys.exit(0 if all(answered) else 1)

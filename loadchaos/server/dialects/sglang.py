@@ -100,7 +100,7 @@ SGLANG = Dialect(
     title="SGLang",
     owned_by="sglang",
     metrics_prefix="sglang:",
-    signs=(DetectionSign("/get_model_info", weight=2),),
+    signs=(DetectionSign(_SERVER_INFO, weight=2),),
     version_page=(_SERVER_INFO, "version"),
     command_word="sglang",
     default_port=30000,

@@ -135,7 +135,7 @@ def test_detect_sglang_and_its_lengths() -> None:
     models = [{"id": "tiny", "owned_by": "sglang", "root": "tiny", "parent": None, "max_model_len": 4096}]
     pages = {
         "/v1/models": page({"object": "list", "data": models}), "/health": ProbedPage(200), "/version": NOT_FOUND,
-        "/get_model_info": page({"model_path": "/models/tiny-text"}), "/get_server_info": page(SGLANG_INFO),
+        "/get_server_info": page(SGLANG_INFO),
         "/metrics": ProbedPage(200, {}, b"sglang:num_running_reqs{} 0.0\n"),
     }  # fmt: skip
     found = detect(pages)

@@ -50,7 +50,10 @@ async def launched(folder: Path, command: LaunchCommand) -> tuple[LaunchedServer
 
 
 def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_launched_server_output_has_arrival_times_and_stop_ends_it(tmp_path: Path) -> None:
