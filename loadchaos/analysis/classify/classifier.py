@@ -397,7 +397,7 @@ class Classifier:
         if place is not None:
             signature = replace(place, title=f"{place.title}: {UNKNOWN.title}", role="cause", severity=UNKNOWN.severity)
         match = self._match(signature, None, line, position, trace)
-        match.unknown, match.loud = True, trace.loud and not harmless
+        match.unknown, match.harmless, match.loud = True, harmless, trace.loud and not harmless
         return match
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:

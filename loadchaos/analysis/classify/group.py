@@ -62,7 +62,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     used = set(old)
     explained: set[int] = set()  # by an earlier death: one cause kills once
     failures = []
-    life = _without_torn_echoes(_without_explained_end(life))
+    life = _without_refusals(_without_torn_echoes(_without_explained_end(life)))
     deaths = _deaths(life)
     for cluster in deaths:
         failure, by = _death(cluster, life, used, explained)
@@ -129,6 +129,18 @@ def _without_torn_echoes(life: Sequence[Match]) -> Sequence[Match]:
     causes = [m for m in life if m.role == "cause" and not m.unknown and m.process] if torn else []
     lost = {id(m) for m in torn if any(near(m, c, m.signature.within_s) for c in causes)}
     return [m for m in life if id(m) not in lost] if lost else life
+
+
+def _without_refusals(life: Sequence[Match]) -> Sequence[Match]:
+    """Drop echoes of a request whose traceback is a refusal alone.
+
+    vLLM logs `Error in chat completion stream generator` for a 400 inside a stream, too.
+    """
+    refused = {m.chain for m in life if m.harmless and m.chain}
+    refused -= {m.chain for m in life if m.role == "cause" and not m.harmless}
+    if not refused:
+        return life
+    return [m for m in life if m.chain not in refused or m.role != "echo" or m.severity != "request"]
 
 
 def _of_clients(life: Sequence[Match]) -> set[int]:

@@ -55,3 +55,19 @@ def test_cut_tool_call_is_reported_only_when_it_made_a_500() -> None:
     assert classify_text(log) == []
     unhandled = log.replace("Error in extracting tool call from response.", "Exception in ASGI application")
     assert {f.id for f in classify_text(unhandled)} & {"tool_parser_failed", "tool_call_not_json"}
+
+
+@pytest.mark.parametrize("after_refusal", [False, True])
+def test_stream_that_ends_with_a_bug_is_a_failure(after_refusal: bool) -> None:
+    """Only a traceback that is a refusal alone is none."""
+    begin = "(APIServer pid=15386) ERROR 11-23 06:51:12 [serving.py:906] "
+    lines = read(CRASHES / "benign" / "vllm-stream-refused-0.29.log")[2].splitlines()
+    last = next(n for n, line in enumerate(lines) if "vllm.exceptions.VLLMValidationError:" in line)
+    traceback = [line for line in lines[:last] if "serving.py:906]" in line and "Error in chat" not in line]
+    bug = f"{begin}IndexError: list index out of range"
+    if after_refusal:
+        between = [begin, f"{begin}During handling of the above exception, another exception occurred:", begin]
+        lines[last + 1 : last + 1] = [*between, *traceback, bug]
+    else:
+        lines[last] = bug
+    assert [f.id for f in classify_text("\n".join(lines))] == ["stream_generator_error"]
