@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from bench.cost.contenders import Environments
 from bench.cost.tools import TOKENIZER
+from bench.record import free_port
 from loadchaos.simulator import server
 from loadchaos.simulator.engine.client import EngineClient, OutputSink
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, RequestOutput
@@ -187,7 +187,7 @@ def run_tool(name: str, server_argv: Sequence[str], seed: int, requests: int, en
     if python is None:
         raise RuntimeError(f"{of} is not installed: give its environment with --with {of}=VENV")
     with tempfile.TemporaryDirectory(prefix="hunt-tools-") as place, contextlib.ExitStack() as started:
-        folder, port = Path(place), _free_port()
+        folder, port = Path(place), free_port()
         state_file, url = folder / "state.json", f"http://127.0.0.1:{port}"
         words = [sys.executable, "-m", "bench.hunt_tools", str(state_file), "--port", str(port), *server_argv]
         _start(started, words, folder / "server.log")
@@ -242,12 +242,6 @@ def _start(started: contextlib.ExitStack, argv: Sequence[str], log: Path) -> sub
 
     started.callback(end)
     return process
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _wait_healthy(url: str) -> None:

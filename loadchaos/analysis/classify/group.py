@@ -132,15 +132,13 @@ def _without_torn_echoes(life: Sequence[Match]) -> Sequence[Match]:
 
 
 def _without_refusals(life: Sequence[Match]) -> Sequence[Match]:
-    """Drop echoes of a request whose traceback is a refusal alone.
+    """Drop echoes of a request whose traceback has only harmless exceptions.
 
     vLLM logs `Error in chat completion stream generator` for a 400 inside a stream, too.
     """
-    refused = {m.chain for m in life if m.harmless and m.chain}
-    refused -= {m.chain for m in life if m.role == "cause" and not m.harmless}
-    if not refused:
-        return life
-    return [m for m in life if m.chain not in refused or m.role != "echo" or m.severity != "request"]
+    harmless = {m.chain for m in life if m.harmless and m.chain}
+    harmless -= {m.chain for m in life if m.role == "cause" and not m.harmless}
+    return [m for m in life if m.chain not in harmless or m.role != "echo" or m.severity != "request"]
 
 
 def _of_clients(life: Sequence[Match]) -> set[int]:
