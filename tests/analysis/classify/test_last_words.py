@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.terminal.diagnosis import render
 
+BENIGN = Path(__file__).parents[2] / "crashes/benign"
 PTX = "CUDA error: the provided PTX was compiled with an unsupported zoolchain."
 UCX = "FATAL: XUCX library was compiled with zavx but CPU does not support it."
 DIED = "(APIServer pid=1) ERROR 01-05 12:12:01 [core_client.py:564] Engine core proc EngineCore_DP0 died unexpectedly."
@@ -78,6 +80,14 @@ def test_request_error_long_before_a_death_is_no_candidate() -> None:
     text = SERVES + TRACE.format(n=3) + '(APIServer pid=1) INFO: 10.0.0.7:1 - "POST /v1/x" 200 OK\n' * 60 + DIED + "\n"
     [failure] = [f for f in classify_text(text) if f.severity == "engine_death"]
     assert failure.candidates == ()
+
+
+@pytest.mark.parametrize("until", ["Load weight begin", "/v1/embeddings"])
+def test_start_and_refusals_of_a_healthy_sglang_are_no_candidates(until: str) -> None:
+    healthy = (BENIGN / "sglang-cpu-start-and-refusals-0.5.23.log").read_text().partition(until)[0]
+    died = "\n[2026-11-23 04:58:06] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"
+    [failure] = classify_text(healthy + died)
+    assert (failure.id, failure.candidates) == ("sglang_sigquit", ())
 
 
 def test_diagnosis_prints_the_candidates() -> None:
