@@ -219,24 +219,39 @@ def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher
     worker = None if _links else runner.worker_index if isinstance(runner, WorkerRunner) else 0
     link = _links[0] if _links else None
 
-    def fire(traffic: str, reply: Reply, due_ns: int) -> None:
-        locust_stats.report(environment, traffic, reply, due_ns, tokens=SESSION_VARIABLE in os.environ)
+    watched = SESSION_VARIABLE in os.environ  # by the web UI, which shows TTFT and ITL, too
 
+    def fire(traffic: str, reply: Reply, due_ns: int) -> None:
+        locust_stats.report(environment, traffic, reply, due_ns, tokens=watched)
+
+    counted = locust_stats.CountedRequests(environment, fire)
+    flusher = spawn(_flush_often, counted)
     load = None
     try:
         if link is not None:
             link.known.wait(MASTER_SILENCE_S)
         load = Dispatcher(
-            WorkerPlan.read(plan, worker), fire, None if link is None else link.clock, lambda: WorkerUser.users
+            WorkerPlan.read(plan, worker),
+            fire if watched else counted.report,
+            None if link is None else link.clock,
+            lambda: WorkerUser.users,
         )
         _loads.append(load)
         if link is not None:
             link.record_clock(load.write_row)
         load.run()
     finally:
+        flusher.kill()
+        counted.flush()
         if load is not None and load.failure is not None:
             _print_error(_describe_failure(load.failure))
         on_end(load)
+
+
+def _flush_often(counted: locust_stats.CountedRequests) -> None:
+    while True:
+        sleep(locust_stats.FLUSH_S)
+        counted.flush()
 
 
 def _deliver(link: WorkerLink, why: str, environment: Environment) -> None:

@@ -59,7 +59,7 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
     recorded = trace.read(phase.trace) if phase.trace is not None else None
     for i, (round_, due_s) in enumerate(pace(phase, pacing_seed(seed, number))):
         step_seed = hash_step(step_seeds, i)
-        factory = factories[min(last, bisect_right(edges, (step_seed >> 11) * 2.0**-53 * edges[-1]))]
+        factory = factories[min(last, bisect_right(edges, (step_seed >> 11) * 2.0**-53 * edges[-1])) if last else 0]
         ordinal = factory.count
         factory.count += 1
         if (base + i) % workers == worker:
@@ -119,7 +119,9 @@ class _StepFactory:
     def step(self, index: int, round_: int, due_s: float | None, seed: int, ordinal: int) -> Step:
         traffic = self._traffic
         behaviour, options = "plain", self._plain
-        rng = Rng(seed)
+        output = self._output
+        if self._edges or output is None:
+            rng = Rng(seed)
         if self._edges:
             at = bisect_right(self._edges, rng.share())
             if at < len(self._edges):
@@ -134,7 +136,7 @@ class _StepFactory:
             self._payloads[ordinal % len(self._payloads)],
             behaviour,
             options,
-            self._output or _drawn_output(traffic.output, rng),
+            output or _drawn_output(traffic.output, rng),
             self._stream,
             self._expect,
             ordinal,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loadchaos.core.model import Facts, Request, Step
-from loadchaos.core.rng import Rng, hash64
+from loadchaos.core.rng import Rng, hash_step
 from loadchaos.load import endpoints
 from loadchaos.load.payloads import secret_word
 from loadchaos.load.payloads.base import Draft, Payload, output_tokens
@@ -18,16 +18,16 @@ from loadchaos.server.dialects import DIALECTS
 
 _MIN_PROMPT_TOKENS = 16
 _NO_LIMIT = 1 << 62
-_MOST_ADAPTED = 16
+_MOST_SERVERS = 16
 
 
 def build(step: Step, facts: Facts, payloads: Mapping[str, Payload]) -> Request:
     """Build a request. Pure: equal step and facts give equal bytes."""
-    if step.endpoint != endpoints.DEFAULT:
-        facts = _facts_at(step.endpoint, facts)
+    server = _server_at(step.endpoint, facts)
+    facts = server.facts
     owner = secret_word.of_request(step.index)
     draft = Draft(step.output, step.expect, owner=owner, secret=secret_word.encode(owner, step.run_seed))
-    rng = Rng(hash64(step.seed, 7))
+    rng = Rng(hash_step(step.seed, 7))
     names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: payloads[n].ORDER)
     for name in names:
         payloads[name].add(draft, step.payload[name], step, facts, rng)
@@ -38,40 +38,67 @@ def build(step: Step, facts: Facts, payloads: Mapping[str, Payload]) -> Request:
         write_prompt(draft, facts, _MIN_PROMPT_TOKENS + (facts.text.overhead if facts.text else 0), rng)
     # A step that expects a refusal means to send too much.
     if not draft.fixed_length and "rejected" not in step.expect:
-        _fit(draft, facts, rng, generates=endpoints.ENDPOINTS[step.endpoint].generates)
-    return _request(draft, step, facts)
+        _fit(draft, server, rng)
+    return _request(draft, step, server)
 
 
-_adapted: dict[tuple[int, str], tuple[Facts, Facts]] = {}
-"""Facts as they hold at an endpoint; keyed by identity, as hashing facts would cost more than a request."""
+class _Server:
+    """What all requests to one endpoint of a server share.
+
+    Attributes:
+        given: the server's facts.
+        facts: the same with the tokens that the endpoint adds to a text.
+        adds: tokens that the endpoint adds to a request; None: unknown.
+        askable: a body can ask for an exact length of the answer.
+        sequence: most tokens of prompt and answer together; `limit` is that of the prompt.
+    """
+
+    __slots__ = ("adds", "askable", "endpoint", "facts", "generates", "given", "limit", "path", "sequence")
+
+    def __init__(self, name: str, facts: Facts) -> None:
+        self.given = self.facts = facts
+        self.endpoint = endpoints.ENDPOINTS[name]
+        self.generates = self.endpoint.generates
+        self.path = endpoints.path_at(name, facts.dialect)
+        self.adds: int | None = 0
+        if name != endpoints.DEFAULT:
+            adds, text = facts.endpoints.get(name), facts.text
+            self.adds = None if adds is None else adds[0]
+            if text is not None and adds is not None:
+                self.facts = replace(facts, text=replace(text, overhead=adds[1]))
+        dialect = DIALECTS.get(facts.dialect)
+        self.askable = dialect is not None and self.endpoint.can_ask_exact(dialect.exact_output)
+        sequence = min(facts.max_model_len or _NO_LIMIT, facts.capacity_tokens or _NO_LIMIT)
+        if facts.input_limit is not None and dialect is not None and not dialect.context_fits:
+            # One bound holds for prompt and answer together (LMDeploy's `max_session_len`); answers are cut silently.
+            sequence = min(sequence, facts.input_limit + dialect.answer_beyond_prompt)
+        self.sequence = sequence
+        self.limit = min(sequence - self.generates, _NO_LIMIT if facts.input_limit is None else facts.input_limit)
 
 
-def _facts_at(name: str, facts: Facts) -> Facts:
-    """Copy the facts with the tokens that an endpoint adds to a text."""
-    found = _adapted.get((id(facts), name))
+_servers: dict[tuple[int, str], _Server] = {}
+"""Keyed by identity, as hashing facts would cost more than a request; each keeps its facts, so that no id is used again."""
+
+
+def _server_at(name: str, facts: Facts) -> _Server:
+    found = _servers.get((id(facts), name))
     if found is None:
-        if len(_adapted) >= _MOST_ADAPTED:
-            _adapted.clear()
-        adds = facts.endpoints.get(name)
-        text = facts.text
-        adapted = facts if text is None or adds is None else replace(facts, text=replace(text, overhead=adds[1]))
-        found = _adapted[id(facts), name] = facts, adapted
-    return found[1]
+        if len(_servers) >= _MOST_SERVERS:
+            _servers.clear()
+        found = _servers[id(facts), name] = _Server(name, facts)
+    return found
 
 
-def _fit(draft: Draft, facts: Facts, rng: Rng, *, generates: bool) -> None:
+def _fit(draft: Draft, server: _Server, rng: Rng) -> None:
     """Cut the output, then the text, to fit the context and the KV cache."""
     if draft.text_tokens is None:
         return
-    sequence = min(facts.max_model_len or _NO_LIMIT, facts.capacity_tokens or _NO_LIMIT)
-    dialect = DIALECTS.get(facts.dialect)
-    if facts.input_limit is not None and dialect is not None and not dialect.context_fits:
-        # One bound holds for prompt and answer together (LMDeploy's `max_session_len`); answers are cut silently.
-        sequence = min(sequence, facts.input_limit + dialect.answer_beyond_prompt)
-    limit = min(sequence - generates, _NO_LIMIT if facts.input_limit is None else facts.input_limit)
+    facts, limit, sequence, generates = server.facts, server.limit, server.sequence, server.generates
+    prompt_tokens = draft.text_tokens + draft.image_tokens
+    if prompt_tokens <= limit and prompt_tokens + output_tokens(draft.output) <= sequence:
+        return
     overhead = facts.text.overhead if facts.text else 0
     shortest = overhead + draft.history_tokens + draft.image_tokens + _MIN_PROMPT_TOKENS
-    prompt_tokens = draft.text_tokens + draft.image_tokens
     if prompt_tokens > limit >= shortest:
         allowed = limit - draft.image_tokens
         draft.notes.append(f"{allowed} tokens of text instead of {draft.text_tokens}: the server's limit")
@@ -83,28 +110,25 @@ def _fit(draft: Draft, facts: Facts, rng: Rng, *, generates: bool) -> None:
         draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": remaining})
 
 
-def _request(draft: Draft, step: Step, facts: Facts) -> Request:
-    dialect, endpoint = DIALECTS.get(facts.dialect), endpoints.ENDPOINTS[step.endpoint]
-    exact = _exact(draft) if endpoint.generates else None
-    askable = dialect is not None and endpoint.can_ask_exact(dialect.exact_output)
-    length_known = draft.text_tokens is not None and draft.image_tokens_known and draft.length_known
-    tokens = (draft.text_tokens or 0) + draft.image_tokens if length_known else None
-    if step.endpoint != endpoints.DEFAULT and tokens is not None:
-        adds = facts.endpoints.get(step.endpoint)
-        tokens = None if adds is None else tokens + adds[0]
+def _request(draft: Draft, step: Step, server: _Server) -> Request:
+    generates, askable = server.generates, server.askable
+    exact = _exact(draft) if generates and draft.output.exact is not None else None
+    tokens = None
+    if draft.text_tokens is not None and draft.image_tokens_known and draft.length_known and server.adds is not None:
+        tokens = draft.text_tokens + draft.image_tokens + server.adds
     return Request(
         step,
-        endpoints.path_at(step.endpoint, facts.dialect),
-        endpoint.body(draft, step, facts),
+        server.path,
+        server.endpoint.body(draft, step, server.facts),
         step.stream,
         tokens,
         draft.images,
         draft.image_tokens,
-        output_tokens(draft.output) if endpoint.generates else None,
+        output_tokens(draft.output) if generates else None,
         draft.nonce.strip(),
         draft.edge,
         draft.expect,
-        "; ".join(draft.notes),
+        "; ".join(draft.notes) if draft.notes else "",
         exact if askable else None,
         draft.image_names,
         draft.videos,
@@ -112,7 +136,7 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         draft.image_file,
         draft.owner if draft.secret_sent or draft.history else None,
         draft.contract,
-        _answers(draft) if endpoint.generates else draft.results,
+        _answers(draft) if generates else draft.results,
         step.endpoint,
         len(draft.audio),
     )
@@ -127,5 +151,5 @@ def _exact(draft: Draft) -> int | None:
 
 def _answers(draft: Draft) -> int:
     """Return the choices that a request asks for."""
-    answers = draft.extra.get("n", 1)
+    answers = draft.extra.get("n", 1) if draft.extra else 1
     return answers if isinstance(answers, int) else 1

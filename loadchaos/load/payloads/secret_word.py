@@ -99,10 +99,13 @@ class Alphabet:
         if not self.bits:
             return None
         parts, used = [], self._marker_tokens
-        for shift in range(0, _CODE_BITS, self._size):
-            text, cost = self._table[(code >> shift) & ((1 << self._size) - 1)]
+        table, size = self._table, self._size
+        mask = (1 << size) - 1
+        for _ in range(0, _CODE_BITS, size):
+            text, cost = table[code & mask]
             parts.append(text)
             used += cost
+            code >>= size
         parts.append(self.marker)
         return ("".join(parts), used) if used <= available else None
 

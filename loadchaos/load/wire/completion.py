@@ -15,8 +15,9 @@ from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.event_template import EventTemplate, json_string
+from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
 from loadchaos.load.wire.outcome import (
+    ANSWER_KEYS,
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
     TEXT_AFTER_FINISH,
@@ -99,6 +100,8 @@ class Completion:
         "usage",
     )
 
+    _sse: SseParser  # of a stream, once it is known to be one
+
     def __init__(self, rules: OutcomeRules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
         self.asked_stream = asked_stream
@@ -123,9 +126,8 @@ class Completion:
         self._stream_known = False
         self._text: list[str] = []
         self._events = 0
-        self._sse = SseParser()
         self._between_events = False
-        self._template = EventTemplate()
+        self._template = UNLEARNED
         self._content: dict[int, list[str]] | None = None if rules.contract is None else {}
         self._calls: dict[tuple[int, int], list[str]] = {}
         self._number: int | None = None
@@ -153,6 +155,11 @@ class Completion:
                     self._content.setdefault(template.index, []).append(text)
                 self._record_token(at_ns, answer=template.is_answer)
                 return 1
+        if not self._prefix and piece.startswith(b"{"):  # one JSON value, often in one piece
+            self._prefix = piece[:_PREFIX_BYTES]
+            self.is_stream, self._stream_known = False, True
+            self._read(at_ns, piece)
+            return 0
         before = self.chunks
         if len(self._prefix) < _PREFIX_BYTES:
             self._prefix += piece[:_PREFIX_BYTES]
@@ -186,7 +193,8 @@ class Completion:
     @property
     def text(self) -> str:
         """The answer's text so far, reasoning included."""
-        return "".join(self._text)
+        text = self._text
+        return text[0] if len(text) == 1 else "".join(text)
 
     @property
     def completion_tokens(self) -> int | None:
@@ -231,27 +239,33 @@ class Completion:
 
     def anomalies(self, content_type: str) -> dict[str, Any]:
         """List unusual properties of an ok answer, for the detail of its row."""
-        expected = "text/event-stream" if self.is_stream else "application/json"
-        odd = {"reasoning_only": self.reasoning_only, "no_text": not self.has_text, "usage_missing": self.usage is None}
-        found: dict[str, Any] = {name: True for name, there in odd.items() if there}
-        found |= self._count_anomalies()
-        return found if content_type.startswith(expected) else {**found, "content_type": content_type[:80]}
+        found: dict[str, Any] = {}
+        if self.reasoning_only:
+            found["reasoning_only"] = True
+        if not self.has_text:
+            found["no_text"] = True
+        if self.usage is None:
+            found["usage_missing"] = True
+        else:
+            self._add_count_anomalies(found)
+        if not content_type.startswith("text/event-stream" if self.is_stream else "application/json"):
+            found["content_type"] = content_type[:80]
+        return found
 
-    def _count_anomalies(self) -> dict[str, Any]:
+    def _add_count_anomalies(self, found: dict[str, Any]) -> None:
         """Compare the text and the chunks with the tokens that the server counted."""
         tokens = self.completion_tokens
-        found: dict[str, Any] = {}
         if tokens is None:
-            return found
+            return
         if self.chunks > tokens:
             found["extra_chunks"] = self.chunks - tokens
         # A token is a byte of text at least, unless it is special. Those of tool calls are not in the text.
-        size = len(self.text.encode("utf-8", "replace"))
-        visible = tokens - self.reasoning_tokens()
+        text = self.text
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         ends = len(self.finish)  # each choice may end with a token without text
+        visible = tokens - self.reasoning_tokens()
         if self.has_text and not self.has_calls and visible >= _MIN_COUNTED_TOKENS and size + ends < visible:
             found["thin_text"] = size
-        return found
 
     def reasoning_tokens(self) -> int:
         """Tokens of reasoning that the server counted, and may keep to itself."""
@@ -293,6 +307,8 @@ class Completion:
         elif begin.startswith(_SSE_BEGINS):
             self.is_stream = True
         self._stream_known = True
+        if self.is_stream:
+            self._sse = SseParser()
         return True
 
     def _event(self, at_ns: int, event: Event) -> None:
@@ -331,6 +347,8 @@ class Completion:
             )
             return
         if self.chunks > 1:  # an answer of one token has no second like it
+            if self._template is UNLEARNED:
+                self._template = EventTemplate()
             self._template.learn(event.data, data)
 
     def _not_json(self, event: Event) -> None:
@@ -345,7 +363,7 @@ class Completion:
             self.second_done = True
             return
         self.done_seen = True
-        self._template = EventTemplate()  # events that follow are read in full
+        self._template = UNLEARNED  # events that follow are read in full
         # Of what follows, only usage is right. Nothing can mend the answer.
         self.outcome_events.append(final_event(self))
 
@@ -409,18 +427,19 @@ class Completion:
             if not isinstance(usage, dict):
                 raise WrongShapeError("usage is not an object")
             self.usage = usage
-        if not KEYS.isdisjoint(data):
+        usual = data.keys() <= ANSWER_KEYS
+        if not usual and not KEYS.isdisjoint(data):
             self.drafts = draft_count(data) or self.drafts
         if choices is None and usage is not None:
             return []
-        if not isinstance(choices, list) or not all(isinstance(c, dict) for c in choices):
+        if not isinstance(choices, list) or not _all_objects(choices):
             raise WrongShapeError("choices is not a list of objects")
         known_id = data.get("id")
         if self.answer_id is None and isinstance(known_id, str):
             self.answer_id = known_id
         elif choices and known_id != self.answer_id and isinstance(known_id, str):
             self.id_changes += 1
-        if "sequence_number" in data:
+        if not usual and "sequence_number" in data:
             self._read_number(data["sequence_number"])
         return choices
 
@@ -489,6 +508,10 @@ class Completion:
 
         Returns (it has a token, it has a token of the answer itself).
         """
+        text = delta.get("content")
+        if text and isinstance(text, str) and len(delta) == 1 + ("role" in delta):
+            self._text.append(text)  # nearly every message: there is nothing else
+            return True, True
         token = answer = False
         for key in _TOKEN_KEYS:
             text = delta.get(key)
@@ -514,7 +537,7 @@ class Completion:
         if not isinstance(reason, str):
             raise WrongShapeError("finish_reason is not a string")
         self.finish[index] = reason
-        self._template = EventTemplate()  # a token that follows is read in full, as it is a fault
+        self._template = UNLEARNED  # a token that follows is read in full, as it is a fault
         if "error" in reason:
             self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
         elif "abort" in reason:
@@ -598,6 +621,14 @@ def final_event(answer: Completion) -> OutcomeEvent:
         if foreign is not None:
             return OutcomeEvent("wrong_output", f"{WORD_OF_ANOTHER}: {foreign[:80]}")
     return OutcomeEvent("ok")
+
+
+def _all_objects(choices: list[Any]) -> bool:
+    """Tell if every choice is an object."""
+    for choice in choices:  # noqa: SIM110 - all() makes a generator for what is nearly always one choice
+        if not isinstance(choice, dict):
+            return False
+    return True
 
 
 def _has_token(message: Any) -> bool:

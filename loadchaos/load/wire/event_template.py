@@ -87,6 +87,10 @@ class EventTemplate:
             self.index = value["choices"][0].get("index", 0)
 
 
+UNLEARNED = EventTemplate()
+"""A template that recognises nothing; whoever wants to learn makes one of its own."""
+
+
 def _token(choices: Any) -> tuple[dict[str, Any], str] | None:
     """Find the event's only token.
 

@@ -56,6 +56,7 @@ _heads: dict[bytes, _Head] = {}
 """Cache of parsed heads, without the request's id: within a second, a server's answers often share one."""
 _ID = "x-request-id"
 _ID_LINE = re.compile(rb"\r\n%s: ?([!-~]*)(?=\r\n|$)" % _ID.encode(), re.IGNORECASE)
+_ID_BEGIN = b"\r\n%s: " % _ID.encode()
 
 
 class ResponseParser:
@@ -65,6 +66,7 @@ class ResponseParser:
 
     Attributes:
         status, headers, version: Valid once `has_head`; header names are in lower case, repeated ones joined with ", ".
+            Only `request_id` is sure to tell the request's id.
         done: The body ended as promised.
         reusable: Another request may follow on this connection.
         excess: Bytes after the end that no request asked for.
@@ -75,6 +77,7 @@ class ResponseParser:
         "_buffer",
         "_decoded",
         "_framing",
+        "_given_id",
         "_inflate",
         "_keep_alive",
         "_remaining",
@@ -100,6 +103,7 @@ class ResponseParser:
         self.done = False
         self.broken: str | None = None
         self.excess = b""
+        self._given_id: str | None = None  # of a head that came from the cache without it
         self._buffer = b""
         self._state = "head"  # head | length | size | chunk | after_chunk | trailer | until_close
         self._framing = ""
@@ -113,9 +117,11 @@ class ResponseParser:
         if self.done or self.broken is not None:
             self.excess += data
             return b""
-        if (whole := self.single_chunk(data)) is not None:
-            return whole
+        if self._state == "size" and (chunk := self.single_chunk(data)) is not None:
+            return chunk
         if not self.has_head:
+            if not self._buffer and (whole := self._whole(data)) is not None:
+                return whole
             self._buffer += data
             try:
                 if not self._read_heads() or self.done:
@@ -146,6 +152,34 @@ class ResponseParser:
             return None
         return data[end + 2 : -2]
 
+    def _whole(self, data: bytes) -> bytes | None:
+        """Return the body of `data` if it is one whole response with a cached head.
+
+        Returns None for anything else. Most short answers are one packet, and only their id and body are new.
+        """
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            return None
+        begin = data.find(_ID_BEGIN, 0, end)
+        if begin < 0:
+            head, request_id = _heads.get(data[:end]), None
+        else:
+            id_end = data.find(b"\r\n", begin + 2, end + 2)
+            head = _heads.get(data[:begin] + data[id_end:end])
+            request_id = data[begin + len(_ID_BEGIN) : id_end].decode("latin-1")
+            if head is None or _ID in head.headers or not request_id.isprintable():
+                return None
+            request_id = request_id.strip()
+        if head is None or head.framing != "length" or head.compressed or head.status < 200:
+            return None
+        if not head.length or head.length != len(data) - end - 4:
+            return None
+        self.version, self.status, self.reason, self.headers = head[:4]
+        self._given_id = request_id
+        self._keep_alive, self._framing, self._state = head.keep_alive, "length", "length"
+        self.has_head = self.done = True
+        return data[end + 4 :]
+
     def eof(self) -> None:
         """The peer closed: a clean end for a body that runs until the close."""
         if self.has_head and self._state == "until_close":
@@ -154,7 +188,8 @@ class ResponseParser:
     @property
     def request_id(self) -> str | None:
         """The server's id of the request, if a header has one."""
-        return next((self.headers[name][:200] for name in ("x-request-id", "request-id") if name in self.headers), None)
+        found = self._given_id if self._given_id is not None else self.headers.get(_ID, self.headers.get("request-id"))
+        return None if found is None else found[:200]
 
     @property
     def until_close(self) -> bool:

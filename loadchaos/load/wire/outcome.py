@@ -28,6 +28,23 @@ WORD_OF_ANOTHER = "the word of another request is in the answer"
 TEXT_AFTER_FINISH = "text follows the finish_reason of its answer"
 """Error texts of outcome `wrong_output`. The text itself is the model's, which is no evidence."""
 _NO_CODE = (None, "", 0, "0")
+ANSWER_KEYS = frozenset(
+    {
+        "id",
+        "object",
+        "created",
+        "model",
+        "choices",
+        "usage",
+        "system_fingerprint",
+        "service_tier",
+        "prompt_logprobs",
+        "prompt_token_ids",
+        "prompt_text",
+        "kv_transfer_params",
+    }
+)
+"""Keys of an answer that tell no error, no draft count and no number."""
 _OUTCOME_OF_END: Mapping[End, Outcome] = {
     "cut": "reset", "unreached": "connect_error", "stalled": "stalled", "timeout": "timeout", "hung_up": "aborted",
     "not_http": "protocol_error",
@@ -111,6 +128,8 @@ def error_object(data: object) -> ErrorObject | None:
     """
     if not isinstance(data, dict):
         return None
+    if data.keys() <= ANSWER_KEYS and "choices" in data and data.get("object") != "error":
+        return None  # nearly every answer: nothing below can hold
     error = data.get("error")
     if isinstance(error, dict) and error:
         return _error_from_fields(error)

@@ -19,6 +19,12 @@ CHUNKED = (
 )
 
 
+def said(parser: ResponseParser, name: str) -> object:
+    """A known head is not copied for its request's id."""
+    value = getattr(parser, name)
+    return {k: v for k, v in value.items() if k != "x-request-id"} if name == "headers" else value
+
+
 def feed(parser: ResponseParser, data: bytes, size: int) -> bytes:
     return b"".join(parser.feed(data[i : i + size]) for i in range(0, len(data), size))
 
@@ -140,22 +146,43 @@ def test_http1_parser_returns_bytes_before_the_broken_one() -> None:
 
 WORD = st.text("abc-019 ,", max_size=9).map(str.encode)
 NAME = st.sampled_from([b"x-request-id", b"X-Request-ID"])
-OTHERS = [b"Server: uvicorn", b"Content-Length: 0", b"Connection: close", b"x-request-id", b"X-Other: x-request-id: 1"]
+OTHERS = [
+    b"Server: uvicorn",
+    b"Content-Length: 0",
+    b"Content-Length: 3",
+    b"Connection: close",
+    b"x-request-id",
+    b"X-Other: x-request-id: 1",
+]
 LINE = st.builds(b"%s:%s%s".__mod__, st.tuples(NAME, st.sampled_from([b" ", b""]), WORD)) | st.sampled_from(OTHERS)
 
 
-@given(heads=st.lists(st.lists(LINE, max_size=5), min_size=2, max_size=6))
-def test_http1_parser_head_cache_does_not_change_heads(heads: list[list[bytes]]) -> None:
-    for lines in heads:
+@given(heads=st.lists(st.lists(LINE, max_size=5), min_size=2, max_size=6), body=st.sampled_from([b"", b"a", b"abc"]))
+def test_http1_parser_head_cache_does_not_change_heads(heads: list[list[bytes]], body: bytes) -> None:
+    for lines in heads * 2:
         raw = b"\r\n".join([b"HTTP/1.1 200 OK", *lines])
         known, anew = ResponseParser(), ResponseParser()
-        known.feed(raw + b"\r\n\r\n")
+        begun = known.feed(raw + b"\r\n\r\n" + body)
         kept = dict(http1._heads)
         http1._heads.clear()
         # By lines that end with LF alone ids are not looked for.
-        anew.feed(raw.replace(b"\r\n", b"\n") + b"\n\n")
+        assert begun == anew.feed(raw.replace(b"\r\n", b"\n") + b"\n\n" + body)
         http1._heads.update(kept)
-        assert [getattr(known, k) for k in SAID] == [getattr(anew, k) for k in SAID]
+        assert [said(known, k) for k in SAID] == [said(anew, k) for k in SAID]
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "more"),
+    [(3, b"abc", b""), (3, b"ab", b"c"), (2, b"abc", b""), (3, b"", b"abc"), (0, b"", b"")],
+)
+def test_http1_parser_reads_a_known_head_as_a_new_one(length: int, body: bytes, more: bytes) -> None:
+    found = []
+    for name in (b"x-request-id", b"x-request-id", b"X-Request-Id"):
+        parser = ResponseParser()
+        begun = parser.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%s: 7-a\r\n\r\n%s" % (length, name, body))
+        found.append((begun, parser.feed(more), parser.excess, *(said(parser, k) for k in SAID)))
+    assert found[0] == found[1] == found[2]
+    assert found[0][-1] == "7-a"
 
 
 def test_response_parser_bounds_a_decoded_body() -> None:

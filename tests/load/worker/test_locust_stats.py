@@ -19,6 +19,56 @@ print(environment.stats.get("text", "TTFT").total_response_time)
 """
 
 
+COUNTED = """
+from locust.env import Environment
+from loadchaos.core.model import Reply
+from loadchaos.load.worker import locust_stats
+
+MS = 1_000_000
+REPLIES = [
+    Reply("ok" if n % 9 else "reset", last_byte_ns=n * n * MS, end_ns=(n * n + 1) * MS, bytes_in=n) for n in range(1, 40)
+]
+KEYS = (
+    "num_requests", "num_failures", "total_response_time", "min_response_time", "max_response_time", "response_times",
+    "total_content_length",
+)
+
+
+def entries(counted: bool, listener: bool) -> list:
+    environment = Environment()
+    environment.create_local_runner()
+    seen = []
+    if listener:
+        environment.events.request.add_listener(lambda response_time, **_: seen.append(response_time))
+
+    def at_once(traffic, reply, due_ns):
+        locust_stats.report(environment, traffic, reply, due_ns, tokens=False)
+
+    batch = locust_stats.CountedRequests(environment, at_once)
+    for n, reply in enumerate(REPLIES):
+        (batch.report if counted else at_once)("ab"[n % 2], reply, 0)
+        if n == 20:
+            batch.flush()
+    early = len(seen)
+    batch.flush()
+    batch.flush()
+    stats = environment.stats
+    found = [[getattr(e, k) for k in KEYS] for e in (stats.total, stats.get("a", "POST"), stats.get("b", "POST"))]
+    per_s = [sum(e.num_reqs_per_sec.values()) for e in (stats.total, stats.get("a", "POST"))]
+    return [found, per_s, sorted(e.to_dict()["occurrences"] for e in stats.errors.values()), early]
+
+
+print(entries(True, False)[:3] == entries(False, False)[:3], entries(True, True) == entries(False, True))
+print(entries(True, False)[0][0][0], entries(True, True)[3])
+"""
+
+
+def test_locust_stats_of_counted_requests_are_those_of_single_ones() -> None:
+    """With another listener of Locust's event, each request is reported at once."""
+    done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "39", "39"]
+
+
 def test_locust_stats_count_from_due() -> None:
     """Due at 10 s, sent at 13 s, first byte at 14 s, first token at 16 s, done at 20 s.
 
