@@ -43,7 +43,7 @@ def build(step: Step, facts: Facts, payloads: Mapping[str, Payload]) -> Request:
 
 
 class _Server:
-    """What all requests to one endpoint of a server share.
+    """Limits and path that all requests to one endpoint share.
 
     Attributes:
         given: the server's facts.

@@ -153,7 +153,7 @@ class ResponseParser:
         return data[end + 2 : -2]
 
     def _whole(self, data: bytes) -> bytes | None:
-        """Return the body of `data` if it is one whole response with a cached head.
+        """Return the body of one whole response whose head is cached.
 
         Returns None for anything else. Most short answers are one packet, and only their id and body are new.
         """
