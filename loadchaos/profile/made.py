@@ -44,6 +44,7 @@ class LoadOptions:
         slo: limits in seconds by name.
         exact: answers have exactly the length; None: as the dataset does by default.
         generates: answers of the endpoint have a length that is asked for.
+        name: name of the profile; empty: that of its load.
         expect: expectations; empty: the default ones.
     """
 
@@ -62,7 +63,7 @@ class LoadOptions:
     endpoint: str = "chat"
     generates: bool = True
     embedded: bool = False
-    name: str = "options"
+    name: str = ""
     expect: Sequence[str] = ()
 
 
@@ -72,7 +73,7 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
     Raises OptionError where options contradict each other or do not say how much is sent.
     """
     _refuse_other_datasets(options)
-    data: dict[str, Any] = {"name": options.name, "about": describe(options)}
+    data: dict[str, Any] = {"name": options.name or name_of(options), "about": describe(options)}
     if options.embedded:
         data["target"] = {"embedded": {}}
     if options.slo:
@@ -93,6 +94,17 @@ def phase_takes_duration(options: LoadOptions) -> bool:
         return True
     is_closed = options.rate is None or math.isinf(options.rate)
     return not is_closed or options.users is None or options.requests is None
+
+
+def name_of(options: LoadOptions) -> str:
+    """Name of the load: `rate-10`, `users-8`, `burstgpt`."""
+    if options.dataset in TRACES:
+        return options.dataset
+    if options.ramp is not None:
+        return "-".join(["ramp", *(figure(rate).replace(",", "") for rate in options.ramp)])
+    if options.rate is not None:
+        return "all-at-once" if math.isinf(options.rate) else f"rate-{figure(options.rate)}".replace(",", "")
+    return f"users-{options.users}" if options.users is not None else "options"
 
 
 def describe(options: LoadOptions) -> str:

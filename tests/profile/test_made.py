@@ -53,6 +53,21 @@ def test_made_phase_follows_the_options(options: dict[str, Any], phase: dict[str
     made(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"rate": 10.0, "requests": 9}, "rate-10"),
+        ({"rate": 0.25, "requests": 9, "users": 3}, "rate-0.25"),
+        ({"rate": math.inf, "requests": 9}, "all-at-once"),
+        ({"users": 8, "requests": 9}, "users-8"),
+        ({"ramp": (1.0, 30.5), "requests": 20}, "ramp-1-30.5"),
+        ({"users": 8, "requests": 9, "name": "mine"}, "mine"),
+    ],
+)
+def test_made_profile_has_the_name_of_its_load(options: dict[str, Any], name: str) -> None:
+    assert made(**options).name == name
+
+
 def test_made_warm_up_is_a_phase_of_its_own() -> None:
     profile = made(rate=5.0, requests=20, warm_ups=4)
     terms = profile.terms(0)
