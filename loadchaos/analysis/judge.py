@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any, cast
 
+from loadchaos.analysis.by_endpoint import EndpointFigures
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
@@ -402,6 +403,7 @@ class Judge:
             "latency_all": self._stats.all_latency().to_json(),
             "throughput": (throughput := self._throughput.to_json()),
             "efficiency": self._efficiency.to_json(throughput["output_tokens"]),
+            **({"by_endpoint": by_endpoint} if (by_endpoint := self._by_endpoint(terms)) else {}),
             **({"sessions": sessions} if (sessions := self._sessions.to_json()) else {}),
             **({"warm_up": warm_up} if (warm_up := self._warm_up.to_json()) else {}),
             **({"goodput": self._goodput.to_json(terms.slo, self._throughput.seconds())} if terms.slo else {}),
@@ -424,6 +426,10 @@ class Judge:
             **({"by_hand": self._health.by_hand} if self._health.by_hand else {}),
             **({"notes": notes} if notes else {}),
         }
+
+    def _by_endpoint(self, terms: Terms) -> dict[str, Any]:
+        goodput = self._goodput.parts() if terms.slo else {}
+        return EndpointFigures(terms.endpoints, self._stats).to_json(goodput)
 
     def _finish(self) -> None:
         self._poll(None)
@@ -513,17 +519,18 @@ class Judge:
         too_late = f"the load generator was the limit: {late[0]}" if late else None
         void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
+        groups = EndpointFigures(terms.endpoints, self._stats)
         return ExpectationInputs(
             counts={**self._exact_lengths.mismatches, **self._sessions.counts()},
             sessions=self._sessions.times(),
             unproved=self._sessions.unproved(),
-            ok=self._stats.ok_parts(shed_allowed(terms.expect)),
-            errors=self._stats.error_parts(),
-            goodput=self._goodput.parts() if terms.slo else {},
-            efficiency=self._efficiency.parts(),
+            ok=groups.with_parts(self._stats.ok_parts(groups.traffics_of(shed_allowed(terms.expect)))),
+            errors=groups.with_parts(self._stats.error_parts()),
+            goodput=groups.with_parts(self._goodput.parts()) if terms.slo else {},
+            efficiency={name: groups.with_parts(parts) for name, parts in self._efficiency.parts().items()},
             late=too_late or self._goodput.unproved(),
-            outcomes={**self._stats.outcomes, "": self._stats.total()},
-            latency={**self._stats.latency, "": self._stats.all_latency()},
+            outcomes=groups.outcomes(),
+            latency=groups.latency(),
             recoveries_s=[i.recovered_after_s() for i in down],
             away_s=max(((self._health.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
             void=void,

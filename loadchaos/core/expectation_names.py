@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from loadchaos.core import latency_names
+from loadchaos.core.endpoint_groups import PREFIX
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import duration_s, growth, share
 
@@ -49,7 +50,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
 Latencies and outcomes come on top.
 """
 
-_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate", "goodput", "prefix_hit_rate"}
+_PER_TRAFFIC = {"ok_share", "shed_share", "error_rate", "goodput", "prefix_hit_rate", "acceptance"}
 """Names of `NAMES` that also exist for one traffic."""
 _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
@@ -59,7 +60,7 @@ class Expectation:
     """A parsed expectation: `name op value`.
 
     The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds, or growth per hour. `limit` is `value` as it
-    was written. `traffic` is "" for all requests.
+    was written. `traffic` is "" for all requests, and `endpoint.NAME` for those of an endpoint.
     """
 
     text: str
@@ -78,12 +79,20 @@ class Expectation:
     def meaning(self) -> str:
         """The figure in words."""
         of = f" (traffic {self.traffic})" if self.traffic else ""
+        if self.traffic.startswith(PREFIX):
+            of = f" (endpoint {self.traffic.removeprefix(PREFIX)})"
         if self.name in NAMES:
             return NAMES[self.name][1] + of
         if self.name.startswith("outcomes."):
             return f"requests with the outcome {self.name.removeprefix('outcomes.')}{of}"
         latency = latency_names.parse(self.name)
         return f"{latency.meaning if latency is not None else self.name}{of}"
+
+
+def prefixes(traffics: Iterable[tuple[str, str]]) -> list[str]:
+    """List what may stand before a figure, from traffic with its endpoint."""
+    found = list(traffics)
+    return [*(name for name, _ in found), *dict.fromkeys(PREFIX + endpoint for _, endpoint in found)]
 
 
 def known_names() -> list[str]:
@@ -94,7 +103,7 @@ def known_names() -> list[str]:
 def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
     """Parse one line of `expect`.
 
-    `traffics` are the names that may stand before the figure; None allows any.
+    `traffics` are the names that may stand before the figure, those of endpoints as `endpoint.NAME`; None allows any.
     Raises ValueError that says what was expected.
     """
     match = _TEXT.fullmatch(text)
@@ -103,9 +112,7 @@ def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
     full, op, value = match.groups()
     if op == "=":
         raise ValueError(f"= is not a comparison; write {full} == {value} (got {text!r})")
-    first, dot, rest = full.partition(".")
-    prefixed = bool(dot) and (_kind(full) is None if traffics is None else first in traffics)
-    traffic, name = (first, rest) if prefixed else ("", full)
+    traffic, name = _split(full, traffics)
     kind = _kind(name)
     if kind is None:
         raise ValueError(_unknown(full, traffics or ()))
@@ -113,7 +120,21 @@ def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
         raise ValueError(
             f"{name} exists only for the whole run, not for one traffic; write {name} {op} {value} (got {text!r})"
         )
+    if traffic.startswith(PREFIX) and name.startswith("session_e2e_"):
+        raise ValueError(f"{name} exists for all sessions or one traffic, not for an endpoint (got {text!r})")
     return Expectation(text, name, op, value, _value(name, kind, value), kind, traffic)
+
+
+def _split(full: str, traffics: Collection[str] | None) -> tuple[str, str]:
+    """Split a name into its traffic or endpoint ("": none) and its figure."""
+    for dots in (2, 1):
+        parts = full.split(".", dots)
+        first, name = ".".join(parts[:dots]), parts[-1]
+        if len(parts) <= dots or (dots > 1 and not first.startswith(PREFIX)):
+            continue
+        if first in traffics if traffics is not None else _kind(full) is None and (dots == 1 or _kind(name)):
+            return first, name
+    return "", full
 
 
 def _kind(name: str) -> Kind | None:
@@ -129,6 +150,9 @@ def _unknown(full: str, traffics: Collection[str]) -> str:
     meant = _synonym(full, traffics)
     if meant:
         return f"unknown figure {full!r}; did you mean {meant}?"
+    endpoints = [name for name in traffics if name.startswith(PREFIX)]
+    if full.startswith(PREFIX) and full.count(".") > 1 and not full.startswith(tuple(f"{e}." for e in endpoints)):
+        return f"unknown endpoint in {full!r}; the profile has {', '.join(endpoints) or 'none'}"
     near = difflib.get_close_matches(full, every, n=1, cutoff=0.6)
     if near:
         return f"unknown figure {full!r}; did you mean {near[0]}?"
@@ -171,8 +195,8 @@ _STATISTIC_SYNONYMS: tuple[tuple[str, str], ...] = (
 
 def _synonym(full: str, traffics: Collection[str]) -> str:
     """The figure that a name of another tool means; empty if there is none."""
-    first, dot, rest = full.partition(".")
-    prefix, name = (f"{first}.", rest) if dot and first in traffics else ("", full)
+    first, name = _split(full, traffics)
+    prefix = f"{first}." if first else ""
     name = re.sub(r"_(?:ms|s|seconds|milliseconds)$", "", name.lower().replace("-", "_"))
     for pattern, figure in _SYNONYMS:
         if re.fullmatch(pattern, name):

@@ -366,7 +366,7 @@ def _when(attack: AttackPlan) -> str:
 def _expectations(profile: Profile) -> Iterator[str]:
     yield "The run passes if" if profile.expect else "The run passes if (default expectations)"
     for text in profile.expect or DEFAULT_EXPECT:
-        yield f"  {text:28} {expectation_names.parse(text, profile.traffic_names()).meaning()}"
+        yield f"  {text:28} {expectation_names.parse(text, profile.expect_prefixes()).meaning()}"
     if profile.exposure is not None:
         exposure = profile.exposure
         yield f"  {_EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"

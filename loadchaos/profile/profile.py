@@ -259,7 +259,7 @@ class Profile(ProfilePart):
 
     def recovers_within_s(self) -> float:
         """Seconds that `expect` allows a server to recover in, or 0."""
-        parsed = [expectation_names.parse(text, self.traffic_names()) for text in self.expect]
+        parsed = [expectation_names.parse(text, self.expect_prefixes()) for text in self.expect]
         return max((e.value for e in parsed if e.name == "recovers_within"), default=0.0)
 
     def image_sizes(self) -> tuple[list[tuple[int, int]], int]:
@@ -309,6 +309,10 @@ class Profile(ProfilePart):
     def traffic_names(self) -> list[str]:
         """Names of all traffic in order."""
         return [t.name for t in self.traffic]
+
+    def expect_prefixes(self) -> list[str]:
+        """Names that may stand before a figure in `expect`."""
+        return expectation_names.prefixes((t.name, t.endpoint) for t in self.traffic)
 
 
 def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profile:

@@ -242,7 +242,8 @@ def _dialect_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
-    names = [str(entry.get("name")) for _, entry in _entries(data, "traffic")]
+    entries = _entries(data, "traffic")
+    names = expectation_names.prefixes((str(e.get("name")), str(e.get("endpoint") or "chat")) for _, e in entries)
     lines = data.get("expect")
     for i, text in enumerate(lines if isinstance(lines, list) else ()):
         try:

@@ -7,12 +7,19 @@ from typing import Any
 
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
 from loadchaos.report.formatting import clean, duration, number, plural
+from loadchaos.report.phrases import outcome_count_text, outcome_counts
 
 SESSION_COLUMNS = {
     "sessions": "sessions", "finished": "finished", "lost": "lost", "left": "left", "cut": "cut", "turns": "turns",
     "turns_lost": "turns lost", "turns_cut": "turns cut", "requests": "requests", "tool_calls": "tool calls",
 }  # fmt: skip
 """Counts of a session table with their headings; times follow."""
+ENDPOINT_LATENCIES = tuple((kind, name) for kind in ("ttft", "itl", "e2e") for name in ("p50", "p99"))
+"""Latency and quantile of each column of the table of endpoints."""
+ENDPOINT_HEADS = tuple(f"{kind.upper()} {name}" for kind, name in ENDPOINT_LATENCIES)
+"""Headings of these columns."""
+SHORT_HEADS = {head: head.rpartition(" ")[2] for head in ENDPOINT_HEADS if not head.endswith("p50")}
+"""Headings for wide tables, where the column before has the name of the latency."""
 _TURNS = {"turns_lost": "lost", "turns_left": "not sent", "turns_cut": "without room in the context"}
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
@@ -32,6 +39,29 @@ def latency_rows(verdict: Mapping[str, Any], statistics: Iterable[str] = REPORTE
             if found.get("n"):
                 figures = (duration(found.get(name)) for name in statistics)
                 rows.append([clean(traffic, 40), kind.upper(), *figures, number(found["n"])])
+    return rows
+
+
+def endpoint_rows(verdict: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of the table of endpoints; empty unless there are several.
+
+    Endpoint, its traffic, requests, ok, the latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
+    """
+    rows = []
+    for endpoint, figures in (verdict.get("by_endpoint") or {}).items():
+        outcomes, latency = outcome_counts(figures), figures.get("latency") or {}
+        times = ((latency.get(f"{kind}_s") or {}).get(name) for kind, name in ENDPOINT_LATENCIES)
+        others = (outcome_count_text(name, n) for name, n in outcomes.items() if n and name != "ok")
+        rows.append(
+            [
+                clean(endpoint, 40),
+                ", ".join(clean(traffic, 40) for traffic in figures.get("traffic") or ()),
+                number(sum(outcomes.values())),
+                number(outcomes.get("ok", 0)),
+                *map(duration, times),
+                ", ".join(others),
+            ]
+        )
     return rows
 
 

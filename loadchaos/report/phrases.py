@@ -23,6 +23,7 @@ SECTIONS = {
     "checks": "Validity checks",
     "outcomes": "Requests by outcome",
     "latency": "Latency of answered requests",
+    "endpoints": "By endpoint",
     "states": "Server states",
     "attacks": "Attacks",
     "worth": "Statistical strength",

@@ -363,3 +363,39 @@ def test_schema_file_is_current() -> None:
 def test_unknown_figure_of_another_tool_is_translated(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"did you mean {meant}?")):
         expectation_names.parse(f"{name} <= 1", ["t"])
+
+
+PREFIXES = expectation_names.prefixes([("t", "chat"), ("u", "chat"), ("endpoint", "embeddings")])
+
+
+@pytest.mark.parametrize(
+    ("text", "traffic", "name", "meaning"),
+    [
+        ("endpoint.chat.e2e_p99 <= 1s", "endpoint.chat", "e2e_p99", "end-to-end time of a request, p99 (endpoint chat)"),
+        ("endpoint.embeddings.outcomes.ok > 1", "endpoint.embeddings", "outcomes.ok",
+         "requests with the outcome ok (endpoint embeddings)"),
+        ("endpoint.outcomes.ok > 1", "endpoint", "outcomes.ok", "requests with the outcome ok (traffic endpoint)"),
+        ("t.acceptance >= 60%", "t", "acceptance",
+         "share of the drafted tokens that speculative decoding accepted (traffic t)"),
+    ],
+)  # fmt: skip
+def test_expectation_names_a_traffic_or_an_endpoint(text: str, traffic: str, name: str, meaning: str) -> None:
+    for prefixes in (PREFIXES, None):
+        found = expectation_names.parse(text, prefixes)
+        assert (found.traffic, found.name, found.meaning()) == (traffic, name, meaning)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("endpoint.rerank.e2e_p99 <= 1s",
+         "unknown endpoint in 'endpoint.rerank.e2e_p99'; the profile has endpoint.chat, endpoint.embeddings"),
+        ("endpoint.chat.latency_p95 <= 1s", "did you mean endpoint.chat.e2e_p95?"),
+        ("endpoint.chat.hangs == 0", "hangs exists only for the whole run"),
+        ("endpoint.chat.session_e2e_p50 <= 1s",
+         "session_e2e_p50 exists for all sessions or one traffic, not for an endpoint"),
+    ],
+)  # fmt: skip
+def test_wrong_expectation_of_an_endpoint_is_explained(text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(error)):
+        expectation_names.parse(text, PREFIXES)

@@ -8,7 +8,8 @@ independent answers: a run in which one stall hits hundreds of requests varies m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,11 @@ import numpy as np
 import orjson
 
 from loadchaos.core import progress
+from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.latency_names import label, quantile_label
+from loadchaos.core.latency_names import REPORTED_LATENCIES, label, quantile_label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import as_typed
@@ -57,6 +59,14 @@ class Side:
     good: int = 0
     sessions: Mapping[str, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
+    sent_by: Mapping[str, int] = field(default_factory=dict)
+    """Requests sent, by traffic."""
+    failed_by: Mapping[str, int] = field(default_factory=dict)
+    """Requests that failed, by traffic."""
+
+    def by_endpoint(self) -> dict[str, list[str]]:
+        """Kinds of traffic by endpoint."""
+        return traffic_by_endpoint(self.totals.endpoints, self.sent_by)
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Difference:
 class Comparison:
     """Result of `loadchaos compare`; `caveats` are reasons to doubt it.
 
-    `sessions` is empty unless both runs have conversations with live answers.
+    `sessions` is empty unless both runs have conversations with live answers, `endpoints` unless a run has several.
     """
 
     a: Side
@@ -87,11 +97,12 @@ class Comparison:
     rates: tuple[Difference, ...]
     caveats: tuple[str, ...]
     sessions: tuple[Difference, ...] = ()
+    endpoints: tuple[Difference, ...] = ()
 
     @property
     def differences(self) -> tuple[Difference, ...]:
         """All figures that have an interval."""
-        return (*self.latency, *self.sessions, *self.rates)
+        return (*self.latency, *self.endpoints, *self.sessions, *self.rates)
 
     def to_json(self) -> dict[str, Any]:
         """Mapping for `--json`: seconds and shares."""
@@ -103,6 +114,7 @@ class Comparison:
             "latency": [asdict(d) for d in self.latency],
             "rates": [asdict(d) for d in self.rates],
             "sessions": [asdict(d) for d in self.sessions],
+            "endpoints": [asdict(d) for d in self.endpoints],
         }
 
 
@@ -117,14 +129,14 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
-    totals, sent, failed, begin = RunTotals(), 0, 0, dict[str, Any]()
+    totals, sent, failed, begin = RunTotals(), Counter[str](), Counter[str](), dict[str, Any]()
     for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
         typed = as_typed(row)
         if typed["row"] == "begin":
-            sent += 1
+            sent[str(typed.get("traffic", ""))] += 1
         elif typed["row"] == "end":
             totals.feed(typed)
-            failed += typed.get("outcome") not in BLAMELESS
+            failed[str(typed.get("traffic", ""))] += typed.get("outcome") not in BLAMELESS
         elif typed["row"] == "conversation" and typed["what"] == "end":
             totals.end_session(typed)
         elif typed["row"] == "run" and typed.get("what") == "begin":
@@ -137,8 +149,8 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         profile=str(verdict.get("profile")),
         target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)),
         seed=begin.get("seed"),
-        sent=sent,
-        failed=failed,
+        sent=sent.total(),
+        failed=failed.total(),
         limited=bool((verdict.get("generator") or {}).get("limited")),
         totals=totals,
         failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
@@ -147,6 +159,8 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         good=int((verdict.get("goodput") or {}).get("good") or 0),
         sessions={name: int((verdict.get("sessions") or {}).get(name) or 0) for name in ("sessions", *_SESSION_ENDS)},
         figures=_figures(verdict),
+        sent_by=sent,
+        failed_by=failed,
     )
 
 
@@ -173,12 +187,11 @@ def compare(a: Side, b: Side) -> Comparison:
     """Compare `b` with `a`; a positive difference means that b has more."""
     random = np.random.default_rng(0)
     latency = [
-        _latency(f"{traffic} {label(kind, quantile_label(q))}", _Sample(in_a, kind), _Sample(in_b, kind), q, random)
+        difference
         for traffic in sorted(set(a.totals.latency) & set(b.totals.latency))
-        for in_a, in_b in [(a.totals.latency[traffic], b.totals.latency[traffic])]
-        for kind in ("ttft", "itl", "tpot", "e2e")
-        if in_a[kind].n and in_b[kind].n
-        for q in QUANTILES
+        for difference in _latencies(
+            _traffic_name(a, b, traffic), a.totals.latency[traffic], b.totals.latency[traffic], random
+        )
     ]
     rates = [_share("requests that failed", a.failed, a.sent, b.failed, b.sent)]
     if a.due and b.due and a.slo_s == b.slo_s:
@@ -187,7 +200,48 @@ def compare(a: Side, b: Side) -> Comparison:
         _share(name, a.failures.get(name, 0), a.sent, b.failures.get(name, 0), b.sent)
         for name in sorted(set(a.failures) | set(b.failures))
     ]
-    return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)), tuple(_sessions(a, b, random)))
+    sessions, endpoints = tuple(_sessions(a, b, random)), tuple(_endpoints(a, b, random))
+    return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)), sessions, endpoints)
+
+
+def _latencies(
+    name: str, a: LatencyHistograms, b: LatencyHistograms, random: np.random.Generator
+) -> Iterator[Difference]:
+    """Compare the quantiles of each latency that both runs have."""
+    for kind in REPORTED_LATENCIES:
+        if a[kind].n and b[kind].n:
+            for q in QUANTILES:
+                yield _latency(
+                    f"{name} {label(kind, quantile_label(q))}", _Sample(a, kind), _Sample(b, kind), q, random
+                )
+
+
+def _traffic_name(a: Side, b: Side, traffic: str) -> str:
+    """Name of a traffic, with its endpoint where the runs have several."""
+    endpoint = a.totals.endpoints.get(traffic)
+    if len(a.by_endpoint()) < 2 or endpoint in (None, traffic) or b.totals.endpoints.get(traffic) != endpoint:
+        return traffic
+    return f"{traffic} ({endpoint})"
+
+
+def _endpoints(a: Side, b: Side, random: np.random.Generator) -> Iterator[Difference]:
+    """Compare failures and latencies by endpoint.
+
+    Latencies of an endpoint with one and the same traffic in both runs are those of this traffic.
+    """
+    in_a, in_b = a.by_endpoint(), b.by_endpoint()
+    if max(len(in_a), len(in_b)) < 2:
+        return
+    for endpoint in sorted(set(in_a) & set(in_b)):
+        of_a, of_b = in_a[endpoint], in_b[endpoint]
+        sent, failed = (
+            [sum(by[t] for t in of) for by, of in zip(pair, (of_a, of_b), strict=True)]
+            for pair in ((a.sent_by, b.sent_by), (Counter(a.failed_by), Counter(b.failed_by)))
+        )
+        yield _share(f"{endpoint}: requests that failed", failed[0], sent[0], failed[1], sent[1])
+        if of_a != of_b or len(of_a) > 1:
+            both = [merged_latency(map(s.totals.latency.get, of)) for s, of in ((a, of_a), (b, of_b))]
+            yield from _latencies(f"{endpoint}:", both[0], both[1], random)
 
 
 def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]:
@@ -221,6 +275,10 @@ def _caveats(a: Side, b: Side) -> list[str]:
     only = set(a.totals.lengths) ^ set(b.totals.lengths)
     if only:
         caveats.append(f"traffic in one run only: {', '.join(sorted(only))}")
+    for traffic in sorted(set(a.totals.endpoints) & set(b.totals.endpoints)):
+        ends = a.totals.endpoints[traffic], b.totals.endpoints[traffic]
+        if ends[0] != ends[1]:
+            caveats.append(f"the endpoint of {traffic} differs: {ends[0]} and {ends[1]}")
     if a.slo_s != b.slo_s and a.slo_s and b.slo_s:
         caveats.append("the slo differs, so goodput is not compared")
     for s in (a, b):

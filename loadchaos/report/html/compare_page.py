@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.report.formatting import clean, duration, percent, plural
 from loadchaos.report.html.compare import Comparison, Difference
+from loadchaos.report.phrases import SECTIONS
 
 _JUDGEMENT = {
     "higher": "worse",
@@ -28,6 +29,8 @@ def text(found: Comparison) -> str:
     ]
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
     lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
+    if found.endpoints:
+        lines += ["", SECTIONS["endpoints"], *_table(found.endpoints)]
     if found.sessions:
         lines += ["", "Sessions with live answers", *_table(found.sessions)]
     lines += ["", "Failures per request sent", *_table(found.rates)]
@@ -133,6 +136,7 @@ def html(found: Comparison) -> str:
     )
     tables = [
         ("Latency of answered requests", found.latency),
+        *([(SECTIONS["endpoints"], found.endpoints)] if found.endpoints else []),
         *([("Sessions with live answers", found.sessions)] if found.sessions else []),
         ("Failures per request sent", found.rates),
     ]

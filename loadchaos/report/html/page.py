@@ -25,8 +25,11 @@ from loadchaos.report.html.heatmaps import heatmaps
 from loadchaos.report.live_stats.distributions import distributions, lengths
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.performance import (
+    ENDPOINT_HEADS,
     SESSION_COLUMNS,
+    SHORT_HEADS,
     efficiency_texts,
+    endpoint_rows,
     goodput_text,
     latency_rows,
     session_rows,
@@ -113,6 +116,9 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         outcomes=_outcomes(verdict, names),
         latency=latency_rows(verdict)[: 4 * _MOST],
         statistics=REPORTED_STATISTICS,
+        endpoints=endpoint_rows(verdict),
+        endpoint_heads=list(ENDPOINT_HEADS),
+        short_heads=SHORT_HEADS,
         quantiles=list(REPORTED_QUANTILES),
         throughput=throughput_text(verdict),
         efficiency=efficiency_texts(verdict),

@@ -71,11 +71,13 @@ class RunTotals:
     lengths: dict[str, LengthDistribution] = field(default_factory=dict)
     session_times: dict[str, LogHistogram] = field(default_factory=dict)
     warm_up: WarmUp = field(default_factory=WarmUp)
+    endpoints: Mapping[str, str] = field(default_factory=dict)
 
     def begin_run(self, row: Mapping[str, Any]) -> None:
-        """Read the first row of the run, which has its warm-up."""
+        """Read the first row of the run: its warm-up, and endpoints by traffic."""
         if row.get("what") == "begin":
-            self.warm_up = WarmUp((row.get("terms") or {}).get("warm_up"))
+            terms = row.get("terms") or {}
+            self.warm_up, self.endpoints = WarmUp(terms.get("warm_up")), dict(terms.get("endpoints") or {})
 
     def feed(self, end: Mapping[str, Any]) -> None:
         """Add an end row: answers, and timeouts as lower bounds.

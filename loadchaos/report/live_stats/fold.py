@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from loadchaos.core.endpoint_groups import merged_latency, several_endpoints
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, sample_of
@@ -438,17 +439,8 @@ class Fold:
         """Take a snapshot for the live view; `now_ns` is the current time."""
         now = max(now_ns or 0, self.now_ns)
         recent = self.window(now)
-        lines = tuple(
-            TrafficLine(
-                name,
-                t.in_flight,
-                t.begun,
-                tuple((o, t.outcomes[o]) for o in OUTCOMES if t.outcomes[o]),
-                {kind: percentiles(hist) for kind, hist in t.latency.items()},
-            )
-            for name, t in self.traffic.items()
-        )
         begun, terms = self.load_begin_ns, self.run.get("terms") or {}
+        endpoints = several_endpoints(terms.get("endpoints") or {}, self.traffic)
         limits_s = [s for s in (terms.get("planned_s"), self.run.get("duration_s")) if s]
         until = self.load_end_ns or now
         # A run that began less than ten seconds ago.
@@ -466,7 +458,8 @@ class Fold:
             goodput={name: (t.good, t.due) for name, t in self.traffic.items() if t.due},
             recent_goodput=(recent.good, recent.due),
             planned_s=min(limits_s, default=None),
-            traffic=lines,
+            traffic=tuple(_line(name, [t]) for name, t in self.traffic.items()),
+            endpoints=tuple(_line(name, [self.traffic[t] for t in group]) for name, group in endpoints.items()),
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),
             in_flight=sum(t.in_flight for t in self.traffic.values()),
             begun_per_s=recent.begun / span,
@@ -485,6 +478,18 @@ class Fold:
             paused=self.gate,
             preflight=tuple(self.preflight),
         )
+
+
+def _line(name: str, parts: Sequence[TrafficStats]) -> TrafficLine:
+    outcomes = {o: n for o in OUTCOMES if (n := sum(t.outcomes[o] for t in parts))}
+    latency = parts[0].latency if len(parts) == 1 else merged_latency(t.latency for t in parts)
+    return TrafficLine(
+        name,
+        sum(t.in_flight for t in parts),
+        sum(t.begun for t in parts),
+        tuple(outcomes.items()),
+        {kind: percentiles(hist) for kind, hist in latency.items()},
+    )
 
 
 def _done(bucket: Bucket) -> int:

@@ -38,7 +38,7 @@ class AttackInForce:
 
 @dataclass(frozen=True)
 class TrafficLine:
-    """Counts, outcomes and latencies of one kind of traffic.
+    """Counts, outcomes and latencies of one kind of traffic, or of an endpoint.
 
     `latency` has `ttft`, `itl` and `e2e`.
     """
@@ -84,6 +84,7 @@ class Snapshot:
     planned_s: float | None = None
     sessions: Mapping[str, SessionLine] = field(default_factory=dict)  # by traffic, for traffic of sessions
     traffic: tuple[TrafficLine, ...] = ()
+    endpoints: tuple[TrafficLine, ...] = ()  # empty unless there are several
     slo_s: Mapping[str, float] = field(default_factory=dict)
     goodput: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # (good, due) by traffic; empty without slo
     recent_goodput: tuple[int, int] = (0, 0)

@@ -12,7 +12,10 @@ from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, plural, short_path, since_load
 from loadchaos.report.performance import (
+    ENDPOINT_HEADS,
+    SHORT_HEADS,
     efficiency_texts,
+    endpoint_rows,
     goodput_text,
     latency_rows,
     sessions_text,
@@ -228,6 +231,11 @@ def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     if rows:
         page.section(f"{SECTIONS['latency']}, from their scheduled time")
         page.table(["traffic", "", *statistics, "samples"], rows, left=2)
+        if by_endpoint := endpoint_rows(verdict):
+            page.line()
+            cells = [[row[0], *row[2:-1]] for row in by_endpoint]  # the tables by traffic have the rest
+            page.table(["endpoint", "requests", "ok", *(SHORT_HEADS.get(h, h) for h in ENDPOINT_HEADS)], cells)
+            page.line()
         page.field("throughput", throughput_text(verdict))
         page.field("goodput", goodput_text(verdict))
         for label, text in efficiency_texts(verdict).items():

@@ -242,3 +242,52 @@ def test_compare_reads_figures_of_a_verdict() -> None:
     }
     found = compare._figures(verdict)
     assert found == {"requests/s": 5.0, "good requests/s": 4.0, "prefix cache hits": 0.5}
+
+
+def by_endpoint_side(name: str, median_ms: float, failed: int, endpoints: dict[str, str]) -> compare.Side:
+    """Two kinds of traffic with 500 requests each; those of `vectors` have one latency in all runs."""
+    made = totals(median_ms, 500, 1)
+    made.latency["vectors"] = totals(50, 500, 2).latency["chat"]
+    made.endpoints = endpoints
+    sent = {"chat": 500, "vectors": 500}
+    return a_side(name, totals=made, sent=1000, failed=failed, sent_by=sent, failed_by={"vectors": failed})
+
+
+def test_compare_shows_failures_of_each_endpoint() -> None:
+    endpoints = {"chat": "chat", "vectors": "embeddings"}
+    found = compare.compare(by_endpoint_side("a", 100, 0, endpoints), by_endpoint_side("b", 100, 100, endpoints))
+    rows = {d.what: d.says for d in found.endpoints}
+    assert rows == {
+        "chat: requests that failed": "no clear difference",
+        "embeddings: requests that failed": "higher",
+    }  # latencies of one traffic are not repeated
+    assert "vectors (embeddings) TTFT p50" in says(found)
+    text, page = compare_page.text(found), compare_page.html(found)
+    assert "By endpoint" in text
+    assert "embeddings: requests that failed" in page
+    assert "worse in B: embeddings: requests that failed" in compare_page.headline(found)
+
+
+def test_compare_adds_the_traffic_of_an_endpoint() -> None:
+    endpoints = {"chat": "chat", "vectors": "chat", "x": "rerank"}
+    sides = [by_endpoint_side(name, ms, 0, endpoints) for name, ms in (("a", 100), ("b", 200))]
+    for side in sides:
+        side.totals.latency["x"] = totals(10, 500, 3).latency["chat"]
+    sides = [replace(s, sent_by={**s.sent_by, "x": 500}) for s in sides]
+    found = {d.what: d for d in compare.compare(*sides).endpoints}
+    assert found["chat: TTFT p90"].says == "higher"
+    assert found["chat: TTFT p90"].n_a == 1000
+    assert not any(what.startswith("rerank: TTFT") for what in found)
+
+
+def test_compare_of_runs_with_one_endpoint_has_no_rows_by_endpoint() -> None:
+    endpoints = {"chat": "chat", "vectors": "chat"}
+    found = compare.compare(by_endpoint_side("a", 100, 0, endpoints), by_endpoint_side("b", 100, 0, endpoints))
+    assert found.endpoints == ()
+    assert "By endpoint" not in compare_page.text(found)
+
+
+def test_compare_warns_of_traffic_that_was_sent_to_another_endpoint() -> None:
+    a = by_endpoint_side("a", 100, 0, {"chat": "chat", "vectors": "embeddings"})
+    b = by_endpoint_side("b", 100, 0, {"chat": "responses", "vectors": "embeddings"})
+    assert "the endpoint of chat differs: chat and responses" in compare.compare(a, b).caveats

@@ -237,3 +237,20 @@ def test_charts_count_from_the_first_request_as_the_verdict_does() -> None:
         series.feed(row)
     (dead,) = [span for span in series.spans() if span.name == "dead"]
     assert dead.from_s == 20.0, "first_seen_s and at_s of the verdict count from the first request"
+
+
+def test_page_has_a_row_for_each_of_several_endpoints(run_folder: RunFolder, verdict: Verdict) -> None:
+    series = series_of(run_folder)
+    assert "By endpoint" not in html.render(verdict, series, run_folder.path)
+    latency = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
+    outcomes = {"chat": {"ok": 90, "timeout": 10}, "embeddings": {"ok": 50}}
+    verdict["by_endpoint"] = {
+        name: {"traffic": ["text"], "outcomes": counts, "latency": latency} for name, counts in outcomes.items()
+    }
+    text = html.render(verdict, series, run_folder.path)
+    table = text[text.index("By endpoint") :].split("</table>")[0]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
+    assert cells == [
+        ["chat", "text", "100", "90", "–", "–", "–", "–", "50.0 ms", "60.0 ms", "10 timeouts"],
+        ["embeddings", "text", "50", "50", "–", "–", "–", "–", "50.0 ms", "60.0 ms", ""],
+    ]

@@ -115,3 +115,24 @@ def test_summary_of_a_limited_generator_warns_about_latencies(verdict: Verdict) 
 
 def test_clean_removes_escape_sequences_and_control_characters() -> None:
     assert clean("a\x1b[31mb\x1b]0;title\x07c\x00\r\nd\u202ee") == "abc de"[:3] + " d e"
+
+
+def test_summary_has_a_line_for_each_endpoint(verdict: Verdict) -> None:
+    latency = {
+        "ttft_s": {"p50": 0.1, "p99": 0.2},
+        "itl_s": {"p50": 0.01, "p99": 0.02},
+        "e2e_s": {"p50": 1.0, "p99": 2.0},
+    }
+    no_tokens = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
+    verdict["by_endpoint"] = {
+        "chat": {"traffic": ["a", "b"], "outcomes": {"ok": 90, "timeout": 10}, "latency": latency},
+        "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": no_tokens},
+    }
+    lines = summary.render(verdict, Path("r"), color=False, width=80).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.split()[:1] == ["endpoint"])
+    assert [line.split() for line in lines[at : at + 3]] == [
+        ["endpoint", "requests", "ok", "TTFT", "p50", "p99", "ITL", "p50", "p99", "E2E", "p50", "p99"],
+        ["chat", "100", "90", "100", "ms", "200", "ms", "10.0", "ms", "20.0", "ms", "1.0", "s", "2.0", "s"],
+        ["embeddings", "50", "50", "–", "–", "–", "–", "50.0", "ms", "60.0", "ms"],
+    ]
+    assert max(map(len, lines[at : at + 3])) <= 80

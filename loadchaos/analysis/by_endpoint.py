@@ -1,0 +1,66 @@
+"""Figures of requests by endpoint: sums over their kinds of traffic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from loadchaos.analysis.request_stats import Part, RequestStats, sum_of
+from loadchaos.core.endpoint_groups import PREFIX, merged_latency, several_endpoints, traffic_by_endpoint
+from loadchaos.core.latency import LatencyHistograms
+
+
+class EndpointFigures:
+    """Sums by endpoint, named `endpoint.NAME` as in `expect`."""
+
+    def __init__(self, endpoints: Mapping[str, str], stats: RequestStats) -> None:
+        self._endpoints, self._stats = endpoints, stats
+        self._groups = {
+            PREFIX + name: traffics for name, traffics in traffic_by_endpoint(endpoints, stats.outcomes).items()
+        }
+
+    def traffics_of(self, names: Collection[str]) -> set[str]:
+        """Replace names of endpoints by those of their traffic."""
+        return {traffic for name in names for traffic in self._groups.get(name, [name])}
+
+    def with_parts(self, parts: Mapping[str, Part]) -> dict[str, Part]:
+        """Counts by traffic with those of each endpoint."""
+        sums = {
+            name: sum_of(parts[traffic] for traffic in traffics if traffic in parts)
+            for name, traffics in self._groups.items()
+            if any(traffic in parts for traffic in traffics)
+        }
+        return {**parts, **sums}
+
+    def outcomes(self) -> dict[str, Counter[str]]:
+        """Outcomes by traffic and endpoint ("": all)."""
+        of = self._stats.outcomes
+        sums = {name: _sum(of[traffic] for traffic in traffics) for name, traffics in self._groups.items()}
+        return {**of, **sums, "": self._stats.total()}
+
+    def latency(self) -> dict[str, LatencyHistograms]:
+        """Latencies by traffic and endpoint ("": all)."""
+        of = self._stats.latency
+        sums = {name: merged_latency(map(of.get, traffics)) for name, traffics in self._groups.items()}
+        return {**of, **sums, "": self._stats.all_latency()}
+
+    def to_json(self, goodput: Mapping[str, Part]) -> dict[str, Any]:
+        """The figures of verdict.json; empty unless there are several endpoints."""
+        outcomes, latency, good = self.outcomes(), self.latency(), self.with_parts(goodput)
+        return {
+            name: {
+                "traffic": traffics,
+                "outcomes": dict(outcomes[PREFIX + name]),
+                "latency": latency[PREFIX + name].to_json(),
+                **({"goodput": {"good": part.n, "due": part.whole}} if (part := good.get(PREFIX + name)) else {}),
+            }
+            for name, traffics in several_endpoints(self._endpoints, self._stats.outcomes).items()
+        }
+
+
+def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for one in counts:
+        found.update(one)
+    return found
