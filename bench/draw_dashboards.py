@@ -3,8 +3,8 @@
 Usage: python bench/draw_dashboards.py FOLDER RUN...
 
 It loads the runs into Prometheus, asks every panel's queries, and draws the 24-column grid as SVG: Soak over all
-runs, the others over the last one. It writes NAME.html and, with a Chromium, NAME.png. It is not Grafana: it shows
-whether a panel has data, not how Grafana would draw it.
+runs, Capacity over the last capacity search, the others over the last run. It writes NAME.html and, with a Chromium,
+NAME.png. It is not Grafana: it shows whether a panel has data, not how Grafana would draw it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,20 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.report.export.export import openmetrics
+from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import prometheus_binaries
 from loadchaos.report.metrics.dashboards import DASHBOARDS
+from loadchaos.runner.capacity import files
 
 Json = dict[str, Any]
 COLORS = ("#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300")
 
 
 Span = tuple[float, float]
+
+
+def is_search(folder: Path) -> bool:
+    return (folder / files.RESULT).is_file()
 
 
 def backfilled(runs: list[Path], data: Path) -> list[Span]:
@@ -44,8 +49,12 @@ def backfilled(runs: list[Path], data: Path) -> list[Span]:
     for run in runs:
         text = data.parent / f"{run.name}.om"
         with text.open("w") as f:
-            openmetrics(RunFolder(run), f)
-        times = [float(x.rsplit(" ", 1)[1]) for x in text.read_text().splitlines() if x.startswith("loadchaos_users")]
+            if is_search(run):
+                search_openmetrics(files.read(run), run.name, f)
+            else:
+                openmetrics(RunFolder(run), f)
+        always = "loadchaos_capacity_running" if is_search(run) else "loadchaos_users"
+        times = [float(x.rsplit(" ", 1)[1]) for x in text.read_text().splitlines() if x.startswith(always)]
         spans.append((min(times), max(times)))
         argv = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
         subprocess.run(argv, check=True, capture_output=True)
@@ -88,6 +97,7 @@ def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], bega
     width, height = panel["gridPos"]["w"] * 50 - 20, panel["gridPos"]["h"] * 30 - 60
     top = max((v for _, points in series for _, v in points), default=1) or 1
     parts, rows, gap = [], len(series), 2 * max(1, (ended - began) // 400)
+    gap = math.inf if panel["type"] == "trend" else gap
     for n, (name, points) in enumerate(series):
         color, path, last = COLORS[n % len(COLORS)], "", -1e9
         for i, (at, v) in enumerate(points):
@@ -130,6 +140,8 @@ def drawn(panel: Json, port: int, began: float, ended: float) -> str:
         for s in result:
             values = [(float(t), float(v)) for t, v in (s.get("values") or [s["value"]])]
             series.append((legend(target, s["metric"]), [(t, v) for t, v in values if math.isfinite(v)]))
+    if panel["type"] == "trend":
+        return curves(panel, results)
     if panel["type"] == "heatmap":
         before: dict[float, float] = {}
         for i, (name, points) in enumerate(series):
@@ -144,6 +156,14 @@ def drawn(panel: Json, port: int, began: float, ended: float) -> str:
         for n, p in series
     )
     return "".join(rows) or "<i>nothing</i>"
+
+
+def curves(panel: Json, results: list[list[Json]]) -> str:
+    """Draw curves over the values of the first query, joined by `load`."""
+    x, *columns = ({s["metric"]["load"]: float(s["value"][1]) for s in result} for result in results)
+    names = list(panel["transformations"][1]["options"]["renameByName"].values())[1:]
+    series = [(n, sorted((x[k], v) for k, v in c.items() if k in x)) for n, c in zip(names, columns, strict=True) if c]
+    return chart(panel, series, min(x.values()) * 0.9, max(x.values()) * 1.1)
 
 
 def table(panel: Json, results: list[list[Json]]) -> str:
@@ -172,8 +192,14 @@ def main() -> None:
     program = prometheus_binaries.find("prometheus")
     with tempfile.TemporaryDirectory() as work, socket.socket() as s:
         data = Path(work) / "data"
-        spans = backfilled(runs, data)
-        span_of = dict.fromkeys(DASHBOARDS, spans[-1]) | {"soak": (min(spans)[0], max(e for _, e in spans))}
+        spans = list(zip(runs, backfilled(runs, data), strict=True))
+        of_runs = [span for run, span in spans if not is_search(run)]
+        of_searches = [span for run, span in spans if is_search(run)]
+        span_of = dict.fromkeys([name for name in DASHBOARDS if name != "capacity"], of_runs[-1]) if of_runs else {}
+        if of_runs:
+            span_of["soak"] = (min(of_runs)[0], max(e for _, e in of_runs))
+        if of_searches:
+            span_of["capacity"] = of_searches[-1]
         (Path(work) / "p.yml").write_text("{}\n")
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -183,7 +209,7 @@ def main() -> None:
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until_ready(port)
-            for name in DASHBOARDS:
+            for name in span_of:
                 written(folder / f"{name}.html", *page(name, port, *span_of[name]))
         finally:
             process.terminate()

@@ -14,6 +14,8 @@ import click
 from loadchaos.cli.common import (
     duration,
     echo,
+    exporter_port_option,
+    free_exporter_port,
     lock_folder,
     positive_duration,
     print_json,
@@ -94,6 +96,7 @@ Exit codes:
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the requests.")
+@exporter_port_option
 @click.option("--json", "as_json", is_flag=True, help="Print capacity.json.")
 def capacity(
     ctx: click.Context, profile: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
@@ -108,12 +111,14 @@ def capacity(
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
     from loadchaos.runner.capacity import files
-    from loadchaos.runner.capacity.session import CapacitySession
+    from loadchaos.runner.capacity.search_metrics import SearchMetrics
+    from loadchaos.runner.capacity.session import CapacitySession, SearchOutput
 
     create_privately()
+    port = free_exporter_port(options.pop("exporter_port"))
     stored: dict[str, Any] = {}
     if options["resume"] is not None:
-        stored = files.read(options["resume"])
+        stored = files.read(options["resume"], "--resume")
         profile, overrides, options = _stored_call(ctx, stored, options)
     elif profile is None:
         raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
@@ -127,14 +132,18 @@ def capacity(
     lock_folder(folder, "capacity")
     if not stored:
         (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
-    lines = _Lines()
-    session = CapacitySession(loaded, settings, run_options, folder, (lines.print, lines.live))
+    lines, metrics = _Lines(), SearchMetrics(folder.resolve().name, port)
+    session = CapacitySession(
+        loaded, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish)
+    )
     if stored:
         session.restore(stored)
     try:
+        lines.print(f"metrics: {metrics.url}")
         data = asyncio.run(session.run())
     finally:
         lines.clear()
+        metrics.close()
     if as_json:
         print_json(data)
     else:

@@ -31,6 +31,13 @@ _SERVER_OPTIONS = (
 )
 
 
+exporter_port_option = click.option(
+    "--exporter-port",
+    type=click.IntRange(0, 65535),
+    help="Prometheus port (default: 9646, or a free port if that is in use). 0 selects a free port.",
+)
+
+
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say how to reach a server."""
     for option in reversed(_SERVER_OPTIONS):
@@ -46,6 +53,23 @@ def launched_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_SERVER_OPTIONS[1:]):
         command = option(command)
     return command
+
+
+def free_exporter_port(port: int | None) -> int | Literal["default"]:
+    """Check that a port that was asked for is free."""
+    import socket
+
+    if port is None:
+        return "default"
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError as e:
+            raise OptionError(
+                f"--exporter-port {port} is in use ({e.strerror}); choose another, or 0 for a free port"
+            ) from None
+    return port
 
 
 def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:

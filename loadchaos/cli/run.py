@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,8 @@ from loadchaos.cli.common import (
     allow_path_option,
     duration,
     echo,
+    exporter_port_option,
+    free_exporter_port,
     parse_header_options,
     process_count,
     profile_names,
@@ -116,11 +118,7 @@ if TYPE_CHECKING:
 @click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true.")
-@click.option(
-    "--exporter-port",
-    type=click.IntRange(0, 65535),
-    help="Prometheus port (default: 9646, or a free port if that is in use). 0 selects a free port.",
-)
+@exporter_port_option
 @click.option(
     "--processes",
     metavar="N|auto",
@@ -310,7 +308,7 @@ def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variabl
         toxiproxy=options["toxiproxy"],
         wait_ready_s=options["wait_ready"],
         embedded=options["embedded"],
-        exporter_port=_exporter_port(options["exporter_port"]),
+        exporter_port=free_exporter_port(options["exporter_port"]),
         live=not options["no_live"],
         processes=options["processes"],
         master=master(options),
@@ -390,20 +388,3 @@ def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ..
 def _secret_url(url: str | None) -> list[str]:
     """The URL of --otlp, if it may hold a key."""
     return [url] if url and any(mark in url for mark in "@?") else []
-
-
-def _exporter_port(port: int | None) -> int | Literal["default"]:
-    """Check that a port that was asked for is free."""
-    import socket
-
-    if port is None:
-        return "default"
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("127.0.0.1", port))
-        except OSError as e:
-            raise OptionError(
-                f"--exporter-port {port} is in use ({e.strerror}); choose another, or 0 for a free port"
-            ) from None
-    return port

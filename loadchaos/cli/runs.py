@@ -167,13 +167,16 @@ def _send_spans(folder: Any, given: str) -> bool:
 def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **formats: bool) -> None:
     """Export a run as OpenMetrics, CSV, Parquet, JSON of vllm bench or spans.
 
-    docs/metrics.md describes them.
+    Or a capacity search as OpenMetrics. docs/metrics.md describes them.
     """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import export as tables
     from loadchaos.report.export import vllm_bench
     from loadchaos.runner.finalize import read_verdict
 
+    if (run_folder / "capacity.json").is_file():
+        _export_search(run_folder, to or run_folder / "export", step, others=bool(otlp), **formats)
+        return
     if not any(formats.values()) and not otlp:
         known = "--openmetrics, --csv, --parquet, --vllm-bench, --otlp"
         raise OptionError(f"a format is missing: give {known}, or several of them")
@@ -196,6 +199,25 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
             click.echo(str(to / "vllm_bench.json"))
     except OSError as e:
         raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
+
+
+def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
+    """Export a capacity search as OpenMetrics."""
+    from loadchaos.report.export import export as tables
+    from loadchaos.runner.capacity import files
+
+    if not formats["openmetrics"] or others or sum(formats.values()) > 1:
+        raise OptionError(
+            f"{folder} is a capacity search: give --openmetrics alone; {files.RESULT} and {files.TABLE} are already in it"
+        )
+    data, path = files.read(folder), to / "openmetrics.txt"
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as f:
+            tables.search_openmetrics(data, folder.resolve().name, f, step)
+    except OSError as e:
+        raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
+    click.echo(str(path))
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadchaos.core.units import figure
@@ -33,6 +33,17 @@ def goal_text(data: Mapping[str, Any]) -> str:
     """The goal: `goodput >= 99 % within ttft <= 2.0 s`."""
     limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in data["slo_s"].items())
     return f"goodput >= {100 * data['goal']:g} % within {limits}"
+
+
+def short_answer(data: Mapping[str, Any]) -> str:
+    """The answer in a few words: `capacity 12.5 requests/s (12.1 to 12.9)`."""
+    found = data["answer"]
+    if not data["ended"]:
+        return "capacity search: not finished"
+    if not found["known"]:
+        return "capacity unknown"
+    more = " or more" if found["at_least"] else ""
+    return f"capacity {load_text(data, found['low'])}{_interval(data)}{more}"
 
 
 def headline(data: Mapping[str, Any]) -> str:
@@ -85,6 +96,16 @@ def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
         at = f" (at {load_text(data, limit['load'])})" if limit.get("load") is not None else ""
         found.append(("limit", f"{text}{at}: {'; '.join(clean(e, 300) for e in limit['evidence'])}"))
     return found
+
+
+def longest_steps(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The longest step of each load: a curve has one point there."""
+    by_load: dict[float, Mapping[str, Any]] = {}
+    for step in steps:
+        before = by_load.get(step["load"])
+        if before is None or (step.get("requests") or 0) >= (before.get("requests") or 0):
+            by_load[step["load"]] = step
+    return list(by_load.values())
 
 
 def status_text(step: Mapping[str, Any]) -> str:

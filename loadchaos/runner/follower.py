@@ -33,15 +33,13 @@ from loadchaos.report.formatting import short_path
 from loadchaos.report.html.web_panels import PanelPages
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.live_stats.fold import Fold
-from loadchaos.report.metrics.exporter import Exporter
+from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, FoldCollector
 from loadchaos.report.terminal.live import Screen, View
 
 POLL_S = 0.25
 _CHUNK = 2000
 _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
-LAST_SCRAPE_S = 5.0
-"""The exporter of a finished run waits this long for one more scrape, where Prometheus scrapes that often."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class Follower:
         if port is None:
             return None
         try:
-            exporter = Exporter(self._fold, port, run=self._folder.path.resolve().name)
+            exporter = Exporter(FoldCollector(self._fold, self._folder.path.resolve().name), port)
         except LoadchaosError as e:
             self._head.append(f"loadchaos: {e}")
             self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])

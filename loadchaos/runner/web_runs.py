@@ -20,6 +20,7 @@ from loadchaos.runner.finalize import Result
 from loadchaos.runner.load_session import WebStart
 from loadchaos.runner.options import Options, locust_arguments, target_spec
 from loadchaos.runner.run import run
+from loadchaos.runner.web_searches import WebSearches
 from loadchaos.runner.web_session import WebUiProcess, WebUiSettings
 
 _POLL_S = 0.05
@@ -89,9 +90,25 @@ async def _serve(
 ) -> int:
     ended = asyncio.Event()
     _end_on_signals(ended)
+    searches = WebSearches(options.out, ui)
     await ui.begin(*locust_arguments(options, profile))
     await _wait_until_up(ui, ended)
     print_line(_start_lines(ui.web))
+    following = asyncio.create_task(searches.follow())
+    try:
+        return await _runs(ui, profile, options, ended, print_result)
+    finally:
+        following.cancel()
+
+
+async def _runs(
+    ui: WebUiProcess,
+    profile: Profile,
+    options: Options,
+    ended: asyncio.Event,
+    print_result: Callable[[Result], None],
+) -> int:
+    """Run the profile at each Start; returns the exit code of the last run."""
     code = 0
     while not ended.is_set():
         if lost := ui.lost_reason():

@@ -81,6 +81,11 @@ def test_capacity_needs_a_profile_or_a_search_to_continue(tmp_path: Path) -> Non
     (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 99}))
     assert "schema 1 was expected" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
     (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 1, "ended": True}))
+    assert "--resume old: capacity.json has no target" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
+    whole = dict.fromkeys(
+        ("target", "server", "started", "seconds", "by", "goal", "slo_s", "answer", "steps", "failures")
+    )
+    (tmp_path / "old" / "capacity.json").write_text(json.dumps({"schema": 1, "ended": True, **whole}))
     assert "this search has ended" in loadchaos("capacity", "--resume", "old", cwd=tmp_path).stderr
     again = loadchaos("capacity", "--resume", "old", "--slo", "ttft=9s", cwd=tmp_path)
     assert "--resume continues a search with its own options: leave out --slo" in again.stderr

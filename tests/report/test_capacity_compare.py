@@ -20,7 +20,8 @@ def search(
               "why": "the budget is spent", "client_limit": None}  # fmt: skip
     return {"schema": 1, "by": "rate", "goal": goal, "slo_s": {"ttft": 2.0}, "target": "http://127.0.0.1:1", "ended": True,
             "ended_by": "", "server": {"dialect": "vllm", "version": "0.32.0"}, "answer": answer, "knee": None,
-            "saturation": {}, "limit": {}, "steps": [], "wanted": {"profile": "chat"}}  # fmt: skip
+            "saturation": {}, "limit": {}, "steps": [], "failures": [], "started": "",
+            "seconds": 1, "wanted": {"profile": "chat"}}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,21 @@ def test_compare_command_takes_two_searches_and_no_run(tmp_path: Path) -> None:
     assert json.loads(CliRunner().invoke(main, ["compare", a, b, "--json"]).output)["b_is"] == "higher"
     mixed = CliRunner().invoke(main, ["compare", run, b])
     assert "is a capacity search and the other is a run: give two of one kind" in mixed.output
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "capacity.json cannot be read"),
+        ('{"schema": 99}', "schema 1 was expected in capacity.json"),
+        ('{"schema": 1}', "capacity.json has no target"),
+    ],
+)
+def test_compare_names_the_folder_of_a_broken_search(tmp_path: Path, text: str, why: str) -> None:
+    for name, content in (("a", json.dumps(search(10, 11))), ("b", text)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "capacity.json").write_text(content)
+    done = CliRunner().invoke(main, ["compare", str(tmp_path / "a"), str(tmp_path / "b")])
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'b'}: {why}" in done.output
+    assert "--resume" not in done.output

@@ -10,7 +10,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadchaos.analysis.capacity import rule
 from loadchaos.analysis.capacity.client_side import ClientLoad
@@ -76,6 +76,29 @@ class StepWindow:
     def with_pending(self, *, bad: bool) -> list[tuple[int, int]]:
         """The groups with the requests that have not ended."""
         return [(b + bad * p, n + p) for (b, n), p in zip(self.groups, self.pending, strict=True)]
+
+
+class StepProgress(NamedTuple):
+    """A step in progress; `requests` are those that were measured and ended.
+
+    `goodput` is None before the first of them.
+    """
+
+    elapsed_s: float
+    in_flight: int
+    requests: int = 0
+    goodput: float | None = None
+    interval: tuple[float, float] = (0.0, 1.0)
+
+    def describe(self) -> str:
+        """The step so far in one line."""
+        if self.goodput is None:
+            return f"{self.elapsed_s:.0f} s, warm-up, {self.in_flight} in flight"
+        low, high = self.interval
+        return (
+            f"{self.elapsed_s:.0f} s, {self.requests:,} requests, goodput {100 * self.goodput:.2f} % "
+            f"({100 * low:.2f} to {100 * high:.2f}), {self.in_flight} in flight"
+        )
 
 
 class StepWatch:
@@ -289,18 +312,15 @@ class StepWatch:
 
     # --- results ------------------------------------------------------------------------------------------------------
 
-    def progress(self) -> str:
-        """Describe the step so far in one line."""
+    def progress(self) -> StepProgress:
+        """The step so far."""
         elapsed_s = (self._now_ns - self._begin_ns) / _S if self._begin_ns is not None else 0.0
         window = self._window()
         if window is None or not window.ended:
-            return f"{elapsed_s:.0f} s, warm-up, {len(self._in_flight)} in flight"
+            return StepProgress(elapsed_s, len(self._in_flight))
         interval = rule.goodput_interval(window.groups, rule.LOOK_Z)
-        share = 100 * (1 - window.bad / window.ended)
-        return (
-            f"{elapsed_s:.0f} s, {window.ended:,} requests, goodput {share:.2f} % "
-            f"({100 * interval.low:.2f} to {100 * interval.high:.2f}), {len(self._in_flight)} in flight"
-        )
+        share = 1 - window.bad / window.ended
+        return StepProgress(elapsed_s, len(self._in_flight), window.ended, share, (interval.low, interval.high))
 
     def to_json(self) -> dict[str, Any]:
         """The figures of capacity.json."""

@@ -67,7 +67,7 @@ QuestionPart = Literal[
     "probes", "replicas", "cold_warm", "reference", "streamed", "images", "adapters", "prefix_ladder"
 ]
 QuestionTime = Literal["idle", "busy", "load", "after"]
-SessionEvent = Literal["web", "run", "load", "load_over", "over"]
+SessionEvent = Literal["web", "search", "run", "load", "load_over", "over"]
 
 
 class _FromFile(TypedDict):
@@ -930,9 +930,9 @@ class ExporterRow(_Row):
 class SessionDetail(_FromFile, total=False):
     """Fields that only some `session` rows have."""
 
-    folder: Annotated[str, "run, load, over: the run folder"]
+    folder: Annotated[str, "run, load, over: the run folder; search: folder of a capacity search"]
     profile: Annotated[str, "web: name of the profile"]
-    about: Annotated[str, "web: description of the profile"]
+    about: Annotated[str, "web: description of the profile; search: its answer in a few words"]
     target: Annotated[str, "web: URL of the server"]
     users: Annotated[int, "web: users of the profile"]
     processes: Annotated[int, "web: load processes"]

@@ -22,9 +22,10 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import auth
 
 _POLL_S = 0.05
-_PANELS = ("server", "attacks", "charts")
-_TABS = [{"title": "Server", "key": "server"}, {"title": "Attacks", "key": "attacks"}]
+_PANELS = ("server", "attacks", "charts", "capacity")
+_TABS = [{"title": name, "key": name.lower()} for name in ("Server", "Attacks", "Capacity")]
 _FILES = ("report.html", "verdict.json", "junit.xml", "profile.yaml", "server.log")
+_SEARCH_FILES = ("report.html", "capacity.json", "capacity.csv")
 _LOAD_STATES = ("spawning", "running")
 _STOPPABLE_PHASES = ("starting", "preparing", "load")
 
@@ -42,6 +43,7 @@ class RunView:
 
     def __init__(self, environment: Environment, folder: Path) -> None:
         self._runner: Any = environment.runner
+        self._home = folder
         self._session = Tail(folder / "session.jsonl")
         self._session_commands = Writer(folder / "commands.jsonl", "web")
         self._commands: Writer | None = None
@@ -50,6 +52,8 @@ class RunView:
         self.phase = "idle"
         self.run: RunFolder | None = None
         self.runs: dict[str, Path] = {}
+        self.searches: dict[str, Path] = {}
+        self._newest_search: tuple[str, str] | None = None  # its name and its answer
         self.result: dict[str, Any] = {}
         self.read()
 
@@ -68,6 +72,10 @@ class RunView:
 
     def _on_web(self, row: SessionRow) -> None:
         self.web = dict(row)
+
+    def _on_search(self, row: SessionRow) -> None:
+        folder = Path(row["folder"])
+        self.searches[folder.name], self._newest_search = folder, (folder.name, row["about"])
 
     def _on_run(self, row: SessionRow) -> None:
         self.run, self.phase, self.result = RunFolder(Path(row["folder"])), "preparing", {}
@@ -123,14 +131,16 @@ class RunView:
         return json.loads(found) if found else []
 
     def panel(self, name: str) -> str:
-        """A page made by the follower; empty where there is none yet."""
-        return self._read(f"{name}.html")
+        """A page made by the follower or the session; empty where there is none yet."""
+        return self._read(f"{name}.html", self._home if name == "capacity" else None)
 
-    def _read(self, name: str) -> str:
-        if self.run is None:
+    def _read(self, name: str, folder: Path | None = None) -> str:
+        if folder is None and self.run is not None:
+            folder = self.run.cockpit
+        if folder is None:
             return ""
         try:
-            return (self.run.cockpit / name).read_text("utf-8")
+            return (folder / name).read_text("utf-8")
         except FileNotFoundError:
             return ""
 
@@ -152,6 +162,7 @@ class RunView:
             "exit_code": self.result.get("exit_code"),
             "error": self.result.get("error"),
             "links": links,
+            "search": dict(zip(("name", "about"), self._newest_search, strict=True)) if self._newest_search else None,
             "older": [n for n in self.runs if n != name][-5:],
         }
 
@@ -202,6 +213,14 @@ def _routes(web_ui: auth.LocustWebUi, view: RunView, token: str) -> None:
     @route("runs/<run>/<path:name>")
     def run_file(run: str, name: str) -> Response:
         return file_of(run, name)
+
+    @route("searches/<search>/<path:name>")
+    def search_file(search: str, name: str) -> Response:
+        folder, parts = view.searches.get(search), Path(name).parts
+        of_a_step = parts[0] == "steps" and parts[-1] == "report.html"
+        if folder is None or ".." in parts or not (name in _SEARCH_FILES or of_a_step):
+            abort(404)
+        return send_from_directory(folder, name, max_age=0)
 
     def file_of(run: str, name: str) -> Response:
         folder = view.runs.get(run)

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const REFRESH_MS = 1000, TAB_POLL_MS = 150, MAX_STALE = 3;
-  const PANELS = { server: "server", attacks: "attacks", charts: "charts" };
+  const PANELS = { server: "server", attacks: "attacks", capacity: "capacity", charts: "charts" };
   const PHASE_TEXTS = { idle: "ready", starting: "starting", preparing: "preparing the server and the load", load: "running", judging: "judging the run" };
   const { token } = window.loadchaos;
   const root = document.getElementById("root");
@@ -49,6 +49,7 @@
     if (!s.run) addPart(s.about);
     for (const link of s.links) addPart(link.title, `./loadchaos/runs/${encodeURIComponent(s.run)}/${link.href}`);
     if (s.run) addPart(s.run);
+    if (s.search) addPart(s.search.about, `./loadchaos/searches/${encodeURIComponent(s.search.name)}/report.html`);
     for (const older of s.older) addPart(`report of ${older}`, `./loadchaos/runs/${encodeURIComponent(older)}/report.html`);
   }
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import heapq
+import math
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,10 +22,14 @@ from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.report.export.tables import TABLES, RunClock
+from loadchaos.report.formatting import parse_time
 from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import families
 
 _NS = 1_000_000_000
+_LAST_POINTS = 10
+"""Points of the answer of a search, after its last step."""
 Label = tuple[str, str]
 
 
@@ -114,6 +119,38 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
         samples.add(clock.utc_s(tick), families(fold, run, tick))
     if say is not None:
         say("OpenMetrics: writing the samples")
+    return samples.write(out)
+
+
+def search_openmetrics(data: Mapping[str, Any], run: str, out: TextIO, step_s: float = 1.0) -> int:
+    """Write a capacity search as OpenMetrics, one point per `step_s`.
+
+    `data` is capacity.json. Returns the number of samples.
+    """
+    samples, at_s, done = _Samples(), 0.0, list[Mapping[str, Any]]()
+    before = {**data, "ended": False, "knee": None, "saturation": None}
+    proved: Sequence[float | None] = (None, None)
+    for step in data["steps"]:
+        began, ended = parse_time(step.get("began")), parse_time(step.get("ended"))
+        if began is None or ended is None:  # of an older version
+            continue
+        page = {
+            **before,
+            "steps": done,
+            "answer": {"low": proved[0], "high": proved[1]},
+            "current": {"load": step["load"]},
+        }
+        at_s = max(at_s, math.ceil(began.timestamp()))
+        while at_s < ended.timestamp():
+            samples.add(at_s, capacity_families(page, run))
+            at_s += step_s
+        done, proved = [*done, step], step["proved"]
+    started = parse_time(data["started"])
+    if not at_s and started is not None:
+        at_s = started.timestamp() + data["seconds"]
+    for _ in range(_LAST_POINTS):
+        samples.add(at_s, capacity_families(data, run))
+        at_s += step_s
     return samples.write(out)
 
 

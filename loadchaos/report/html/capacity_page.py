@@ -10,7 +10,16 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadchaos.report.capacity_text import STEP_HEADS, facts, goal_text, headline, load_text, status_text, step_cells
+from loadchaos.report.capacity_text import (
+    STEP_HEADS,
+    facts,
+    goal_text,
+    headline,
+    load_text,
+    longest_steps,
+    status_text,
+    step_cells,
+)
 from loadchaos.report.formatting import clean, duration, parse_time, tick_duration
 from loadchaos.report.performance import per_second
 
@@ -64,37 +73,34 @@ def render(data: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     steps = sorted(data["steps"], key=lambda step: float(step["load"]))
-    loads = [float(step["load"]) for step in steps]
-    x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
-    answer = data["answer"]
-    server = (data.get("server") or {}).values()
     return env.get_template("capacity.html.j2").render(
         badge=_BADGES.get(data["verdict"] or "", "unknown"),
         verdict=(data["verdict"] or "not finished").upper(),
-        headline=headline(data),
-        goal=goal_text(data),
-        target=clean(data["target"], 300),
-        server=" ".join(clean(part, 100) for part in server if part),
-        times=_times(data),
+        **shared(data),
         facts=facts(data),
         failures=[f"{f['id']} in {f['steps']} steps: {clean(f['title'], 200)}" for f in data.get("failures") or ()],
-        charts=_charts(_one_for_each_load(steps), x, data) if len(steps) > 1 else [],
-        x_ticks=_load_ticks(x),
-        x_label="requests/s" if data["by"] == "rate" else "users",
-        marks=[(100 * x.at(load), css) for load, css in ((answer["low"], "good"), (answer["high"], "bad")) if load],
         heads=STEP_HEADS,
         rows=[_row(data, step) for step in steps],
     )
 
 
-def _one_for_each_load(steps: Steps) -> Steps:
-    """The longest step of each load: the curves have one point there."""
-    by_load: dict[float, Mapping[str, Any]] = {}
-    for step in steps:
-        before = by_load.get(step["load"])
-        if before is None or (step.get("requests") or 0) >= (before.get("requests") or 0):
-            by_load[step["load"]] = step
-    return list(by_load.values())
+def shared(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer and curves, for the page and the Capacity tab of the web UI."""
+    steps = sorted(longest_steps(data["steps"]), key=lambda step: float(step["load"]))
+    loads = [float(step["load"]) for step in steps]
+    x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
+    answer, server = data["answer"], (data.get("server") or {}).values()
+    return {
+        "headline": headline(data),
+        "goal": goal_text(data),
+        "target": clean(data["target"], 300),
+        "server": " ".join(clean(part, 100) for part in server if part),
+        "times": _times(data),
+        "charts": _charts(steps, x, data) if len(steps) > 1 else [],
+        "x_ticks": _load_ticks(x),
+        "x_label": "requests/s" if data["by"] == "rate" else "users",
+        "marks": [(100 * x.at(load), css) for load, css in ((answer["low"], "good"), (answer["high"], "bad")) if load],
+    }
 
 
 def _row(data: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:

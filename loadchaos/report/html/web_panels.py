@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
-from loadchaos.report.formatting import clean, duration, number, percent, plural
+from loadchaos.report.capacity_text import facts, short_answer
+from loadchaos.report.formatting import clean, duration, number, parse_time, percent, plural
+from loadchaos.report.html.capacity_page import shared
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
+from loadchaos.report.performance import ENDPOINT_HEADS, ENDPOINT_LATENCIES, SHORT_HEADS
 from loadchaos.report.phrases import (
     cause_text,
     evidence_text,
@@ -128,6 +132,9 @@ class PanelPages:
             ],
             "goodput": _goodput(s),
             "slo": ", ".join(f"{name} <= {duration(limit)}" for name, limit in s.slo_s.items()),
+            "endpoints": _endpoints(s),
+            "endpoint_heads": list(ENDPOINT_HEADS),
+            "short_heads": SHORT_HEADS,
             "sessions": _sessions(s),
             "paused": "" if s.load_over else clean(s.paused, 200),
             "facts": _facts(s),
@@ -222,6 +229,47 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
+def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder: Path, command: str) -> str:
+    """Render the Capacity tab.
+
+    Args:
+        searches: capacity.json by name of the folder, the newest last.
+        target: URL of the server; its newest search is shown in full.
+        folder: Where searches are looked for.
+        command: Command of a search, for a folder without one.
+    """
+    of_server = [name for name, data in searches.items() if _same_server(data, target)]
+    shown = of_server[-1] if of_server else ""
+    search = None
+    if shown:
+        search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
+    others = [
+        [
+            clean(str(data["started"])[:16].replace("T", " "), 16),
+            clean(data["target"], 100),
+            short_answer(data),
+            _page_of(name),
+        ]
+        for name, data in reversed(list(searches.items()))
+        if name != shown
+    ]
+    return _template().render(panel="capacity", search=search, others=others, folder=str(folder), command=command)
+
+
+def _minute(started: object) -> str:
+    began = parse_time(started)
+    return f"{began:%Y-%m-%d %H:%M} UTC" if began is not None else "at an unknown time"
+
+
+def _same_server(data: Mapping[str, Any], target: str) -> bool:
+    ours, theirs = (url.rstrip("/").removesuffix("/v1") for url in (target, str(data["target"])))
+    return ours == theirs
+
+
+def _page_of(search: str) -> str:
+    return f"./loadchaos/searches/{quote(search)}/report.html"
+
+
 def _goodput(s: Snapshot) -> list[dict[str, str]]:
     """Rows of the goodput: all traffic, the last ten seconds, each traffic."""
     if not s.slo_s:
@@ -239,6 +287,20 @@ def _goodput(s: Snapshot) -> list[dict[str, str]]:
             "width": f"{100 * good / due:.1f}" if due else "0",
         }
         for name, (good, due) in parts
+    ]
+
+
+def _endpoints(s: Snapshot) -> list[list[str]]:
+    """Rows of the endpoints: requests that ended, ok, in flight, latencies."""
+    return [
+        [
+            clean(line.name, 40),
+            number(sum(n for _, n in line.outcomes)),
+            number(dict(line.outcomes).get("ok", 0)),
+            number(line.in_flight),
+            *(duration(getattr(line.latency[kind], name)) for kind, name in ENDPOINT_LATENCIES),
+        ]
+        for line in s.endpoints
     ]
 
 

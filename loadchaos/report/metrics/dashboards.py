@@ -1,4 +1,4 @@
-"""Generate the four Grafana dashboards: Run, Server, Failures, Soak.
+"""Generate the five Grafana dashboards: Run, Server, Failures, Soak, Capacity.
 
 `python -m loadchaos.report.metrics.dashboards FOLDER` writes them. They are committed under dashboards/, which a test
 holds against this module. docs/metrics.md lists the metrics they query.
@@ -14,14 +14,18 @@ from loadchaos.report.metrics.grafana import (
     Json,
     annotation,
     bars,
+    curve,
     dashboard,
+    data_source,
     heatmap,
     lines,
     row,
+    single,
     stat,
     states,
     table,
     target,
+    variable,
 )
 
 _RUN = 'run=~"$run"'
@@ -839,7 +843,183 @@ def soak() -> Json:
     return dashboard("loadchaos-soak", "loadchaos / Soak", about, panels, ANNOTATIONS[1:], "now-7d")
 
 
-DASHBOARDS = {"run": run, "server": server, "failures": failures, "soak": soak}
+# -- capacity --------------------------------------------------------------------------------------------------------
+
+
+def _found(metric: str, selector: str = "", by: str = "") -> str:
+    """Query of the newest value in the time range, also of a search that has ended."""
+    labels = f"{_RUN},{selector}" if selector else _RUN
+    return f"max{f' by ({by})' if by else ''} (last_over_time(loadchaos_capacity_{metric}{{{labels}}}[$__range]))"
+
+
+def _step(metric: str, selector: str = "") -> str:
+    return _found(f"step_{metric}", selector, "load")
+
+
+def _beside_steps(query: str) -> str:
+    """Query of a value of the whole search, once for each load: a level line."""
+    return f"0 * {_step('load')} + on () group_left () {query}"
+
+
+_LOAD = ("load", _step("load"))
+
+
+def _capacity_answer() -> list[Json]:
+    """Panels of the answer of the search."""
+    limiting = _found("limiting_resource", "", "resource")
+    interval = stat(
+        "Interval",
+        "Interval of the capacity in the long run.",
+        target(_found("load", 'what=~"interval_low|interval_high"', "what"), "{{what}}"),
+    )
+    interval["options"]["textMode"] = "value_and_name"
+    return [
+        row("Answer"),
+        stat(
+            "Capacity",
+            "Highest load that was proved to meet the goal (loadchaos_capacity_load): requests per second, or users.",
+            target(_found("load", 'what="met"')),
+        ),
+        stat(
+            "Does not meet the goal",
+            "Lowest load that was proved not to meet the goal.",
+            target(_found("load", 'what="not_met"')),
+        ),
+        interval,
+        stat(
+            "Saturation",
+            "Most requests per second that an overloaded server completed; empty if no step overloaded it.",
+            target(_found("saturation_requests_per_second")),
+            unit="reqps",
+        ),
+        stat(
+            "Limiting resource",
+            "What limits the server, from its counters (loadchaos_capacity_limiting_resource); at the end of the search.",
+            target(f"{limiting} > 0", "{{resource}}"),
+            name=True,
+        ),
+        stat(
+            "Steps",
+            "Steps that have ended.",
+            target(_found("steps")),
+            decimals=0,
+        ),
+    ]
+
+
+def _capacity_curves() -> list[Json]:
+    """Panels of goodput, throughput and latency over the load."""
+    about = "Each point is the longest step with its load."
+    return [
+        row("Curves over the load"),
+        curve(
+            "Goodput",
+            f"Share of requests within every limit, with its interval, and the goal. {about}",
+            _LOAD,
+            [
+                *((name, _step("goodput_ratio", f'bound="{bound}"')) for name, bound in _BOUNDS),
+                ("goal", _beside_steps(_found("goal_ratio"))),
+            ],
+            unit="percentunit",
+        ),
+        curve(
+            "Requests completed",
+            f"Requests per second that the server completed. {about}",
+            _LOAD,
+            [("completed", _step("requests_per_second"))],
+            unit="reqps",
+        ),
+        *(
+            curve(
+                title,
+                f"p50 and p99 of answered requests, and the limit, if it has one. {about}",
+                _LOAD,
+                [
+                    *(
+                        (name, _step("latency_seconds", f'latency="{kind}",statistic="{name}"'))
+                        for name in ("p50", "p99")
+                    ),
+                    ("limit", _beside_steps(_found("limit_seconds", f'limit=~"{kind}.*"'))),
+                ],
+                unit="s",
+            )
+            for kind, title in (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E"))
+        ),
+        curve(
+            "Output tokens",
+            f"Output tokens per second, as the server counted them. {about}",
+            _LOAD,
+            [("output tokens/s", _step("tokens_per_second"))],
+        ),
+        curve(
+            "Requests measured",
+            f"Requests that the figures of a step rest on. {about}",
+            _LOAD,
+            [("requests", _step("requests"))],
+        ),
+    ]
+
+
+_BOUNDS = (("measured", "measured"), ("interval low", "low"), ("interval high", "high"))
+
+
+def _capacity_search() -> list[Json]:
+    """Panels of the search over time."""
+    load = "loadchaos_capacity_load"
+    return [
+        row("The search"),
+        lines(
+            "Loads tried",
+            "Load of the step in progress, and the loads that were proved to meet the goal and not to "
+            "(loadchaos_capacity_current_load, loadchaos_capacity_load).",
+            target(f"max(loadchaos_capacity_current_load{{{_RUN}}})", "step in progress"),
+            target(f'max({load}{{{_RUN},what="met"}})', "meets the goal"),
+            target(f'max({load}{{{_RUN},what="not_met"}})', "does not"),
+        ),
+        lines(
+            "Goodput of the step in progress",
+            "Share of its measured requests so far, and the goal.",
+            target(f"max(loadchaos_capacity_current_goodput_ratio{{{_RUN}}})", "goodput"),
+            target(f"max(loadchaos_capacity_goal_ratio{{{_RUN}}})", "goal"),
+            unit="percentunit",
+            top=1,
+        ),
+        _capacity_steps(),
+    ]
+
+
+def _capacity_steps() -> Json:
+    """Table of the steps, the lowest load first."""
+    steps = table(
+        "Steps",
+        "One row per load. `met`: 1 it was proved to meet the goal, 0 it was proved not to, empty undecided.",
+        [
+            ("offered", _step("load"), "short"),
+            ("met", _step("met"), "none"),
+            ("requests", _step("requests"), "short"),
+            ("goodput", _step("goodput_ratio", 'bound="measured"'), "percentunit"),
+            ("completed", _step("requests_per_second"), "reqps"),
+            ("TTFT p50", _step("latency_seconds", 'latency="ttft",statistic="p50"'), "s"),
+            ("TTFT p99", _step("latency_seconds", 'latency="ttft",statistic="p99"'), "s"),
+            ("E2E p50", _step("latency_seconds", 'latency="e2e",statistic="p50"'), "s"),
+        ],
+        "load",
+        hide=["load"],
+    )
+    steps["options"]["sortBy"] = [{"displayName": "offered", "desc": False}]
+    return steps
+
+
+def capacity() -> Json:
+    """Dashboard of one capacity search."""
+    panels = [*_capacity_answer(), *_capacity_curves(), *_capacity_search()]
+    about = "A search of loadchaos capacity: its answer, curves over the load, and its steps"
+    board = dashboard("loadchaos-capacity", "loadchaos / Capacity", about, panels, [], "now-1h")
+    search = variable("run", "Search", "The folder's name", "label_values(loadchaos_capacity_info, run)")
+    return {**board, "templating": {"list": [data_source(), single(search)]}}
+
+
+DASHBOARDS = {"run": run, "server": server, "failures": failures, "soak": soak, "capacity": capacity}
 
 
 def text(name: str) -> str:

@@ -18,34 +18,29 @@ from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, STATES
-from loadchaos.report.live_stats.fold import BucketHistogram, Fold, SessionStats, TrafficStats
+from loadchaos.report.live_stats.fold import Fold, SessionStats, TrafficStats
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,
     GAP_SOURCES,
     INCIDENTS,
-    METRICS,
     OTHER,
     REPLICAS,
     SERIES_BESIDE,
-    SERVER,
     TRAFFICS,
-    server_sample,
 )
+from loadchaos.report.metrics.metrics_page import MetricsPage
 
 DEFAULT_PORT = 9646
+LAST_SCRAPE_S = 5.0
+"""An exporter waits this long for one more scrape before it closes, where Prometheus scrapes that often."""
 _NS = 1_000_000_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
@@ -57,65 +52,14 @@ _PER_REPLICA = len(STATES) + 4
 Group = tuple[str, list[TrafficStats]]
 
 
-class _MetricsPage:
-    """Samples by family, each with the label of the run."""
+class PageCollector(Collector):
+    """Gives a page of metrics at each scrape.
 
-    def __init__(self, run: str) -> None:
-        self._run = run
-        self._families: dict[str, Any] = {}
-
-    def add(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add a sample of a counter or a gauge of the table."""
-        self._family(name).add_metric([self._run, *labels], value)
-
-    def histogram(self, name: str, labels: Sequence[str], parts: Sequence[BucketHistogram]) -> None:
-        """Add a histogram: the sum of its parts."""
-        self._family(name).add_metric([self._run, *labels], _cumulative(parts), sum(p.sum_s for p in parts))
-
-    def summary(self, name: str, labels: Sequence[str], count: int, total: float) -> None:
-        """Add a summary: number of values and their sum."""
-        self._family(name).add_metric([self._run, *labels], count, total)
-
-    def server(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add a sample of a server metric.
-
-        A name outside the table gets a general help text.
-        """
-        full = server_sample(name)
-        if full not in self._families:
-            text = SERVER.get(name, "Server metric, with one name for all dialects and versions")
-            make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            self._families[full] = make(full, text, labels=["run", "replica", "engine"])
-        self._families[full].add_metric([self._run, *labels], value)
-
-    def families(self) -> list[Metric]:
-        """All families with samples: the table first, then the server."""
-        known = [s.name for s in METRICS if s.name in self._families]
-        return [self._families[n] for n in [*known, *(n for n in self._families if n not in _MAKERS)]]
-
-    def _family(self, name: str) -> Any:
-        if name not in self._families:
-            make, spec = _MAKERS[name]
-            self._families[name] = make(name, spec.help, labels=["run", *spec.labels])
-        return self._families[name]
-
-
-_KINDS: dict[str, Any] = {
-    "counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily,
-    "summary": SummaryMetricFamily,
-}  # fmt: skip
-_MAKERS = {s.name: (_KINDS[s.kind], s) for s in METRICS}
-
-
-class FoldCollector(Collector):
-    """Turns a Fold into metric families at each scrape.
-
-    `lock` separates feeding from scraping.
+    `lock` separates changes of the page's source from scraping.
     """
 
-    def __init__(self, fold: Fold, run: str = "") -> None:
-        self.fold = fold
-        self.run = run
+    def __init__(self, page: Callable[[], list[Metric]]) -> None:
+        self._page = page
         self.lock = threading.Lock()
         self.scraped_s: list[float] = []  # time.monotonic at which the last two scrapes began
         self._scraped = threading.Condition()
@@ -123,7 +67,7 @@ class FoldCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All families with their current values."""
         with self.lock:
-            return families(self.fold, self.run)
+            return self._page()
 
     def sent(self, began_s: float) -> None:
         """Note that the page requested at `began_s` was sent completely."""
@@ -146,6 +90,14 @@ class FoldCollector(Collector):
             if len(before) < 2 or before[1] - before[0] > limit_s or now - before[1] > limit_s:
                 return False
             return self._scraped.wait_for(lambda: self.scraped_s[-1] > now, limit_s)
+
+
+class FoldCollector(PageCollector):
+    """Turns a Fold into metric families at each scrape."""
+
+    def __init__(self, fold: Fold, run: str = "") -> None:
+        super().__init__(lambda: families(fold, run))
+        self.fold = fold
 
 
 class _PageBody:
@@ -174,8 +126,8 @@ class Exporter:
         OptionError: The port is in use.
     """
 
-    def __init__(self, fold: Fold, port: int | Literal["default"], address: str = "127.0.0.1", run: str = "") -> None:
-        self.collector = FoldCollector(fold, run)
+    def __init__(self, collector: PageCollector, port: int | Literal["default"], address: str = "127.0.0.1") -> None:
+        self.collector = collector
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self.collector)
         if port == "default":
@@ -203,7 +155,7 @@ class Exporter:
 
     @property
     def lock(self) -> threading.Lock:
-        """Lock to hold while feeding the Fold."""
+        """Lock to hold while the source of the page changes."""
         return self.collector.lock
 
     def close(self) -> None:
@@ -215,7 +167,7 @@ class Exporter:
 
 def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
     """Build all families of the page as of `now_ns` (default: the newest row)."""
-    page, endpoints = _MetricsPage(run), (fold.run.get("terms") or {}).get("endpoints") or {}
+    page, endpoints = MetricsPage(run), (fold.run.get("terms") or {}).get("endpoints") or {}
     for name, group in _bounded_traffic(fold):
         _requests(page, name, group)
         if name in endpoints and len(group) == 1:
@@ -247,7 +199,7 @@ def _bounded_traffic(fold: Fold) -> list[Group]:
     return [*groups, (OTHER, rest)] if rest else groups
 
 
-def _requests(page: _MetricsPage, name: str, group: list[TrafficStats]) -> None:
+def _requests(page: MetricsPage, name: str, group: list[TrafficStats]) -> None:
     outcomes: Counter[str] = Counter()
     for t in group:
         outcomes.update(t.outcomes)
@@ -265,7 +217,7 @@ def _requests(page: _MetricsPage, name: str, group: list[TrafficStats]) -> None:
     page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
 
 
-def _sessions(page: _MetricsPage, name: str, group: list[SessionStats]) -> None:
+def _sessions(page: MetricsPage, name: str, group: list[SessionStats]) -> None:
     if not group:
         return
     page.add("loadchaos_sessions_begun", [name], sum(s.begun for s in group))
@@ -279,19 +231,7 @@ def _sessions(page: _MetricsPage, name: str, group: list[SessionStats]) -> None:
     page.histogram("loadchaos_session_e2e_seconds", [name], [s.time for s in group])
 
 
-def _cumulative(parts: Sequence[BucketHistogram]) -> list[Any]:
-    """Cumulative Prometheus buckets, with the newest request id as exemplar."""
-    total, buckets = 0, list[Any]()
-    bounds = [str(float(b)) for b in parts[0].bounds] + ["+Inf"]
-    for i, bound in enumerate(bounds):
-        total += sum(p.counts[i] for p in parts)
-        found = next((p.exemplars[i] for p in parts if i in p.exemplars), None)
-        exemplar = Exemplar({"request_id": found[0]}, found[1]) if found else None
-        buckets.append((bound, total, exemplar))
-    return buckets
-
-
-def _states(page: _MetricsPage, fold: Fold) -> None:
+def _states(page: MetricsPage, fold: Fold) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     names = list(fold.states)
     for i, name in enumerate(names):
@@ -314,7 +254,7 @@ def _states(page: _MetricsPage, fold: Fold) -> None:
 _ROLES = ("api_server", "engine_core", "worker")
 
 
-def _findings(page: _MetricsPage, fold: Fold) -> None:
+def _findings(page: MetricsPage, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     wrong = 0
     # Only named failures: an open death can change its id, and a counter must not disappear.
@@ -343,7 +283,7 @@ def _issue(incident: Mapping[str, Any]) -> str:
     return f"{found[1]}/issues/{found[2]}" if found else ""
 
 
-def _attacks(page: _MetricsPage, fold: Fold) -> None:
+def _attacks(page: MetricsPage, fold: Fold) -> None:
     in_force = Counter(a.name for a in fold.in_force.values())
     planned = (fold.run.get("terms") or {}).get("attacks") or ()
     names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in fold.attacks), *in_force]))
@@ -361,7 +301,7 @@ def _attacks(page: _MetricsPage, fold: Fold) -> None:
         page.add("loadchaos_attacks_in_force", [name], force[name])
 
 
-def _generator(page: _MetricsPage, fold: Fold) -> None:
+def _generator(page: MetricsPage, fold: Fold) -> None:
     whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
     for why, n in fold.missed.items():
         whys[why if why in _WHYS else OTHER] += n
@@ -393,7 +333,7 @@ _DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = 
 }
 
 
-def _devices(page: _MetricsPage, fold: Fold) -> None:
+def _devices(page: MetricsPage, fold: Fold) -> None:
     """Add device metrics over all hosts.
 
     Series per GPU come from the GPU exporter itself.
@@ -404,7 +344,7 @@ def _devices(page: _MetricsPage, fold: Fold) -> None:
             page.add(name, [], aggregate(values))
 
 
-def _run(page: _MetricsPage, fold: Fold) -> None:
+def _run(page: MetricsPage, fold: Fold) -> None:
     run, target = fold.run, fold.run.get("target") or {}
     info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
     page.add("loadchaos_run_info", info, 1)
@@ -416,7 +356,7 @@ def _run(page: _MetricsPage, fold: Fold) -> None:
             page.add("loadchaos_limit_seconds", [name], limits[name])
 
 
-def _server(page: _MetricsPage, fold: Fold, now_ns: int | None) -> None:
+def _server(page: MetricsPage, fold: Fold, now_ns: int | None) -> None:
     # By all engines seen in this run, not by those alive now: an engine keeps its label when another dies.
     engines = list(fold.server)
     names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]

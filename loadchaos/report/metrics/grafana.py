@@ -224,6 +224,46 @@ def table(
     return panel
 
 
+def curve(
+    title: str,
+    about: str,
+    x: tuple[str, str],
+    columns: Sequence[tuple[str, str]],
+    *,
+    unit: str = "short",
+    width: int = 12,
+) -> Json:
+    """Build a chart over a number in place of time.
+
+    Args:
+        title: Title of the panel.
+        about: Description of the panel.
+        x: (name, query) of the horizontal axis.
+        columns: (name, query) of each curve; queries are joined by their common labels.
+        unit: Unit of the curves.
+        width: Width of 24 columns.
+    """
+    both = [x, *columns]
+    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+    options = {"legend": legend, "tooltip": {"mode": "multi", "sort": "none"}, "xField": x[0]}
+    targets = [target(expr, instant=True, form="table") for _, expr in both]
+    panel = _with_unit(_panel("trend", title, about, targets, _Size(width, 8), options), unit)
+    names = {f"Value #{letter}": name for letter, (name, _) in zip("ABCDEFGHIJKL", both, strict=False)}
+    panel["transformations"] = [
+        {"id": "merge", "options": {}},
+        {"id": "organize", "options": {"excludeByName": dict.fromkeys(["Time", "load"], True),
+                                       "renameByName": names, "indexByName": {}}},
+        {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": x[0], "desc": False}]}},
+    ]  # fmt: skip
+    panel["fieldConfig"]["defaults"].update(
+        min=0, custom={"drawStyle": "line", "lineWidth": 1, "fillOpacity": 0, "showPoints": "always", "spanNulls": True}
+    )
+    panel["fieldConfig"]["overrides"] = [
+        {"matcher": {"id": "byName", "options": x[0]}, "properties": [{"id": "unit", "value": "short"}]},
+    ]
+    return panel
+
+
 def row(title: str, folded: Sequence[Json] = ()) -> Json:
     """Build a heading; `folded` panels are queried only when it is open."""
     return {
@@ -258,6 +298,12 @@ def variable(name: str, label: str, about: str, query: str) -> Json:
         "regex": "",
         "skipUrlSync": False,
     }
+
+
+def single(made: Json) -> Json:
+    """Change a variable: it has one value, the last one by name."""
+    made = {key: value for key, value in made.items() if key != "allValue"}
+    return {**made, "multi": False, "includeAll": False, "current": {}, "sort": 2}
 
 
 def annotation(name: str, expr: str, color: str, title: str) -> Json:
@@ -314,15 +360,19 @@ def dashboard(
     }
 
 
-def _variables() -> list[Json]:
-    source = {
+def data_source() -> Json:
+    """Build the variable of the Prometheus that is asked."""
+    return {
         "type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1,
         "description": "The Prometheus that scrapes loadchaos; set its scrape interval to 1s", "hide": 0,
         "current": {"selected": True, "text": "default", "value": "default"}, "options": [], "regex": "",
         "multi": False, "includeAll": False, "skipUrlSync": False,
     }  # fmt: skip
+
+
+def _variables() -> list[Json]:
     return [
-        source,
+        data_source(),
         variable("run", "Run", "The run folder's name", "label_values(loadchaos_run_info, run)"),
         variable(
             "traffic", "Traffic", "Kind of traffic", 'label_values(loadchaos_requests_total{run=~"$run"}, traffic)'

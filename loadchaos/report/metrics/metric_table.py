@@ -20,6 +20,8 @@ INCIDENTS = 12
 GAP_SOURCES = 6
 SERIES_A_TRAFFIC = 165
 SERIES_BESIDE = 208
+SERIES_A_LOAD = 16
+CAPACITY_LOADS = 60
 OTHER = "other"
 
 
@@ -194,6 +196,76 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 """Metrics in the order of the page."""
 
+_STEP = ("load",)
+CAPACITY: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "loadchaos_capacity_info",
+        "gauge",
+        "Profile of the search, and whether it searches a rate or a concurrency; always 1",
+        ("profile", "by"),
+    ),
+    MetricSpec("loadchaos_capacity_running", "gauge", "1 while the search runs, 0 when it has ended"),
+    MetricSpec("loadchaos_capacity_goal_ratio", "gauge", "Goodput that a load has to reach, 0 to 1"),
+    MetricSpec(
+        "loadchaos_capacity_limit_seconds", "gauge", "Limits of a good request, by their names in `slo`", ("limit",)
+    ),
+    MetricSpec(
+        "loadchaos_capacity_load",
+        "gauge",
+        "Loads found so far: `met` (the capacity: highest load proved to "
+        "meet the goal), `not_met` (lowest load proved not to), `interval_low` and `interval_high` (of the capacity in "
+        "the long run), `knee` (from there answers slow down)",
+        ("what",),
+    ),
+    MetricSpec(
+        "loadchaos_capacity_saturation_requests_per_second", "gauge", "Most requests per second of an overloaded server"
+    ),
+    MetricSpec(
+        "loadchaos_capacity_saturation_tokens_per_second",
+        "gauge",
+        "Most output tokens per second of an overloaded server",
+    ),
+    MetricSpec(
+        "loadchaos_capacity_limiting_resource",
+        "gauge",
+        "1 for the limiting resource, 0 for the others; at the end of the search",
+        ("resource",),
+    ),
+    MetricSpec("loadchaos_capacity_steps", "gauge", "Steps that have ended"),
+    MetricSpec("loadchaos_capacity_current_load", "gauge", "Load of the step in progress"),
+    MetricSpec(
+        "loadchaos_capacity_current_requests", "gauge", "Measured requests of the step in progress that have ended"
+    ),
+    MetricSpec("loadchaos_capacity_current_goodput_ratio", "gauge", "Goodput of the step in progress so far"),
+    MetricSpec("loadchaos_capacity_step_load", "gauge", "Load of a step as a number", _STEP),
+    MetricSpec(
+        "loadchaos_capacity_step_met",
+        "gauge",
+        "1: proved to meet the goal, 0: proved not to; no sample: undecided",
+        _STEP,
+    ),
+    MetricSpec("loadchaos_capacity_step_requests", "gauge", "Requests measured in a step", _STEP),
+    MetricSpec(
+        "loadchaos_capacity_step_goodput_ratio",
+        "gauge",
+        "Goodput of a step: `measured`, and the bounds `low` and `high` of its interval",
+        (*_STEP, "bound"),
+    ),
+    MetricSpec(
+        "loadchaos_capacity_step_requests_per_second", "gauge", "Requests per second that a step completed", _STEP
+    ),
+    MetricSpec(
+        "loadchaos_capacity_step_tokens_per_second", "gauge", "Output tokens per second that a step completed", _STEP
+    ),
+    MetricSpec(
+        "loadchaos_capacity_step_latency_seconds",
+        "gauge",
+        "Latency of a step: ttft, itl, tpot or e2e; p50 or p99",
+        (*_STEP, "latency", "statistic"),
+    ),
+)
+"""Metrics of a capacity search in the order of the page. Loads are requests per second or users."""
+
 SERVER: dict[str, str] = {
     "requests_running": "Requests that the server computes",
     "requests_waiting": "Requests in the server's queue",
@@ -265,12 +337,26 @@ def markdown() -> str:
             for n, text in SERVER.items()
         ),
         "",
+        "## A capacity search",
+        "",
+        "`loadchaos capacity` serves these at the same address, from its start to its end; `run` is the name of its folder.",
+        "Loads are requests per second, or users with `--by concurrency`. The label `load` is the load of a step as text.",
+        f"Of several steps with one load the longest has the series. A load has at most {SERIES_A_LOAD} series; only the",
+        f"first {CAPACITY_LOADS} loads have series.",
+        "",
+        "| name | type | labels | meaning |",
+        "|---|---|---|---|",
+        *(f"| `{s.sample}` | {s.kind} | {', '.join(f'`{x}`' for x in s.labels)} | {s.help} |" for s in CAPACITY),
+        "",
+        "## Buckets",
+        "",
         "Histograms have vLLM's own bounds, so that a panel can show client and server bucket by bucket. A p99 from",
         "buckets is coarse: `verdict.json` and `report.html` have quantiles from every request.",
         "",
         "## A finished run",
         "",
-        "`loadchaos export RUN --openmetrics` writes the same series with the times of the run. For Prometheus:",
+        "`loadchaos export RUN --openmetrics` writes the same series with the times of the run. RUN may be the folder of a",
+        "capacity search. For Prometheus:",
         "",
         "    promtool tsdb create-blocks-from openmetrics RUN/export/openmetrics.txt blocks/",
         "    mv blocks/* PROMETHEUS_DATA/",

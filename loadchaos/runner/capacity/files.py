@@ -19,6 +19,7 @@ from loadchaos.report.html import capacity_page
 RESULT, TABLE, PAGE, PROFILE = "capacity.json", "capacity.csv", "report.html", "profile.yaml"
 STEPS, SERVER = "steps", "server"
 SCHEMA = 1
+_NEEDED = ("target", "server", "started", "seconds", "ended", "by", "goal", "slo_s", "answer", "steps", "failures")
 _COLUMNS = (
     "load", "status", "leans", "requests", "good", "goodput", "goodput_low", "goodput_high", "requests_per_s",
     "input_tokens_per_s", "output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s", "tpot_p50_s",
@@ -50,19 +51,21 @@ def table(data: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Read capacity.json of a search to continue.
+def read(folder: Path, option: str = "") -> dict[str, Any]:
+    """Read capacity.json of a search, whose folder `option` names.
 
     Raises:
         OptionError: it cannot be read, or another version wrote it.
     """
-    file = folder / RESULT
+    file, given = folder / RESULT, f"{option} {folder}".strip()
     try:
         found: dict[str, Any] = orjson.loads(file.read_bytes())
     except (OSError, ValueError) as e:
-        raise OptionError(f"--resume {folder}: {RESULT} cannot be read ({e}); start a new search") from e
+        raise OptionError(f"{given}: {RESULT} cannot be read ({e}); start a new search") from e
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise OptionError(f"--resume {folder}: schema {SCHEMA} was expected in {RESULT}; start a new search")
+        raise OptionError(f"{given}: schema {SCHEMA} was expected in {RESULT}; start a new search")
+    if missing := [key for key in _NEEDED if key not in found]:
+        raise OptionError(f"{given}: {RESULT} has no {missing[0]}; start a new search")
     return found
 
 

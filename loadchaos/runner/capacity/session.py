@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from loadchaos.analysis.capacity import findings
-from loadchaos.analysis.capacity.step_watch import StepWatch
+from loadchaos.analysis.capacity.step_watch import StepProgress, StepWatch
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Row
@@ -60,10 +60,25 @@ class CapacitySettings:
     wanted: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _LiveWatch:
-    """A step's watch that also prints its progress, once a second."""
+@dataclass(frozen=True)
+class SearchOutput:
+    """Where a search reports to.
 
-    def __init__(self, watch: StepWatch, live: Callable[[str], None]) -> None:
+    Attributes:
+        announce: gets one line for each finished step.
+        live: gets the progress of the current step as a line, once a second.
+        publish: gets capacity.json at each change; `current` in it is the step in progress.
+    """
+
+    announce: Callable[[str], None]
+    live: Callable[[str], None]
+    publish: Callable[[Mapping[str, Any]], None] = lambda _: None
+
+
+class _LiveWatch:
+    """A step's watch that also reports its progress, once a second."""
+
+    def __init__(self, watch: StepWatch, live: Callable[[StepProgress], None]) -> None:
         self._watch, self._live = watch, live
         self._printed_s = 0.0
 
@@ -83,8 +98,8 @@ class _LiveWatch:
 class CapacitySession:
     """Runs a search in a folder, from its last finished step on.
 
-    `announce` gets one line for each finished step, `live` the progress of the current one. A server that the
-    profile launches, where the options name no target, is started once and stopped after the last step.
+    A server that the profile launches, where the options name no target, is started once and stopped after the last
+    step.
     """
 
     def __init__(
@@ -93,10 +108,11 @@ class CapacitySession:
         settings: CapacitySettings,
         options: Options,
         folder: Path,
-        print_lines: tuple[Callable[[str], None], Callable[[str], None]],
+        output: SearchOutput,
     ) -> None:
         self._profile, self._settings, self._options, self._folder = profile, settings, options, folder
-        self._announce, self._live = print_lines
+        self._announce, self._live, self._output = output.announce, output.live, output
+        self._data: dict[str, Any] = {}
         self._search = CapacitySearch(settings.search)
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._before_s = 0.0
@@ -164,7 +180,7 @@ class CapacitySession:
 
         Raises LoadchaosError where the server does not start or the first step cannot be run.
         """
-        files.write(self._folder, self.to_json(ended=False))
+        self._write(self.to_json(ended=False))
         launch = self._profile.target.launch
         if launch is None or self._options.target is not None:
             return await self._steps()
@@ -199,12 +215,17 @@ class CapacitySession:
             self._handle_signals()
             if not await self._step(step, left_s):
                 break
-            files.write(self._folder, self.to_json(ended=False))
+            self._write(self.to_json(ended=False))
         data = self.to_json(ended=True)
         if self._signal is not None:
             data |= {"ended": False, "verdict": None}
-        files.write(self._folder, data)
+        self._write(data)
         return data
+
+    def _write(self, data: dict[str, Any]) -> None:
+        files.write(self._folder, data)
+        self._data = data
+        self._output.publish(data)
 
     def _note_budget(self, step: NextStep) -> None:
         load = f"{figure(step.load)} {'requests/s' if self._settings.search.by == 'rate' else 'users'}"
@@ -221,7 +242,14 @@ class CapacitySession:
         unit = "requests/s" if plan.by == "rate" else "users"
         head = f"[step {number}] {figure(plan.load)} {unit}"
         self._live(f"{head}: starting")
-        live = _LiveWatch(watch, lambda text: self._live(f"{head}: {text}"))
+        began = _now()
+
+        def show(progress: StepProgress) -> None:
+            self._live(f"{head}: {progress.describe()}")
+            current = {"load": plan.load, "requests": progress.requests, "goodput": progress.goodput}
+            self._output.publish({**self._data, "current": current})
+
+        live = _LiveWatch(watch, show)
         options = replace(
             self._options, out=folder, seed=self._options.seed + number, watch=live, live=False, replay=True
         )
@@ -233,9 +261,9 @@ class CapacitySession:
             self._end(e.exit_code, str(e))
             return False
         watch.finish()
-        return self._fold(number, watch, result)
+        return self._fold(number, watch, result, began)
 
-    def _fold(self, number: int, watch: StepWatch, result: Result) -> bool:
+    def _fold(self, number: int, watch: StepWatch, result: Result, began: str) -> bool:
         """Keep the result of a step; False where the search has to end."""
         if result.exit_code in exit_codes.BY_SIGNAL:
             self._signal = signal.Signals(result.exit_code - 128)
@@ -257,10 +285,11 @@ class CapacitySession:
             return False
         run = str(result.folder.path.relative_to(self._folder))
         dead = self._note_failures(result, run)
-        step = {**watch.to_json(), "run": run}
+        step = {**watch.to_json(), "run": run, "began": began, "ended": _now()}
         if dead is not None:
             step |= {"status": "undecided", "leans": False, "why": f"the server failed: {dead['id']}"}
         self._search.add(step)
+        self._search.steps[-1] = {**self._search.steps[-1], "proved": [self._search.low, self._search.high]}
         self._announce(f"[step {number}] {step_line({'by': self._settings.search.by}, self._search.steps[-1])}")
         if dead is not None:
             place = f" ({run}/{dead['incident']})" if dead.get("incident") else ""
@@ -304,6 +333,10 @@ class CapacitySession:
 
     def _interrupted(self, number: signal.Signals) -> None:
         self._signal = signal.Signals(number)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _incident(failure: Mapping[str, Any]) -> str | None:

@@ -189,3 +189,23 @@ def test_web_ui_without_a_token_variable_lets_nobody_in(tmp_path: Path, monkeypa
     client = environment.web_ui.app.test_client()
     for path in ("/", "/?token=", "/?token=None"):
         assert client.get(path, headers={"Host": f"127.0.0.1:{PORT}"}).status_code == 403
+
+
+def test_capacity_searches_are_linked_and_served_without_other_files(ui: Extended) -> None:
+    (ui.home / "capacity.html").write_text("<p>capacity 10</p>")
+    assert ui.get("/loadchaos/panel/capacity").get_data(as_text=True) == "<p>capacity 10</p>"  # also before a run
+    search = ui.home / "capacity-1"
+    step = search / "steps" / "01" / "small-1"
+    step.mkdir(parents=True)
+    (search / "report.html").write_text("<h1>search</h1>")
+    (step / "report.html").write_text("<h1>step</h1>")
+    (step / "plan.json").write_text("{}")
+    ui.write_session_row("search", folder=str(search), about="capacity 10 requests/s")
+    ui.until(lambda: ui.state()["search"])
+    assert ui.state()["search"] == {"name": "capacity-1", "about": "capacity 10 requests/s"}
+    at = "/loadchaos/searches/capacity-1"
+    assert ui.get(f"{at}/report.html").get_data(as_text=True) == "<h1>search</h1>"
+    assert ui.get(f"{at}/steps/01/small-1/report.html").get_data(as_text=True) == "<h1>step</h1>"
+    for path in (f"{at}/steps/01/small-1/plan.json", f"{at}/profile.yaml", "/loadchaos/searches/x/report.html",
+                 f"{at}/steps/../../session.jsonl", f"{at}/steps/%2e%2e/%2e%2e/runs/report.html"):  # fmt: skip
+        assert ui.get(path).status_code == 404, path

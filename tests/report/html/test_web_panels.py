@@ -1,8 +1,9 @@
-"""The Server tab of the web UI shows goodput and sessions while the load runs."""
+"""The Server tab of the web UI shows goodput, endpoints and sessions while the load runs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from loadchaos.report.live_stats.fold import Fold
 S = 1_000_000_000
 
 
-def page(folder: Path, slo: dict[str, float], *more: dict[str, Any]) -> str:
+def page(folder: Path, slo: dict[str, float], *more: dict[str, Any], endpoints: Mapping[str, str] | None = None) -> str:
     """Twenty requests, one a second: those of `slow` take 3 s to their first token."""
     fold, pages = Fold(), PanelPages(RunFolder(folder))
-    fold.feed({"row": "run", "what": "begin", "at_ns": 0, "terms": {"slo": slo}})
+    fold.feed({"row": "run", "what": "begin", "at_ns": 0, "terms": {"slo": slo, "endpoints": endpoints or {}}})
     fold.feed({"row": "run", "what": "load_begin", "at_ns": S})
     for n in range(20):
         traffic, due_ns = ("slow" if n % 4 == 0 else "quick"), (n + 1) * S
@@ -35,8 +36,8 @@ def page(folder: Path, slo: dict[str, float], *more: dict[str, Any]) -> str:
     return (folder / "cockpit" / "server.html").read_text()
 
 
-def rows(text: str) -> list[list[str]]:
-    table = text[text.index("<h2>Goodput") :].split("</table>")[0]
+def rows(text: str, title: str = "Goodput") -> list[list[str]]:
+    table = text[text.index(f"<h2>{title}") :].split("</table>")[0]
     cells = (re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:])
     return [[re.sub("<.*?>", "", cell) for cell in row] for row in cells]
 
@@ -61,7 +62,17 @@ def test_server_tab_counts_sessions(tmp_path: Path) -> None:
     session = {"row": "conversation", "id": "lc-a-0", "traffic": "slow", "due_ns": S, "at_ns": 2 * S}
     begin, ended = {**session, "what": "begin"}, {**session, "what": "end", "end": "finished", "turns": 2}
     text = page(tmp_path, {}, begin, ended, {**begin, "id": "lc-a-1"})
-    assert (
-        '<td class="l">slow</td><td>1</td><td>0</td><td>0</td><td>0</td><td>1</td><td>2</td><td>0</td><td>0</td>'
-        in text
-    )
+    assert rows(text, "Sessions") == [["slow", "1", "0", "0", "0", "1", "2", "0", "0"]]
+    assert 'data-head="turns lost">0</td>' in text  # a phone has no row of headings
+
+
+def test_server_tab_has_a_row_for_each_endpoint(tmp_path: Path) -> None:
+    text = page(tmp_path, {}, endpoints={"slow": "chat", "quick": "embeddings"})
+    assert [[row[0], *row[1:6]] for row in rows(text, "Endpoints")] == [
+        ["chat", "5", "5", "0", "3.0 s", "3.0 s"],
+        ["embeddings", "15", "15", "0", "100 ms", "100 ms"],
+    ]
+
+
+def test_server_tab_has_no_rows_of_a_single_endpoint(tmp_path: Path) -> None:
+    assert "Endpoints" not in page(tmp_path, {}, endpoints={"slow": "chat", "quick": "chat"})

@@ -12,7 +12,7 @@ import time
 import urllib.parse
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,14 @@ import pytest
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.report.export.export import openmetrics
+from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
 from loadchaos.report.metrics.dashboards import DASHBOARDS, text
+from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 from tests.report.made_up_run import T0, S, all_rows, make_verdict
+from tests.report.made_up_search import BEGAN_S, STEP_S, search_data
+from tests.simulator.conftest import Server
 
 ROOT = Path(__file__).parents[3]
 EXPORTERS = {"dcgm": "4.2", "node": "1.8"}
@@ -40,11 +44,14 @@ def panels(name: str) -> list[Json]:
     return [p for p in everything(name) if p["type"] != "row"]
 
 
-def queries() -> list[Any]:
-    """All queries of all panels, each with an id."""
+OF_RUNS = [name for name in DASHBOARDS if name != "capacity"]
+
+
+def queries(names: Sequence[str] = OF_RUNS) -> list[Any]:
+    """All queries of all panels of these dashboards, each with an id."""
     return [
         pytest.param(target["expr"], target["instant"], id=f"{name}-{p['title']}-{target['refId']}")
-        for name in DASHBOARDS
+        for name in names
         for p in panels(name)
         for target in p["targets"]
     ]
@@ -105,13 +112,9 @@ def test_panels_have_description_unit_and_position(name: str) -> None:
 def test_dashboard_queries_use_existing_metrics() -> None:
     files = [text(name) for name in DASHBOARDS] + [p.read_text() for p in (ROOT / "dashboards").glob("*.yaml")]
     asked = {m for t in files for m in re.findall(r"(?<!run:)\bloadchaos_[a-z0-9_]+", t)}
-    known = {s.sample for s in metric_table.METRICS} | {metric_table.server_sample(n) for n in metric_table.SERVER}
-    parts = {
-        f"{s.sample}_{x}"
-        for s in metric_table.METRICS
-        if s.kind in {"histogram", "summary"}
-        for x in ("bucket", "sum", "count")
-    }
+    table = (*metric_table.METRICS, *metric_table.CAPACITY)
+    known = {s.sample for s in table} | {metric_table.server_sample(n) for n in metric_table.SERVER}
+    parts = {f"{s.sample}_{x}" for s in table if s.kind in {"histogram", "summary"} for x in ("bucket", "sum", "count")}
     whole_families = {"loadchaos_arrivals_"}  # in a description
     assert asked - known - parts - whole_families == set()
 
@@ -292,16 +295,45 @@ def told_everything() -> dict[str, list[Json]]:
     return {**files, "metrics.jsonl": metrics}
 
 
-def test_panels_are_not_empty_for_a_full_run(backfilled: tuple[Prometheus, float, float]) -> None:
-    prometheus, began, ended = backfilled
-    empty = []
-    for parameter in queries():
+def empty(names: Sequence[str], prometheus: Prometheus, began: float, ended: float) -> list[str]:
+    """Queries of these dashboards without a finite point."""
+    found = []
+    for parameter in queries(names):
         expr, instant = parameter.values
         query = filled(str(expr), ended - began)
         what: Json = {"time": ended} if instant else {"start": began, "end": ended, "step": 1}
         if not finite(prometheus.ask("query" if instant else "query_range", query=query, **what)):
-            empty.append(f"{parameter.id}: {query}")
-    assert empty == []
+            found.append(f"{parameter.id}: {query}")
+    return found
+
+
+def test_panels_are_not_empty_for_a_full_run(backfilled: tuple[Prometheus, float, float]) -> None:
+    assert empty(OF_RUNS, *backfilled) == []
+
+
+def test_capacity_panels_are_not_empty_for_a_full_search(
+    tmp_path: Path, prometheus_program: Callable[[str], Path]
+) -> None:
+    text_file = tmp_path / "search.om"
+    with text_file.open("w") as f:
+        search_openmetrics(search_data(), "capacity-1", f)
+    argv = [str(prometheus_program("promtool")), "tsdb", "create-blocks-from", "openmetrics", str(text_file)]
+    subprocess.run([*argv, str(tmp_path / "data")], check=True, capture_output=True, timeout=60)
+    prometheus = Prometheus(prometheus_program("prometheus"), tmp_path)
+    try:
+        ended = BEGAN_S + 4 * STEP_S + 5
+        found = empty(["capacity"], prometheus, BEGAN_S, ended)
+        assert [q for q in found if "current_goodput" not in q] == []  # of the step in progress: only while it runs
+        [curve] = [p for p in panels("capacity") if p["title"] == "Goodput"]
+        joined = prometheus.ask("query", query=filled(curve["targets"][1]["expr"], 100), time=ended)
+        assert {s["metric"]["load"]: float(s["value"][1]) for s in joined} == {
+            "4": 1,
+            "10": 0.999,
+            "12": 0.9,
+            "16": 0.4,
+        }
+    finally:
+        prometheus.close()
 
 
 @pytest.mark.slow  # a real run beside a real Prometheus, whose scrapes must fall into it
@@ -320,7 +352,7 @@ def test_panel_queries_return_finite_points(scraped: tuple[Prometheus, float, fl
 @pytest.mark.slow
 def test_dashboard_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus, float, float]) -> None:
     prometheus, began, ended = scraped
-    for name in DASHBOARDS:
+    for name in OF_RUNS:
         board = DASHBOARDS[name]()
         for variable in board["templating"]["list"][1:]:
             metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
@@ -356,3 +388,33 @@ def test_death_at_the_end_of_a_run_is_scraped(scraped: tuple[Prometheus, float, 
     assert finite(died)
     exemplars = prometheus.ask("query_exemplars", query="loadchaos_e2e_seconds_bucket", start=began, end=ended)
     assert any("request_id" in e["labels"] for x in exemplars for e in x["exemplars"])
+
+
+@pytest.mark.slow  # a real search beside a real Prometheus
+@pytest.mark.timeout(400)
+def test_capacity_panels_of_a_scraped_search_have_points(
+    tmp_path: Path, prometheus_program: Callable[[str], Path]
+) -> None:
+    flags = {"quiet": True, "max_num_seqs": 2, "num_speculative_tokens": 0}
+    server = Server(command(SimulatorSpec("vllm", "0.32", (), flags), 0))
+    port = free_port()
+    prometheus = Prometheus(prometheus_program("prometheus"), tmp_path, port)
+    (tmp_path / "small.yaml").write_text(
+        "name: small\ntraffic:\n  - {name: text, payload: {text: {tokens: 16..32}}, output: {exact: 32}}\n"
+        "load:\n  - {rate: 4/s, law: poisson, for: 5s}\n"
+    )
+    argv = ["small.yaml", "--target", f"http://127.0.0.1:{server.port}", "--exporter-port", str(port), "--goal", "90%",
+            "--slo", "ttft=2s,itl_p99=1s,tpot=1s,e2e=20s", "--tolerance", "30%", "--budget", "5m"]  # fmt: skip
+    try:
+        began = time.time()
+        search = subprocess.run(
+            [sys.executable, "-m", "loadchaos", "capacity", *argv, "--out", str(tmp_path / "runs")],
+            capture_output=True, text=True, timeout=380,
+        )  # fmt: skip
+        assert search.returncode == 0, search.stdout + search.stderr
+        assert empty(["capacity"], prometheus, began, time.time()) == []
+        names: list[Any] = prometheus.ask("label/run/values", **{"match[]": "loadchaos_capacity_info"})
+        assert names == [p.name for p in (tmp_path / "runs").iterdir()]
+    finally:
+        prometheus.close()
+        server.stop()

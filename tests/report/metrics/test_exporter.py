@@ -46,7 +46,7 @@ def samples(page: str) -> Samples:
 
 @pytest.fixture
 def exporter(run_folder: RunFolder) -> Iterator[Exporter]:
-    served = Exporter(fold_of(run_folder), 0)
+    served = Exporter(FoldCollector(fold_of(run_folder)), 0)
     yield served
     served.close()
 
@@ -145,12 +145,12 @@ def test_port_in_use_is_an_error_with_next_step() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OptionError, match="--exporter-port"):
-            Exporter(Fold(), taken.getsockname()[1])
+            Exporter(FoldCollector(Fold()), taken.getsockname()[1])
 
 
 def test_default_port_in_use_falls_back_to_a_free_one(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadchaos.report.metrics.exporter.DEFAULT_PORT", unused_port)
-    first, second = Exporter(Fold(), "default"), Exporter(Fold(), "default")
+    first, second = Exporter(FoldCollector(Fold()), "default"), Exporter(FoldCollector(Fold()), "default")
     try:
         assert first.port == unused_port
         assert second.port not in (0, unused_port)
@@ -164,15 +164,18 @@ def test_default_port_in_use_falls_back_to_a_free_one(unused_port: int, monkeypa
 @pytest.mark.parametrize("port", [-1, 70000])
 def test_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(OptionError):
-        Exporter(Fold(), port)
+        Exporter(FoldCollector(Fold()), port)
 
 
 def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
+    assert isinstance(exporter.collector, FoldCollector)
+    fold = exporter.collector.fold
+
     def feed(n: int) -> None:
         with exporter.lock:
             for i in range(500):
                 row: dict[str, Any] = {"row": "end", "id": f"{n}-{i}", "traffic": f"new{n}", "outcome": "ok"}
-                exporter.collector.fold.feed(row)
+                fold.feed(row)
 
     for n in range(5):
         feed(n)

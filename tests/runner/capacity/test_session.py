@@ -22,7 +22,7 @@ from loadchaos.report.html import capacity_page
 from loadchaos.report.terminal.capacity import render
 from loadchaos.runner.capacity import session as module
 from loadchaos.runner.capacity.search import SearchSettings
-from loadchaos.runner.capacity.session import CapacitySession, CapacitySettings
+from loadchaos.runner.capacity.session import CapacitySession, CapacitySettings, SearchOutput
 from loadchaos.runner.finalize import Result
 from loadchaos.runner.options import Options
 from loadchaos.runner.server_under_test import free_port
@@ -65,7 +65,9 @@ def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
     limits_s = slo.limits_s()
     given = {"search": SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s), "goal": 0.95,
              "slo_s": limits_s, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}  # fmt: skip
-    return CapacitySession(profile_of(CASE), CapacitySettings(**given), Options(), folder, (lines.append, lines.append))
+    return CapacitySession(
+        profile_of(CASE), CapacitySettings(**given), Options(), folder, SearchOutput(lines.append, lines.append)
+    )
 
 
 def test_session_starts_the_server_once_for_all_steps_and_stops_it(
@@ -91,7 +93,7 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
     settings = session(tmp_path, lines)._settings
-    found = CapacitySession(profile, settings, Options(), tmp_path, (lines.append, lines.append))
+    found = CapacitySession(profile, settings, Options(), tmp_path, SearchOutput(lines.append, lines.append))
     data = asyncio.run(found.run())
     assert data["answer"]["known"]
     assert len(seen) == len(data["steps"])

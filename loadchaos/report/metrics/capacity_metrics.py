@@ -1,0 +1,84 @@
+"""Metrics of a capacity search, from its capacity.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from loadchaos.core.units import figure
+from loadchaos.report.capacity_text import RESOURCE_TEXT, longest_steps
+from loadchaos.report.metrics.metric_table import CAPACITY_LOADS
+from loadchaos.report.metrics.metrics_page import MetricsPage
+
+_MET = {"met": 1, "not_met": 0}
+
+
+def capacity_families(data: Mapping[str, Any], run: str) -> list[Metric]:
+    """Build all families of the page.
+
+    `data` is capacity.json; `current` in it has `load`, `requests` and `goodput` of the step in progress.
+    """
+    page = MetricsPage(run)
+    profile = Path(str((data.get("wanted") or {}).get("profile") or "")).stem
+    page.add("loadchaos_capacity_info", [profile, str(data["by"])], 1)
+    page.add("loadchaos_capacity_running", [], 0 if data["ended"] else 1)
+    page.add("loadchaos_capacity_goal_ratio", [], data["goal"])
+    for name, limit_s in data["slo_s"].items():
+        page.add("loadchaos_capacity_limit_seconds", [name], limit_s)
+    page.add("loadchaos_capacity_steps", [], len(data["steps"]))
+    for key, value in (data.get("current") or {}).items():
+        if value is not None:
+            page.add(_CURRENT[key], [], value)
+    _found(page, data)
+    for step in longest_steps(data["steps"])[:CAPACITY_LOADS]:
+        _step(page, step)
+    return page.families()
+
+
+_CURRENT = {
+    "load": "loadchaos_capacity_current_load",
+    "requests": "loadchaos_capacity_current_requests",
+    "goodput": "loadchaos_capacity_current_goodput_ratio",
+}
+
+
+def _found(page: MetricsPage, data: Mapping[str, Any]) -> None:
+    """Add what the search has found so far."""
+    answer, knee, most = data["answer"], data.get("knee") or {}, data.get("saturation") or {}
+    low, high = answer.get("interval") or (None, None)
+    loads = {"met": answer["low"], "not_met": answer["high"], "interval_low": low, "interval_high": high,
+             "knee": knee.get("load")}  # fmt: skip
+    for name, load in loads.items():
+        if load is not None:
+            page.add("loadchaos_capacity_load", [name], load)
+    if most.get("reached"):
+        for name, key in (("requests", "requests_per_s"), ("tokens", "output_tokens_per_s")):
+            if most.get(key) is not None:
+                page.add(f"loadchaos_capacity_saturation_{name}_per_second", [], most[key])
+    if data["ended"] and (limiting := (data.get("limit") or {}).get("resource")):
+        for resource in RESOURCE_TEXT:
+            page.add("loadchaos_capacity_limiting_resource", [resource], resource == limiting)
+
+
+def _step(page: MetricsPage, step: Mapping[str, Any]) -> None:
+    load = figure(float(f"{step['load']:.4g}"))
+    figures: dict[tuple[str, ...], Any] = {
+        ("load", load): step["load"],
+        ("met", load): _MET.get(step["status"]),
+        ("requests", load): step.get("requests"),
+        ("requests_per_second", load): step.get("requests_per_s"),
+        ("tokens_per_second", load): step.get("output_tokens_per_s"),
+        ("goodput_ratio", load, "measured"): step.get("goodput"),
+        **{("goodput_ratio", load, bound): step.get(f"goodput_{bound}") for bound in ("low", "high")},
+        **{
+            ("latency_seconds", load, latency, statistic): step.get(f"{latency}_{statistic}_s")
+            for latency in ("ttft", "itl", "tpot", "e2e")
+            for statistic in ("p50", "p99")
+        },
+    }
+    for (name, *labels), value in figures.items():
+        if value is not None:
+            page.add(f"loadchaos_capacity_step_{name}", labels, value)
