@@ -117,7 +117,7 @@ if TYPE_CHECKING:
 )
 @click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true.")
+@click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true or the profile has none.")
 @exporter_port_option
 @click.option(
     "--processes",
@@ -239,6 +239,9 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
 
         changes.append(f"slo={{{', '.join(f'{k}: {format_duration(v)}' for k, v in options['goodput'].items())}}}")
     loaded = profile_of(profile, changes)
+    if options["embedded"] and loaded.target.embedded is None:
+        changes.append("target.embedded={}")
+        loaded = profile_of(profile, changes)
     return _moved(profile, changes, endpoint, len(loaded.traffic)) if endpoint else loaded
 
 

@@ -209,7 +209,9 @@ def target_kind(profile: Profile, options: Options) -> str:
     if profile.target.launch is not None and not options.embedded:
         return "launched"
     if profile.target.embedded is None:
-        raise OptionError(f"{profile.name} needs a server: give --target URL (the profile has no embedded server)")
+        raise OptionError(
+            f"{profile.name} needs a server: give --target URL, or --embedded for a simulated one (the profile has none)"
+        )
     if os.environ.get("CI") == "true" and not options.embedded:
         raise OptionError(
             "under CI=true the embedded server runs only with --embedded; give --embedded or --target URL"

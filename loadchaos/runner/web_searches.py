@@ -1,4 +1,4 @@
-"""Write the Capacity tab of the web UI from the searches in the folder of the runs."""
+"""Write the Capacity tab of the web UI from the searches beside the runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 6
 
 
 class WebSearches:
-    """Follows the searches in `out`, and tells the web UI of those that changed.
+    """Follows the searches in `out`, and tells the web UI of changed ones.
 
     A search may run in another terminal at the same time.
     """

@@ -141,6 +141,17 @@ def test_run_refuses_a_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_run_with_embedded_simulates_a_server_for_any_profile(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "name: own\ntraffic: [{name: text, payload: {text: {tokens: 16}}}]\nload: [{users: 1, requests: 1}]\n"
+    )
+    refused = loadchaos("run", "own.yaml", cwd=tmp_path)
+    assert "own needs a server: give --target URL, or --embedded for a simulated one" in refused.stderr
+    taken = loadchaos("run", "own.yaml", "--embedded", "--dry-run", cwd=tmp_path)
+    assert taken.returncode == 0, taken.stderr
+    assert "embedded server" in taken.stdout
+
+
 def test_run_under_ci_needs_embedded(tmp_path: Path) -> None:
     done = loadchaos("run", profile(tmp_path), cwd=tmp_path, CI="true")
     assert done.returncode == 2

@@ -131,7 +131,7 @@ class RunView:
         return json.loads(found) if found else []
 
     def panel(self, name: str) -> str:
-        """A page made by the follower or the session; empty where there is none yet."""
+        """A page of the follower or the session; empty where there is none."""
         return self._read(f"{name}.html", self._home if name == "capacity" else None)
 
     def _read(self, name: str, folder: Path | None = None) -> str:

@@ -38,7 +38,7 @@ class AttackInForce:
 
 @dataclass(frozen=True)
 class TrafficLine:
-    """Counts, outcomes and latencies of one kind of traffic, or of an endpoint.
+    """Counts, outcomes and latencies of one kind of traffic or endpoint.
 
     `latency` has `ttft`, `itl` and `e2e`.
     """

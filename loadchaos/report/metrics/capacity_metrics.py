@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import RESOURCE_TEXT, longest_steps
 from loadchaos.report.metrics.metric_table import CAPACITY_LOADS
-from loadchaos.report.metrics.metrics_page import MetricsPage
+from loadchaos.report.metrics.sample_page import SamplePage
 
 _MET = {"met": 1, "not_met": 0}
 
@@ -21,7 +21,7 @@ def capacity_families(data: Mapping[str, Any], run: str) -> list[Metric]:
 
     `data` is capacity.json; `current` in it has `load`, `requests` and `goodput` of the step in progress.
     """
-    page = MetricsPage(run)
+    page = SamplePage(run)
     profile = Path(str((data.get("wanted") or {}).get("profile") or "")).stem
     page.add("loadchaos_capacity_info", [profile, str(data["by"])], 1)
     page.add("loadchaos_capacity_running", [], 0 if data["ended"] else 1)
@@ -45,7 +45,7 @@ _CURRENT = {
 }
 
 
-def _found(page: MetricsPage, data: Mapping[str, Any]) -> None:
+def _found(page: SamplePage, data: Mapping[str, Any]) -> None:
     """Add what the search has found so far."""
     answer, knee, most = data["answer"], data.get("knee") or {}, data.get("saturation") or {}
     low, high = answer.get("interval") or (None, None)
@@ -63,7 +63,7 @@ def _found(page: MetricsPage, data: Mapping[str, Any]) -> None:
             page.add("loadchaos_capacity_limiting_resource", [resource], resource == limiting)
 
 
-def _step(page: MetricsPage, step: Mapping[str, Any]) -> None:
+def _step(page: SamplePage, step: Mapping[str, Any]) -> None:
     load = figure(float(f"{step['load']:.4g}"))
     figures: dict[tuple[str, ...], Any] = {
         ("load", load): step["load"],

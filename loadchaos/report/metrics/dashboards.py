@@ -1,4 +1,4 @@
-"""Generate the five Grafana dashboards: Run, Server, Failures, Soak, Capacity.
+"""Generate the five Grafana dashboards, one function for each.
 
 `python -m loadchaos.report.metrics.dashboards FOLDER` writes them. They are committed under dashboards/, which a test
 holds against this module. docs/metrics.md lists the metrics they query.
@@ -847,7 +847,7 @@ def soak() -> Json:
 
 
 def _found(metric: str, selector: str = "", by: str = "") -> str:
-    """Query of the newest value in the time range, also of a search that has ended."""
+    """Query of the newest value in the time range, also after the search."""
     labels = f"{_RUN},{selector}" if selector else _RUN
     return f"max{f' by ({by})' if by else ''} (last_over_time(loadchaos_capacity_{metric}{{{labels}}}[$__range]))"
 

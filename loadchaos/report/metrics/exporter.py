@@ -36,7 +36,7 @@ from loadchaos.report.metrics.metric_table import (
     SERIES_BESIDE,
     TRAFFICS,
 )
-from loadchaos.report.metrics.metrics_page import MetricsPage
+from loadchaos.report.metrics.sample_page import SamplePage
 
 DEFAULT_PORT = 9646
 LAST_SCRAPE_S = 5.0
@@ -167,7 +167,7 @@ class Exporter:
 
 def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
     """Build all families of the page as of `now_ns` (default: the newest row)."""
-    page, endpoints = MetricsPage(run), (fold.run.get("terms") or {}).get("endpoints") or {}
+    page, endpoints = SamplePage(run), (fold.run.get("terms") or {}).get("endpoints") or {}
     for name, group in _bounded_traffic(fold):
         _requests(page, name, group)
         if name in endpoints and len(group) == 1:
@@ -199,7 +199,7 @@ def _bounded_traffic(fold: Fold) -> list[Group]:
     return [*groups, (OTHER, rest)] if rest else groups
 
 
-def _requests(page: MetricsPage, name: str, group: list[TrafficStats]) -> None:
+def _requests(page: SamplePage, name: str, group: list[TrafficStats]) -> None:
     outcomes: Counter[str] = Counter()
     for t in group:
         outcomes.update(t.outcomes)
@@ -217,7 +217,7 @@ def _requests(page: MetricsPage, name: str, group: list[TrafficStats]) -> None:
     page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
 
 
-def _sessions(page: MetricsPage, name: str, group: list[SessionStats]) -> None:
+def _sessions(page: SamplePage, name: str, group: list[SessionStats]) -> None:
     if not group:
         return
     page.add("loadchaos_sessions_begun", [name], sum(s.begun for s in group))
@@ -231,7 +231,7 @@ def _sessions(page: MetricsPage, name: str, group: list[SessionStats]) -> None:
     page.histogram("loadchaos_session_e2e_seconds", [name], [s.time for s in group])
 
 
-def _states(page: MetricsPage, fold: Fold) -> None:
+def _states(page: SamplePage, fold: Fold) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     names = list(fold.states)
     for i, name in enumerate(names):
@@ -254,7 +254,7 @@ def _states(page: MetricsPage, fold: Fold) -> None:
 _ROLES = ("api_server", "engine_core", "worker")
 
 
-def _findings(page: MetricsPage, fold: Fold) -> None:
+def _findings(page: SamplePage, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     wrong = 0
     # Only named failures: an open death can change its id, and a counter must not disappear.
@@ -283,7 +283,7 @@ def _issue(incident: Mapping[str, Any]) -> str:
     return f"{found[1]}/issues/{found[2]}" if found else ""
 
 
-def _attacks(page: MetricsPage, fold: Fold) -> None:
+def _attacks(page: SamplePage, fold: Fold) -> None:
     in_force = Counter(a.name for a in fold.in_force.values())
     planned = (fold.run.get("terms") or {}).get("attacks") or ()
     names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in fold.attacks), *in_force]))
@@ -301,7 +301,7 @@ def _attacks(page: MetricsPage, fold: Fold) -> None:
         page.add("loadchaos_attacks_in_force", [name], force[name])
 
 
-def _generator(page: MetricsPage, fold: Fold) -> None:
+def _generator(page: SamplePage, fold: Fold) -> None:
     whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
     for why, n in fold.missed.items():
         whys[why if why in _WHYS else OTHER] += n
@@ -333,7 +333,7 @@ _DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = 
 }
 
 
-def _devices(page: MetricsPage, fold: Fold) -> None:
+def _devices(page: SamplePage, fold: Fold) -> None:
     """Add device metrics over all hosts.
 
     Series per GPU come from the GPU exporter itself.
@@ -344,7 +344,7 @@ def _devices(page: MetricsPage, fold: Fold) -> None:
             page.add(name, [], aggregate(values))
 
 
-def _run(page: MetricsPage, fold: Fold) -> None:
+def _run(page: SamplePage, fold: Fold) -> None:
     run, target = fold.run, fold.run.get("target") or {}
     info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
     page.add("loadchaos_run_info", info, 1)
@@ -356,7 +356,7 @@ def _run(page: MetricsPage, fold: Fold) -> None:
             page.add("loadchaos_limit_seconds", [name], limits[name])
 
 
-def _server(page: MetricsPage, fold: Fold, now_ns: int | None) -> None:
+def _server(page: SamplePage, fold: Fold, now_ns: int | None) -> None:
     # By all engines seen in this run, not by those alive now: an engine keeps its label when another dies.
     engines = list(fold.server)
     names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]

@@ -12,7 +12,7 @@ from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, PageColle
 
 
 class SearchMetrics:
-    """Serves the newest capacity.json as metrics; `name` is that of its folder.
+    """Serves the newest capacity.json as metrics; `name` labels them.
 
     Raises:
         OptionError: the port is in use.

@@ -62,7 +62,7 @@ class CapacitySettings:
 
 @dataclass(frozen=True)
 class SearchOutput:
-    """Where a search reports to.
+    """Receivers of the reports of a search.
 
     Attributes:
         announce: gets one line for each finished step.

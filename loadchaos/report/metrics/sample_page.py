@@ -18,7 +18,7 @@ from loadchaos.report.live_stats.fold import BucketHistogram
 from loadchaos.report.metrics.metric_table import CAPACITY, METRICS, SERVER, server_sample
 
 
-class MetricsPage:
+class SamplePage:
     """Samples by family, each with the label of the run."""
 
     def __init__(self, run: str) -> None:
