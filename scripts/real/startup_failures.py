@@ -415,7 +415,8 @@ def environment(server: str) -> dict[str, str]:
     env = {"PATH": f"{ROOT / server / 'bin'}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if server.startswith("vllm"):
         env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "2",
-                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0-1"}  # fmt: skip
+                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+                "VLLM_CACHE_ROOT": str(ROOT / server / "cache")}  # fmt: skip
     return env
 
 

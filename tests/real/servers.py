@@ -57,7 +57,9 @@ def vllm(
     environment = {
         "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1",
-        "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "VLLM_SERVER_DEV_MODE": "1", **env,
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CACHE_ROOT": str(home / "cache"),  # versions that share it inspect the model in a process again at each start
+        **env,
     }  # fmt: skip
     return Command(argv, environment, f"http://127.0.0.1:{port}")
 
