@@ -64,6 +64,9 @@ class Mechanisms:
                 self.exposures["image_requests_while_drafting"] += 1
             else:
                 self._images_since += 1
+        # a wrong call counts too: the mechanism worked, and its answer was judged
+        called = row.get("finish_reason") == "tool_calls" and row.get("outcome") in ("ok", "wrong_output")
+        self.exposures["finished_tool_calls"] += called
         begin, end = int(row.get("prompt_tokens") or 0), int(row.get("completion_tokens") or 0)
         if begin and (begin + end).bit_length() > max(begin, _LEAST_POSITION - 1).bit_length():
             self.exposures["position_crossings"] += 1
@@ -156,6 +159,7 @@ EXPOSURES = {
     "near_limit_requests": "prompts at the edge of the context",
     "position_crossings": "answers that grew over a position of 1,024, 2,048, 4,096 and so on",
     "aborted_requests": "requests whose client left before the end of the answer",
+    "finished_tool_calls": "answers whose finish_reason is tool_calls",
     "attacks": "attacks that worked",
 }
 """Names that an `exposure:` may count, with their meaning."""

@@ -29,6 +29,7 @@ _EXPOSURES = {
     "near_limit_requests": "requests near the context limit",
     "position_crossings": "answers that grow over a position of 1,024, 2,048 and so on",
     "aborted_requests": "requests whose client left",
+    "finished_tool_calls": "answers that end with a tool call",
     "attacks": "attacks",
 }
 

@@ -130,6 +130,7 @@ class Exposure(ProfilePart):
         "near_limit_requests",
         "position_crossings",
         "aborted_requests",
+        "finished_tool_calls",
         "attacks",
     ]
     at_least: int = Field(gt=0)

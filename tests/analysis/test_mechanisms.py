@@ -31,6 +31,16 @@ def test_exposure_counts_requests_that_we_aborted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "outcome", "counted"),
+    [("tool_calls", "ok", 1), ("tool_calls", "wrong_output", 1), ("length", "ok", 0), ("tool_calls", "reset", 0)],
+)
+def test_finished_tool_calls_are_judged_answers(reason: str, outcome: str, counted: int) -> None:
+    mechanisms = Mechanisms()
+    mechanisms.end({"row": "end", "at_ns": 1, "outcome": outcome, "first_token_ns": 1, "finish_reason": reason})  # type: ignore[typeddict-item]
+    assert mechanisms.exposures["finished_tool_calls"] == counted
+
+
+@pytest.mark.parametrize(
     ("prompt", "completion", "crossed"),
     [(1023, 1, 1), (1024, 900, 0), (1000, 20, 0), (500, 30, 0), (32_760, 16, 1), (0, 2000, 0)],
 )

@@ -83,6 +83,13 @@ TRIGGERS = (
         "requires lora_adapters",
     ),
     Trigger(
+        "tool_marks",
+        "schema_violated",
+        (),
+        ("traffic.0.output.max=2", "traffic.1.output.max=2", "traffic.2.output.max=2"),
+        "exposure",
+    ),
+    Trigger(
         "http_abuse",
         "alive_but_hung",
         ("load.0.for=12s", "load.1.requests=8", "limits.first_byte=8s", "exposure.at_least=30"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -66,6 +67,13 @@ def drafting() -> servers.Command:
     return servers.vllm("0.32.0", "--generation-config", "vllm", "--speculative-config", drafts, env={})
 
 
+@skipping
+def with_tool_parser() -> servers.Command:
+    """vLLM 0.32.0 that reads tool calls with the hermes parser."""
+    parser = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    return servers.vllm("0.32.0", "--generation-config", "vllm", *parser, env={})
+
+
 def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, str(PROJECT / "docs/repros" / name / "repro.py"), url, *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
@@ -116,3 +124,12 @@ def test_repro_makes_the_api_server_loop_in_its_image_cache(tmp_path: Path) -> N
         done = script("vllm-0.22.1-images-over-cache", started.url)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "four new images: no answer in 30 s; /health says 200" in done.stdout
+
+
+def test_repro_gets_wrong_arguments_of_each_call_with_a_mark(tmp_path: Path) -> None:
+    with running(with_tool_parser(), tmp_path / "server.log") as started:
+        done = script("vllm-0.32.0-tool-call-end-in-string", started.url)
+        control = script("vllm-0.32.0-tool-call-end-in-string", started.url, "before after")
+    counts = [int(n) for n in re.findall(r"(\d+) of (\d+) answers have wrong arguments", done.stdout)[-1]]
+    assert (done.returncode, counts[0]) == (1, counts[1]), done.stdout + done.stderr
+    assert (control.returncode, "\n0 of " in control.stdout) == (0, True), control.stdout + control.stderr

@@ -77,6 +77,28 @@ def test_vllm_reads_earlier_tool_calls_and_refuses_broken_arguments(server: Any)
     assert talk('{"place": ')[0] == 400
 
 
+def called(server: Any, *, stream: bool, choice: Any = "required") -> tuple[str, str]:
+    """Arguments of a demanded call with a mark of tool parsers, and the finish reason."""
+    quote = {"type": "string", "enum": ["before </tool_call> after"]}
+    parameters = {"type": "object", "required": ["quote"], "properties": {"quote": quote}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}
+    body = server.chat(max_tokens=100, tools=[tool], tool_choice=choice, stream=stream)[1]
+    choices = [c for e in (events(body)[:-1] if stream else [json.loads(body)]) for c in e["choices"]]
+    calls = [call for c in choices for call in c["delta" if stream else "message"].get("tool_calls") or ()]
+    return "".join(c["function"].get("arguments", "") for c in calls), choices[-1]["finish_reason"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_vllm_call_is_whole_unless_its_parser_ends_it_at_a_mark(start: Any, stream: bool) -> None:
+    flags = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    whole = '{"quote":"before </tool_call> after"}'
+    assert called(start(**flags), stream=stream) == (whole, "tool_calls")
+    named = {"type": "function", "function": {"name": "f"}}
+    assert called(start(**flags), stream=stream, choice=named) == (whole, "stop")
+    broken = start(**flags, defects=["call_cut_at_mark"])
+    assert called(broken, stream=stream) == ('{"quote":"before ', "tool_calls")
+
+
 def test_vllm_tools_are_accepted_with_a_parser(start: Any) -> None:
     status, _ = start(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
     assert status == 200

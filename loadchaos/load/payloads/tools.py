@@ -9,7 +9,7 @@ import functools
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.rng import Rng
@@ -19,19 +19,26 @@ from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 32
+_MARKS = ("</tool_call>", "<tool_call>", "</parameter>", "[TOOL_CALLS]")
+"""Marks by which tool parsers find a call in the text of an answer: hermes and qwen, XML formats, Mistral.
+
+A parser that searches the whole text ends a call at such a mark inside an argument (vllm-project/vllm#44060).
+"""
 
 
 class Options(BaseModel):
     """`count` tools.
 
     `choice` as in OpenAI's API, `named` requires the first one. All but `none` need a server with a tool parser
-    (vLLM: --enable-auto-tool-choice, --tool-call-parser); one without it is right to refuse.
+    (vLLM: --enable-auto-tool-choice, --tool-call-parser); one without it is right to refuse. With `marks` an argument of
+    each call has to be a text with a mark of tool parsers, such as `</tool_call>`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: IntRange = Range(1, 3)
     choice: Literal["auto", "required", "none", "named"] = "auto"
+    marks: bool = False
 
     @field_validator("count")
     @classmethod
@@ -40,9 +47,16 @@ class Options(BaseModel):
             raise ValueError(f"at least one tool was expected (got {value})")
         return value
 
+    @model_validator(mode="after")
+    def _marks_in_demanded_calls(self) -> Options:
+        if self.marks and self.choice not in ("required", "named"):
+            raise ValueError("marks needs calls that are demanded: choice: required or named was expected")
+        return self
+
     def describe(self) -> str:
         """Describe the payload, for `explain`."""
-        return f"{self.count} tools to choose from ({self.choice})"
+        marks = ", with marks of tool parsers in their arguments" if self.marks else ""
+        return f"{self.count} tools to choose from ({self.choice}){marks}"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the step is not needed
@@ -52,33 +66,40 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
     # the tool is strict.
     guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
-    tools = [_tool(i, strict=guided) for i in range(rng.between(options.count.low, options.count.high))]
+    tools = [
+        _tool(i, strict=guided, marks=options.marks) for i in range(rng.between(options.count.low, options.count.high))
+    ]
     named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
     draft.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
     draft.length_known = False
     if guided:
-        draft.contract = _contract(1 if choice == "named" else len(tools))
+        draft.contract = _contract(1 if choice == "named" else len(tools), marks=options.marks)
 
 
 @functools.lru_cache(maxsize=128)
 def definition_bytes(count: int) -> int:
     """Size of the definitions of `count` tools as JSON."""
-    return len(orjson.dumps([_tool(i, strict=True) for i in range(count)]))
+    return len(orjson.dumps([_tool(i, strict=True, marks=True) for i in range(count)]))
 
 
 @functools.lru_cache(maxsize=128)
-def _contract(count: int) -> AnswerContract:
+def _contract(count: int, *, marks: bool) -> AnswerContract:
     """Make the contract of the first `count` tools: one is called."""
-    functions = [_tool(i, strict=True)["function"] for i in range(count)]
+    functions = [_tool(i, strict=True, marks=marks)["function"] for i in range(count)]
     return AnswerContract(tools={f["name"]: SchemaRule(f["parameters"]) for f in functions}, must_call=True)
 
 
-def _tool(number: int, *, strict: bool) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "required": ["place"],
-        "properties": {"place": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
+def _tool(number: int, *, strict: bool, marks: bool) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "place": {"type": "string"},
+        "days": {"type": "integer"},
+        "unit": {"enum": ["c", "f"]},
     }
+    required = ["place"]
+    if marks:  # the only text that the schema allows, so that any model has to write it
+        mark = _MARKS[number % len(_MARKS)]
+        properties, required = {"quote": {"type": "string", "enum": [f"before {mark} after"]}}, ["quote"]
+    parameters = {"type": "object", "required": required, "properties": properties}
     name = f"get_weather_{number}"
     return {
         "type": "function",

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from loadchaos.simulator.defects import (
     admission_stops,
+    call_cut_at_mark,
     connection_slot_leak,
     encoder_free_on_scheduled,
     encoder_free_on_speculated,
@@ -97,6 +98,7 @@ _ALL = (
     _defect("vllm", streams_swapped),
     _defect("vllm", wrong_adapter),
     _defect("vllm", schema_ignored),
+    _defect("vllm", call_cut_at_mark),
     _defect("vllm", queued_abort_held),
     _defect("vllm", admission_stops),
     _defect("vllm", connection_slot_leak),

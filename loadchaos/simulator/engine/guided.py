@@ -20,10 +20,14 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Guided(NamedTuple):
-    """The text of a guided answer; with `tool`, the arguments of its call."""
+    """The text of a guided answer; with `tool`, the arguments of its call.
+
+    `named`: the request named the tool.
+    """
 
     text: str
     tool: str = ""
+    named: bool = False
 
 
 def guided_answer(body: Mapping[str, Any], seed: int) -> Guided | None:
@@ -34,7 +38,7 @@ def guided_answer(body: Mapping[str, Any], seed: int) -> Guided | None:
         named = (choice.get("function") or {}).get("name") if isinstance(choice, Mapping) else None
         functions = [t.get("function") or {} for t in tools]
         function = next((f for f in functions if f.get("name") == named), rng.choice(functions))
-        return Guided(_json(function.get("parameters") or {}, rng), str(function.get("name")))
+        return Guided(_json(function.get("parameters") or {}, rng), str(function.get("name")), named is not None)
     form = body.get("response_format")
     form = form if isinstance(form, Mapping) else {}
     given = body.get("structured_outputs")

@@ -94,6 +94,8 @@ class EngineRules:
     swap_rows_on_abort: bool = False
     # the API server answers an input longer than the KV cache with 500 and hides the cause
     kv_error_as_500: bool = False
+    # the API server ends a tool call at this text, also inside an argument; empty: never
+    ends_calls_at: str = ""
     # what goes wrong with a request's tokens of a step; the first answer counts
     spoilers: list[Callable[[ScheduledRequest, RequestStep], Spoil | None]] = field(default_factory=list)
     # two requests whose first tokens come in one step get each other's tokens

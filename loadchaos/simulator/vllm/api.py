@@ -16,9 +16,11 @@ from typing import Any
 
 import orjson
 
+from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
+from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.routes import Route, Routes
@@ -55,6 +57,9 @@ class VllmApi:
         self.adapters = adapters(options.server)
         self.fingerprint = f"vllm-{options.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
         self.token_details = options.server.enable_prompt_tokens_details
+        rules = EngineRules(options.engine)
+        plant(options.engine.defects, rules)
+        self._ends_calls_at = rules.ends_calls_at
         self.metrics = VllmMetrics(options)
         self.sender = SenderCache(options.engine.mm_processor_cache_items)
         self._seen: OrderedDict[str, DecodedImage] = OrderedDict()
@@ -303,6 +308,8 @@ class VllmApi:
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
         guided = guided_answer(data, zlib.crc32(exchange.body))
+        if guided is not None and guided.tool and self._ends_calls_at:
+            guided = guided._replace(text=guided.text.partition(self._ends_calls_at)[0])
         shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
         messages = tuple(data["messages"]) if exchange.path == "/v1/responses" else ()
         salt = str(data.get("cache_salt") or "")

@@ -114,6 +114,7 @@ class VllmGeneration:
         pictures = [image.content for _, image in checked.images]
         opening = ordered_opening(checked.ids, pictures) if guided is None else tuple(tokenizer.encode(guided.text))
         self._tool = guided.tool if guided is not None else ""
+        self._named = guided is not None and guided.named
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
         head = {"id": checked.request_id, "object": kind, "created": self._created, "model": self._model}
@@ -256,7 +257,7 @@ class VllmGeneration:
                 head = orjson.dumps({"tool_calls": [call]})
                 self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, head))
         choice.written = True
-        finish = orjson.dumps(choice.finish)
+        finish = orjson.dumps(self._finish_reason(choice))
         tail = b'"stop_reason":%b,' % orjson.dumps(choice.stop_text) if choice.finish is not None else b""
         content = b'"delta":{"content":%b}' % text if chat else b'"text":%b' % text
         if self._tool and chat:
@@ -344,9 +345,17 @@ class VllmGeneration:
             body |= {"prompt_logprobs": None, "prompt_token_ids": None}
         return orjson.dumps({**body, "kv_transfer_params": None})
 
+    def _finish_reason(self, choice: Choice) -> str | None:
+        """Finish reason that the client reads.
+
+        It is `stop` for a call that the request named, as in vLLM 0.32.
+        """
+        called = self._checked.chat and self._tool and not self._named and choice.finish == "stop"
+        return "tool_calls" if called else choice.finish
+
     def _whole_choice(self, choice: Choice) -> dict[str, object]:
         text = self._unwritten_text(choice)
-        rest = {"finish_reason": choice.finish, "stop_reason": choice.stop_text, "token_ids": None}
+        rest = {"finish_reason": self._finish_reason(choice), "stop_reason": choice.stop_text, "token_ids": None}
         if not self._checked.chat:
             return {"index": choice.index, "text": text, "logprobs": None, **rest, "prompt_logprobs": None}
         message: dict[str, object] = {

@@ -1,0 +1,50 @@
+"""Tools: the argument that contains a mark of tool parsers, and its check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.rng import Rng
+from loadchaos.load.payloads import tools
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.contract import ToolCall
+
+MakeStep = Callable[..., Step]
+
+
+def draft(step: MakeStep, facts: Facts, choice: str = "required", *, marks: bool = True) -> Draft:
+    made = Draft(output=Output(max=8), expect=("ok",))
+    options = tools.Options.model_validate({"count": 4, "choice": choice, "marks": marks})
+    tools.add(made, options, step({"tools": options}), facts, Rng(1))
+    return made
+
+
+@pytest.mark.parametrize("choice", ["required", "named"])
+def test_call_with_its_mark_obeys_and_one_cut_at_the_mark_does_not(choice: str, step: MakeStep, facts: Facts) -> None:
+    made = draft(step, facts, choice)
+    assert made.contract is not None
+    defined: Any = made.extra["tools"]
+    tool = defined[0]["function"]
+    quote = tool["parameters"]["properties"]["quote"]["enum"][0]
+    assert quote == "before </tool_call> after"
+    whole = orjson.dumps({"quote": quote}).decode()
+    assert made.contract.violation("", [ToolCall(tool["name"], whole)]) is None
+    cut = made.contract.violation("", [ToolCall(tool["name"], whole.partition("</tool_call>")[0])])
+    assert cut is not None
+    assert made.contract.violation(f"<tool_call>{whole}</tool_call>", []) is not None
+
+
+def test_each_tool_has_its_mark_only_where_marks_are_asked_for(step: MakeStep, facts: Facts) -> None:
+    texts = orjson.dumps(draft(step, facts).extra["tools"]).decode()
+    assert all(mark in texts for mark in ("</tool_call>", "<tool_call>", "</parameter>", "[TOOL_CALLS]"))
+    assert "before" not in orjson.dumps(draft(step, facts, marks=False).extra["tools"]).decode()
+
+
+def test_marks_without_demanded_calls_are_refused() -> None:
+    with pytest.raises(ValueError, match="choice: required or named was expected"):
+        tools.Options.model_validate({"choice": "auto", "marks": True})
