@@ -17,10 +17,10 @@ from loadchaos.cli.common import (
     echo,
     launched_server_options,
     lock_folder,
-    parse_header_options,
     positive_duration,
 )
-from loadchaos.cli.hunt_settings import stored_form, with_stored
+from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
+from loadchaos.cli.worker import bind_options, check_free
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from loadchaos.runner.hunt.slot import SlotSettings
     from loadchaos.server.process.launcher import CommandLine
 
-_BUDGET_S = 7200.0
+_BUDGET_S, _WORKLOAD_S = 7200.0, 60.0
 _EXIT_CODES = """\b
 Exit codes:
   0 nothing was found; the last lines say what that is worth
@@ -49,6 +49,12 @@ Exit codes:
 @click.option(
     "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Servers at once, on successive ports."
 )
+@click.option(
+    "--master",
+    is_flag=True,
+    help="Let workers on other machines take part, each with its own server (`loadchaos worker`).",
+)
+@bind_options
 @click.option("--findings", type=click.IntRange(min=1), metavar="N", help="End after N findings.")
 @click.option(
     "--requests",
@@ -82,6 +88,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     from loadchaos.runner.hunt.findings import Reproduction
     from loadchaos.runner.hunt.journal import SETTINGS, read_settings, write_json
     from loadchaos.runner.hunt.session import HuntSession, HuntSettings
+    from loadchaos.runner.hunt.worker_port import WorkerPort
     from loadchaos.runner.hunt.workers import SlotProcess
 
     create_privately()
@@ -97,6 +104,9 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
         options["seed"], budget_s, options["requests"], options["findings"], not options["no_feedback"], chosen
     )
     slots = _slots(line, options, folder or Path())
+    bound = (options["master_bind_host"], options["master_bind_port"])
+    if options["master"]:
+        check_free(*bound)
     if folder is None:
         from loadchaos.core.ledger.recorder import create_folder
 
@@ -111,7 +121,9 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     say = lambda text: echo(text, err=True)  # noqa: E731 - one line
     echo(f"hunting on {shown}; files are in {folder}", err=True)
     runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
-    session = HuntSession(settings, folder, runners, Reproduction(folder, command, _passed_on(options), say), say)
+    workers = WorkerPort(*bound, options["workload_time"] or _WORKLOAD_S, say) if options["master"] else None
+    reproduction = Reproduction(folder, command, _passed_on(options), say)
+    session = HuntSession(settings, folder, runners, reproduction, say, workers)
     code = asyncio.run(session.run())
     if code in (130, 143):
         echo(f"continue with: loadchaos hunt --resume --out {out}", err=True)
@@ -153,18 +165,10 @@ def _launch(command: str | None, stored: Mapping[str, Any]) -> tuple[CommandLine
 
 def _slots(line: CommandLine, options: Mapping[str, Any], folder: Path) -> list[SlotSettings]:
     """Settings of each server: successive ports, checked to be free."""
-    from loadchaos.runner.hunt.slot import SlotSettings
-    from loadchaos.runner.options import Options, headers_of_options
     from loadchaos.server.process.launcher import refuse_taken_port
 
-    headers = parse_header_options(options["headers"])
-    headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
-    first = SlotSettings(
-        line.argv, line.url, str(folder / "servers" / "1"), dict(line.env),
-        **({"ready_within_s": options["wait_ready"]} if options["wait_ready"] else {}),
-        most_load_s=options["workload_time"] or 60.0, model=options["model"], api_key_env=options["api_key_env"],
-        headers=headers, ca=options["ca"], insecure=options["insecure"],
-    )  # fmt: skip
+    first = slot_settings(line, options, folder / "servers" / "1")
+    first = replace(first, most_load_s=options["workload_time"] or _WORKLOAD_S)
     slots = [first]
     for i in range(1, options["parallel"]):
         argv, url = _on_port(line, int(line.url.rpartition(":")[2]) + i)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from loadchaos.cli.common import parse_header_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import REDACTED
+
+if TYPE_CHECKING:
+    from loadchaos.runner.hunt.slot import SlotSettings
+    from loadchaos.server.process.launcher import CommandLine
 
 _SCHEDULE = ("seed", "requests", "no_feedback")
 """Options that the schedule of workloads depends on: a resumed hunt must have the same."""
@@ -23,6 +29,9 @@ _REPLACEABLE = (
     "headers",
     "ca",
     "insecure",
+    "master",
+    "master_bind_host",
+    "master_bind_port",
 )
 """Options that a resumed hunt takes from the stored hunt unless they are given again."""
 
@@ -67,3 +76,21 @@ def with_stored(context: click.Context, options: Mapping[str, Any], stored: Mapp
                 f"the value of the header {name} is not stored: give it again with --header {name}=env:VAR"
             )
     return found
+
+
+def slot_settings(line: CommandLine, options: Mapping[str, Any], folder: Path) -> SlotSettings:
+    """Settings of one server of a hunt, from the options that describe it.
+
+    Raises OptionError where a variable for a header is missing.
+    """
+    from loadchaos.runner.hunt.slot import SlotSettings
+    from loadchaos.runner.options import Options, headers_of_options
+
+    headers = parse_header_options(options["headers"])
+    headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))
+    return SlotSettings(
+        line.argv, line.url, str(folder), dict(line.env),
+        **({"ready_within_s": options["wait_ready"]} if options["wait_ready"] else {}),
+        model=options["model"], api_key_env=options["api_key_env"], headers=headers, ca=options["ca"],
+        insecure=options["insecure"],
+    )  # fmt: skip

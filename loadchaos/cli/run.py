@@ -35,7 +35,7 @@ from loadchaos.cli.load_options import (
 from loadchaos.cli.profiles import profile_of, set_option
 from loadchaos.cli.result_options import figures_of, result_options, show
 from loadchaos.cli.resume import called_again, remaining_duration, resume_point
-from loadchaos.cli.worker import master
+from loadchaos.cli.worker import bind_options, master
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
@@ -131,14 +131,7 @@ if TYPE_CHECKING:
 @click.option(
     "--expect-workers", type=click.IntRange(min=1), metavar="N", help="Start the load when N workers are connected."
 )
-@click.option("--master-bind-host", default="*", metavar="HOST", help="Address for worker connections (default: all).")
-@click.option(
-    "--master-bind-port",
-    type=click.IntRange(1, 65535),
-    default=5557,
-    show_default=True,
-    help="Port for worker connections.",
-)
+@bind_options
 @click.option(
     "--wait-workers", callback=duration, metavar="TIME", help="Wait at most this long for workers (default: 5m)."
 )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ruamel.yaml import YAML
 
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
 from loadchaos.core.units import describe_duration
@@ -22,8 +22,9 @@ from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
 from loadchaos.runner.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
 from loadchaos.runner.hunt.findings import HuntFinding, collect, keep_run
-from loadchaos.runner.hunt.genes import GenePool, ServerLimits, pool_of
+from loadchaos.runner.hunt.genes import GenePool, ServerLimits, differences, pool_of
 from loadchaos.runner.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
+from loadchaos.runner.hunt.worker_port import RemoteServer, WorkerGoneError, WorkerPort
 from loadchaos.runner.hunt.workers import SlotLostError, WorkloadRunner
 
 _KEPT_SHARE, _MOST_KEPT_SHARE, _KEPT_STARTS = 0.3, 0.5, 8
@@ -70,16 +71,18 @@ class HuntSession:
         runners: Sequence[WorkloadRunner],
         reproduction: FindingReproducer,
         print_line: Callable[[str], None],
+        workers: WorkerPort | None = None,
     ) -> None:
-        self._settings, self._folder, self._runners = settings, folder, runners
-        self._reproduction, self._print = reproduction, print_line
+        self._settings, self._folder, self._runners = settings, folder, list(runners)
+        self._reproduction, self._print, self._workers = reproduction, print_line, workers
         self._journal = Journal(folder)
         self._before_s = float(self._journal.rows[-1]["at_s"]) if self._journal.rows else 0.0
         self._begin_s = time.monotonic()
         self._start_s = 0.0
         self._corpus: Corpus | None = None
         self._signals: list[int] = []
-        self._lost = self._useless = 0
+        self._ended_early = False
+        self._facts: Facts | None = None
         self._failed: LoadchaosError | None = None
 
     @property
@@ -94,19 +97,38 @@ class HuntSession:
         """
         self._handle_signals()
         try:
-            probed = await self._runners[0].probe()
+            if self._workers is not None:
+                self._workers.open()
+            probed = await self._probe()
+            if probed is None:
+                return 128 + self._signals[0]
             pool = self._prepare(probed)
             self._start_s = time.monotonic() - self._begin_s
             self._begin_s = time.monotonic()  # the start of the server is no part of the budget
-            await asyncio.gather(*(self._work(runner, pool) for runner in self._runners))
+            await self._work_on_all(pool)
+            self._ended_early = not self._finished()
         finally:
             await asyncio.gather(*(runner.stop() for runner in self._runners))
+            if self._workers is not None:
+                await self._workers.close()
         found = self.findings()
         if found and not self._signals:
             await self._reproduction.run(found, max(0.0, self._settings.budget_s - self.at_s))
         self._report()
         self._journal.close()
         return self._conclude(found)
+
+    async def _probe(self) -> Mapping[str, Any] | None:
+        """Start the first server; returns its facts.
+
+        None after an interruption.
+        """
+        try:
+            return await self._runners[0].probe()
+        except SlotLostError as e:
+            if self._signals:
+                return None
+            raise TargetError(f"the server could not be started: {e}; see that log") from e
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -123,11 +145,10 @@ class HuntSession:
 
     def _prepare(self, probed: Mapping[str, Any]) -> GenePool:
         """Make the pool of genes and fold what was done before."""
-        facts = Facts.from_json(probed["facts"])
+        facts = self._facts = Facts.from_json(probed["facts"])
         if probed.get("trouble"):
             self._print(f"note: the server does not answer as expected: {probed['trouble']}")
-        limits = ServerLimits(facts, probed["settings"], tuple(probed["models"]), self._settings.requests)
-        pool = pool_of(limits, self._settings.genes)
+        pool = self._pool_of(probed)
         corpus = Corpus(self._settings.seed, pool, self._settings.feedback)
         for row in self._journal.rows:
             corpus.fold(row)
@@ -141,40 +162,94 @@ class HuntSession:
         write_json(file, data)
         return pool
 
+    def _pool_of(self, probed: Mapping[str, Any]) -> GenePool:
+        """Genes that fit a server."""
+        facts = Facts.from_json(probed["facts"])
+        limits = ServerLimits(facts, probed["settings"], tuple(probed["models"]), self._settings.requests)
+        return pool_of(limits, self._settings.genes)
+
+    async def _work_on_all(self, pool: GenePool) -> None:
+        """Run workloads on all servers until the hunt is over.
+
+        Servers of workers that join take part.
+        """
+        working = {asyncio.create_task(self._work(runner, pool)) for runner in self._runners}
+        joining = asyncio.create_task(self._workers.joined()) if self._workers is not None else None
+        try:
+            while working:
+                waited = [*working, *([joining] if joining else [])]
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                for task in [t for t in working if t.done()]:
+                    working.discard(task)
+                    task.result()
+                if joining is not None and self._workers is not None and joining.done():
+                    if self._fits(joining.result(), pool):
+                        self._runners.append(joining.result())
+                        working.add(asyncio.create_task(self._work(joining.result(), pool)))
+                    joining = asyncio.create_task(self._workers.joined())
+        finally:
+            for other in (*working, *([joining] if joining else [])):
+                other.cancel()
+
+    def _fits(self, worker: RemoteServer, pool: GenePool) -> bool:
+        """True if the server of a worker is like that of the master.
+
+        Else the worker is refused.
+        """
+        ours, theirs = self._facts, Facts.from_json((worker.probed or {})["facts"])
+        assert ours is not None
+        why = ""
+        if (ours.dialect, ours.version) != (theirs.dialect, theirs.version):
+            why = f"its server is {theirs.dialect} {theirs.version}, that of the hunt {ours.dialect} {ours.version}"
+        elif names := differences(pool, self._pool_of(worker.probed or {})):
+            why = f"its server differs from that of the hunt in {', '.join(names)}"
+        if why and self._workers is not None:
+            self._workers.refuse(worker, f"{why}: start the same server")
+        elif not self._signals:
+            self._print(f"worker {worker.name} hunts, too")
+        return not why
+
     async def _work(self, runner: WorkloadRunner, pool: GenePool) -> None:
-        """Run workloads on one server until the hunt is over."""
+        """Run workloads on one server until the hunt is over.
+
+        Ends earlier if the server is of no use.
+        """
         corpus = self._corpus
         assert corpus is not None
-        while not self._finished():
+        lost = useless = 0
+        while not self._finished() and lost < _MOST_LOST and useless < _MOST_USELESS:
             choice = corpus.choose()
             order = {
-                "profile": choice.workload.profile(pool), "seed": choice.seed,
-                "folder": str(self._folder / RUNS / f"{choice.number:05}"),
+                "workload": choice.workload.to_json(), "profile": choice.workload.profile(pool), "seed": choice.seed,
+                "folder": str(self._folder / RUNS / f"{choice.number:05}"), "known": list(corpus.findings),
             }  # fmt: skip
             try:
                 result = await runner.run(order)
-                self._lost = 0
-            except SlotLostError as e:
+            except (SlotLostError, LoadchaosError) as e:
+                lost += 1
                 self._note_lost(e, choice)
-                continue
-            except LoadchaosError as e:
-                self._note_lost(e, choice)
-                if self._lost >= _MOST_LOST:
+                if isinstance(e, WorkerGoneError):
+                    return
+                if isinstance(e, LoadchaosError) and lost >= _MOST_LOST:
                     self._failed = e
                 continue
+            lost = 0
             if result.get("stopped"):
                 return
-            self._fold(choice, dict(result), pool)
+            useful = self._fold(choice, dict(result), pool)
+            useless = 0 if useful else useless + 1
+        if not self._finished():
+            self._print("a server is not used any more: its workloads were lost or proved nothing")
+            await runner.stop()
 
     def _note_lost(self, error: Exception, choice: WorkloadChoice) -> None:
         if not self._signals:
-            self._lost += 1
             self._print(f"workload {choice.number}: lost: {error}")
 
     def _finished(self) -> bool:
         settings, corpus = self._settings, self._corpus
         assert corpus is not None
-        if self._signals or self._lost >= _MOST_LOST or self._useless >= _MOST_USELESS:
+        if self._signals:
             return True
         if settings.most_findings is not None and len(corpus.findings) >= settings.most_findings:
             return True
@@ -182,13 +257,15 @@ class HuntSession:
         kept_s = min(kept_s, _MOST_KEPT_SHARE * settings.budget_s)
         return self.at_s >= settings.budget_s - (kept_s if corpus.findings else 0.0)
 
-    def _fold(self, choice: WorkloadChoice, result: dict[str, Any], pool: GenePool) -> None:
-        """Record the result of a workload, keep what is new, remove its run."""
+    def _fold(self, choice: WorkloadChoice, result: dict[str, Any], pool: GenePool) -> bool:
+        """Record the result of a workload, keep what is new, remove its run.
+
+        Returns True if it proved or found something.
+        """
         corpus = self._corpus
         assert corpus is not None
         run, known = Path(result.pop("run")), set(corpus.findings)
         row = {**choice.to_json(), "at_s": round(self.at_s, 3), **result}
-        self._useless = 0 if row["proved"] or findings_of(row) else self._useless + 1
         kept = corpus.fold(row)
         new = [f for f in findings_of(row) if finding_key(f) not in known]
         self._journal.append({**row, "news": sorted(corpus.news_of_last)})
@@ -201,6 +278,7 @@ class HuntSession:
         shutil.rmtree(run.parent if run.parent.name == f"{choice.number:05}" else run, ignore_errors=True)
         self._print(self._progress(choice, row, new))
         self._report()
+        return bool(row["proved"] or findings_of(row))
 
     def _keep_profile(self, choice: WorkloadChoice, pool: GenePool) -> None:
         """Write an entry of the corpus as a profile, which `loadchaos run` sends."""
@@ -221,7 +299,10 @@ class HuntSession:
         corpus = self._corpus
         assert corpus is not None
         origin = "drawn" if choice.parent is None else f"{choice.change} of {choice.parent}"
-        shown = f"workload {choice.number} ({origin}): {plural(row['requests'], 'request')}, {row['seconds']:.0f} s, "
+        at = f" on {row['server']}" if row.get("server") else ""
+        shown = (
+            f"workload {choice.number}{at} ({origin}): {plural(row['requests'], 'request')}, {row['seconds']:.0f} s, "
+        )
         shown += f"{len(corpus.news_of_last)} new of {len(corpus.hits)} features"
         if not row["proved"]:
             shown += f", proved nothing ({row['why']})"
@@ -269,7 +350,7 @@ class HuntSession:
         if self._failed is not None:
             self._print(f"the hunt ended early: {self._failed}")
         proved = sum(bool(r["proved"]) for r in self._journal.rows)
-        if self._lost >= _MOST_LOST or self._useless >= _MOST_USELESS or 2 * proved <= len(self._journal.rows):
+        if self._ended_early or 2 * proved <= len(self._journal.rows):
             self._print("UNKNOWN: too few workloads proved anything")
             return exit_codes.UNKNOWN
         self._print("NOTHING FOUND")
@@ -280,7 +361,8 @@ def worth(rows: Sequence[Mapping[str, Any]], features: int) -> str:
     """Describe what rows of workloads are worth."""
     requests, proved = sum(int(r.get("requests") or 0) for r in rows), sum(bool(r["proved"]) for r in rows)
     failed = sum(bool(findings_of(r)) for r in rows)
-    starts = 1 + sum(bool(r.get("restarted")) for r in rows)
+    servers = len({"", *(r.get("server", "") for r in rows)})
+    starts = servers + sum(bool(r.get("restarted")) for r in rows)
     took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
     text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {plural(requests, 'request')}, "
     text += f"{took}, {features:,} features"

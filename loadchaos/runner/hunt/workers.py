@@ -1,4 +1,7 @@
-"""Processes that run workloads, each with a server of its own."""
+"""Processes of this machine that run workloads.
+
+Each has a server of its own.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,11 @@ class SlotProcess:
 
         Raises LoadchaosError where it cannot be tested.
         """
-        return _checked(await self._ask({"do": "probe"}))
+        return checked(await self._ask({"do": "probe"}))
 
     async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
         """Run one workload."""
-        return _checked(await self._ask({"do": "run", **order}))
+        return checked(await self._ask({"do": "run", **order}))
 
     def interrupt(self) -> None:
         """End the workload that is running; its server is stopped by `stop`."""
@@ -105,7 +108,8 @@ class SlotProcess:
         return self._process
 
 
-def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+def checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """Answer of a slot. Raises LoadchaosError where it is an error."""
     if "error" in answer and "exit_code" in answer:
         reason = str(answer["error"])
         error = LoadchaosError(reason)
