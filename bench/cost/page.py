@@ -24,7 +24,7 @@ depend on the machine.
   which they read it. loadchaos may therefore read several tokens at once: at most 2 ms after they came, and at most a
   quarter of the shortest gap in any stream (at least 0.5 ms).
 - **loadchaos, complete** is the Locust child as `loadchaos run` starts it: it builds each body, writes ledger rows, keeps
-  histograms and fires Locust's event. The other clients send one prepared body of the same size and only keep timestamps.
+  histograms and Locust's statistics. The other clients send one prepared body of the same size and only keep timestamps.
 - Figures are medians over the trials. Ratios are computed within a repeat. A single stall of the machine shows in a p99.
 - With `--urgent`, clients of one process have priority over other work of the machine. `loadchaos run`, GuideLLM and AIPerf
   do not.

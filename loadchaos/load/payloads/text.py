@@ -236,6 +236,11 @@ class _Corpus:
         The corpus repeats; unit words fill the rest.
         """
         start = rng.between(0, len(self.chars) - 2)
+        sums = self.sums
+        reach = sums[start] + tokens
+        end = bisect_right(sums, reach, start, min(start + tokens + 1, len(sums))) - 1
+        if sums[end] == reach:  # nearly always: it ends before the corpus does
+            return self.text[self.chars[start] : self.chars[end]]
         parts: list[str] = []
         whole = self.sums[-1]
         while tokens > 0:

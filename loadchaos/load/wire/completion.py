@@ -586,8 +586,37 @@ class Completion:
         except WrongShapeError as e:
             self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
+    def _read_usual(self, data: object) -> bool:
+        """Read an answer of one finished choice with a text and nothing else.
+
+        Returns False, with nothing read, for any other.
+        """
+        if self._content is not None or not isinstance(data, dict) or not data.keys() <= ANSWER_KEYS:
+            return False
+        choices, usage, known_id = data.get("choices"), data.get("usage"), data.get("id")
+        if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+            return False
+        choice: dict[str, Any] = choices[0]
+        message, reason = choice.get("message"), choice.get("finish_reason")
+        if type(index := choice.get("index")) is not int or index or self.rules.answers == 0:
+            return False
+        if reason not in ("stop", "length") or choice.get("logprobs") is not None:
+            return False
+        if not isinstance(message, dict) or len(message) != 2 or "role" not in message:
+            return False
+        text = message.get("content")
+        if not text or not isinstance(text, str) or not isinstance(usage, dict) or not isinstance(known_id, str):
+            return False
+        self.usage, self.answer_id = usage, known_id
+        self._text.append(text)
+        self.has_text = self.has_answer = True
+        self.finish[0] = reason
+        return True
+
     def _read_whole(self, data: object) -> None:
         """Read the JSON value of an answer that is not streamed."""
+        if self._read_usual(data):
+            return
         for choice in self._read_choices(data):
             message = choice.get("message")
             if isinstance(message, dict):
@@ -601,6 +630,9 @@ class Completion:
             self.has_answer = self.has_answer or answer
             self._read_extras(_index(choice), choice, message)
             self._read_finish_reason(_index(choice), choice)
+
+
+_OK = OutcomeEvent("ok")
 
 
 def final_event(answer: Completion) -> OutcomeEvent:
@@ -620,7 +652,7 @@ def final_event(answer: Completion) -> OutcomeEvent:
         foreign = rules.foreign_nonce(answer.text)
         if foreign is not None:
             return OutcomeEvent("wrong_output", f"{WORD_OF_ANOTHER}: {foreign[:80]}")
-    return OutcomeEvent("ok")
+    return _OK
 
 
 def _all_objects(choices: list[Any]) -> bool:

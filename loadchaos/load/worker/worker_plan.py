@@ -167,12 +167,10 @@ class WorkerPlan:
         """
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._id_prefix}-{step.index}{part}"
-        head = b"%s%sX-Request-Id: %s\r\n%s" % (
-            self._head(request.path, request.endpoint),
-            f"traceparent: {traceparent(request_id)}\r\n".encode() if self._traced else b"",
-            request_id.encode(),
-            content_length(request.body),
-        )
+        head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
+        if self._traced:
+            head += f"traceparent: {traceparent(request_id)}\r\n".encode()
+        head = b"%sX-Request-Id: %s\r\n%s" % (head, request_id.encode(), content_length(request.body))
         check = self._secrets.checker(request.owner)
         most_tokens = None if request.contract is None else asked_tokens(request.body)
         rules = self._rules.for_request(check, request.contract, request.answers, most_tokens)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadchaos.load.wire import completion, outcome
@@ -41,6 +41,28 @@ ANSWERS = st.builds(
 )
 
 
+@st.composite
+def nearly_usual(draw: st.DrawFn) -> dict[str, Any]:
+    """A usual answer with up to two parts changed, added or left out."""
+    message: dict[str, Any] = {"role": "assistant", "content": "a text"}
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": message,
+        "finish_reason": draw(st.sampled_from(["stop", "length"])),
+    }
+    answer = {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": {"completion_tokens": 9}}
+    changes = st.tuples(
+        st.sampled_from([message, choice, answer]), VALUES | st.sampled_from([True, 0.0, 1]), st.booleans()
+    )
+    for part, value, kept in draw(st.lists(changes, max_size=2)):
+        key = draw(st.sampled_from([*part, "logprobs", "reasoning", "n"]))
+        if kept:
+            part[key] = value
+        else:
+            part.pop(key, None)
+    return answer
+
+
 def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
     """Everything that an answer says after its last byte, but for the texts of errors."""
     answer = Completion(OutcomeRules(answers=1), asked_stream=False, declared_stream=False)
@@ -51,6 +73,7 @@ def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
     answer.close(2, complete=True)
     said = [
         "text", "finish", "usage", "answer_id", "has_text", "has_answer", "has_calls", "is_stream", "disorder", "id_changes",
+        "logprob_entries",
         "drafts", "_number",
     ]  # fmt: skip
     events = [(event.outcome, event.code) for event in answer.outcome_events]
@@ -58,14 +81,17 @@ def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
     return [events, *(getattr(answer, name) for name in said), final, odd]
 
 
-@given(data=ANSWERS, sizes=st.lists(st.integers(1, 9), max_size=3))
+@settings(max_examples=300)
+@given(data=ANSWERS | nearly_usual(), sizes=st.lists(st.integers(1, 9), max_size=3))
 def test_usual_answers_are_read_as_all_others(data: dict[str, Any], sizes: list[int]) -> None:
     quick = read(data, sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome, "ANSWER_KEYS", frozenset())
         patch.setattr(completion, "ANSWER_KEYS", frozenset())
-        for choice in data["choices"]:
-            choice["message"]["unknown"] = None  # so that no message is a usual one
+        choices = data.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice.get("message"), dict):
+                choice["message"]["unknown"] = None  # so that no message is a usual one
         assert read(data, sizes, b" ") == quick
 
 
@@ -76,3 +102,12 @@ def test_usual_answers_hide_no_error_object(data: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome, "ANSWER_KEYS", frozenset())
         assert outcome.error_object(data) == quick
+
+
+def test_usual_answers_count_log_probabilities() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+    choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.5}] * 3}
+    answer = Completion(OutcomeRules(), asked_stream=False, declared_stream=False)
+    answer.feed(1, orjson.dumps({"id": "x", "choices": [choice], "usage": {"completion_tokens": 3}}))
+    answer.close(2, complete=True)
+    assert answer.logprob_entries == 3
