@@ -97,7 +97,7 @@ def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], bega
     width, height = panel["gridPos"]["w"] * 50 - 20, panel["gridPos"]["h"] * 30 - 60
     top = max((v for _, points in series for _, v in points), default=1) or 1
     parts, rows, gap = [], len(series), 2 * max(1, (ended - began) // 400)
-    gap = math.inf if panel["type"] == "trend" else gap
+    gap = 1e6 if panel["type"] == "trend" else gap
     for n, (name, points) in enumerate(series):
         color, path, last = COLORS[n % len(COLORS)], "", -1e9
         for i, (at, v) in enumerate(points):

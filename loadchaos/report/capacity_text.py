@@ -109,7 +109,12 @@ def longest_steps(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def status_text(step: Mapping[str, Any]) -> str:
-    """Status of a step; a short step only shows a direction."""
+    """Status of a step; a short step only shows a direction.
+
+    A step whose queue would be too long in the long run met the goal, and proves nothing.
+    """
+    if step["status"] == "undecided" and "measured" in step:
+        return "near saturation"
     if step["status"] == "undecided" and step.get("scout"):
         return {True: "looks met", False: "looks not met", None: "undecided"}[step.get("leans")]
     return STATUS_TEXT[step["status"]]
@@ -133,7 +138,7 @@ def step_cells(step: Mapping[str, Any]) -> list[str]:
     ]
 
 
-STEP_HEADS = ("requests", "goodput", "requests/s", "tokens/s", "TTFT p50", "p99", "TPOT p50", "E2E p50")
+STEP_HEADS = ("requests", "goodput", "completed/s", "tokens/s", "TTFT p50", "TTFT p99", "TPOT p50", "E2E p50")
 
 
 def _rate(value: float | None) -> str:

@@ -83,7 +83,7 @@ def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[st
     kv, preemptions = server.get("kv_usage_ratio_max", 0.0), server.get("preemptions", 0.0)
     running, most = server.get("requests_running_mean", 0.0), server.get("requests_running_max", 0.0)
     waiting = server.get("requests_waiting_mean", 0.0)
-    queue = f"{waiting:.1f} requests wait, {running:.1f} of at most {most:.0f} seen run (means)"
+    queue = f"on average {waiting:.1f} requests wait and {running:.1f} run (at most {most:.0f})"
     if kv >= _FULL_KV or preemptions > 0:
         text = f"KV cache use reaches {100 * kv:.0f} %"
         return _named("kv_cache", step, [f"{text}, {preemptions:.0f} preemptions", queue, *_limits_exceeded(step)])

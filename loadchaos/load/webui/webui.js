@@ -10,7 +10,7 @@
 
   const strip = document.createElement("div");
   strip.id = "loadchaos-strip";
-  strip.style.cssText = "font:14px/1.6 system-ui,sans-serif;padding:6px 24px;background:#10302a;color:#e8f3ef;display:flex;gap:18px;flex-wrap:wrap";
+  strip.style.cssText = "font:14px/1.6 system-ui,sans-serif;padding:6px 24px;background:#10302a;color:#e8f3ef;display:flex;gap:0 18px;flex-wrap:wrap";
   document.body.insertBefore(strip, root);
 
   const host = document.createElement("div");

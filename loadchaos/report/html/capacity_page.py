@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import (
     STEP_HEADS,
     facts,
@@ -27,6 +28,8 @@ _BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"
 _STATUS_CSS = {"met": "pass", "not_met": "fail", "undecided": "unknown", "client": "unknown"}
 _WIDTH, _HEIGHT = 1000.0, 100.0
 _MOST_TICKS = 8
+_APART = 0.1
+"""Part of the axis between two labels."""
 
 Steps = Sequence[Mapping[str, Any]]
 
@@ -90,6 +93,7 @@ def shared(data: Mapping[str, Any]) -> dict[str, Any]:
     loads = [float(step["load"]) for step in steps]
     x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
     answer, server = data["answer"], (data.get("server") or {}).values()
+    marks = [(load, css) for load, css in ((answer["low"], "good"), (answer["high"], "bad")) if load]
     return {
         "headline": headline(data),
         "goal": goal_text(data),
@@ -97,9 +101,9 @@ def shared(data: Mapping[str, Any]) -> dict[str, Any]:
         "server": " ".join(clean(part, 100) for part in server if part),
         "times": _times(data),
         "charts": _charts(steps, x, data) if len(steps) > 1 else [],
-        "x_ticks": _load_ticks(x),
+        "x_ticks": _load_ticks(x, [load for load, _ in marks]),
         "x_label": "requests/s" if data["by"] == "rate" else "users",
-        "marks": [(100 * x.at(load), css) for load, css in ((answer["low"], "good"), (answer["high"], "bad")) if load],
+        "marks": [(100 * x.at(load), css) for load, css in marks],
     }
 
 
@@ -197,10 +201,14 @@ def _decades(scale: AxisScale) -> list[float]:
     return inside
 
 
-def _load_ticks(scale: AxisScale) -> list[tuple[float, str]]:
+def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, str]]:
+    """Ticks at the marked loads, and at round ones that are not near them."""
     if not scale.log:
         return []
-    return [(100 * scale.at(v), f"{v:g}") for v in _decades(scale)]
+    places = [scale.at(load) for load in marked]
+    marked = [load for n, load in enumerate(marked) if all(abs(places[n] - at) > _APART for at in places[:n])]
+    round_loads = [v for v in _decades(scale) if all(abs(scale.at(v) - at) > _APART for at in places)]
+    return [(100 * scale.at(v), figure(float(f"{v:.4g}"))) for v in sorted([*marked, *round_loads])]
 
 
 def _times(data: Mapping[str, Any]) -> str:

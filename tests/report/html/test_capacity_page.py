@@ -1,0 +1,37 @@
+"""Page of a capacity search: its answer can be read from the axis, its table on a phone."""
+
+from __future__ import annotations
+
+import re
+
+from loadchaos.report.capacity_text import status_text
+from loadchaos.report.html import capacity_page
+from tests.report.made_up_search import search_data, step
+
+
+def axes(page: str) -> list[list[str]]:
+    """Labels of each horizontal axis."""
+    return [re.findall(r">([^<]*)</span>", axis) for axis in re.findall(r'<div class="axis">(.*?)</div>', page)]
+
+
+def test_axis_has_the_two_loads_of_the_answer_and_no_label_beside_them() -> None:
+    assert set(map(tuple, axes(capacity_page.render(search_data())))) == {("5", "10", "12")}
+    close = {**search_data()["answer"], "low": 11.5}
+    assert set(map(tuple, axes(capacity_page.render(search_data(answer=close))))) == {("5", "11.5")}
+
+
+def test_axis_of_a_search_without_an_answer_has_round_loads() -> None:
+    nothing = {**search_data()["answer"], "known": False, "low": None, "high": None, "interval": [None, None]}
+    assert set(map(tuple, axes(capacity_page.render(search_data(answer=nothing))))) == {("5", "10")}
+
+
+def test_cells_of_a_step_have_their_heading_for_a_phone() -> None:
+    page = capacity_page.render(search_data(steps=[step(0, 4, "met", 1.0, why="the whole interval is above the goal")]))
+    assert re.search(r'data-head="TTFT p99">120 ms</td>', page)
+    assert "the whole interval is above the goal" in page
+
+
+def test_step_that_met_the_goal_near_the_saturation_is_not_told_as_missed() -> None:
+    measured = {"status": "met", "leans": True, "why": ""}
+    assert status_text(step(0, 4, "undecided", 1.0, leans=False, measured=measured)) == "near saturation"
+    assert status_text(step(0, 4, "undecided", 0.5, leans=False)) == "looks not met"
