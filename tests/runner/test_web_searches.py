@@ -49,6 +49,7 @@ def test_tab_shows_the_newest_search_of_the_server_and_links_the_others(tmp_path
     assert "this load meets the goal, and 12 requests/s does not" in page
     assert page.index('href="./loadchaos/searches/capacity-1/report.html"') < page.index("Curves")
     assert 'href="./loadchaos/searches/capacity-2/report.html"' in page[page.index("Other searches") :]
+    assert "UTC</a>" in page
     answer = "capacity 10 requests/s (9.7 to 12.4)"
     assert announced(ui) == [("capacity-1", answer), ("capacity-2", answer)]
     searches.update()

@@ -59,7 +59,13 @@
     if (!name) return;
     const text = await (await fetch(`./loadchaos/panel/${name}`)).text();
     const page = text || `<p>${name === "charts" ? "" : "No data yet: the run is being prepared, or no run was started."}</p>`;
-    if (name !== PANELS[tab()] || (name === shown && page === newest)) return;
+    if (name !== PANELS[tab()]) return;
+    if (name !== shown || page !== newest) draw(name, page);
+    const dark = getComputedStyle(document.body).colorScheme === "dark" || isDark();
+    for (const e of shadow.children) e.classList.toggle("dark", dark); // also of a page that has not changed
+  }
+
+  function draw(name, page) {
     // Keep the focused button and opened details when the panel is redrawn.
     const open = new Set([...shadow.querySelectorAll("details[open]")].map((d) => d.id));
     const focus = shadow.activeElement && shadow.activeElement.id;
@@ -67,8 +73,6 @@
     [shown, newest] = [name, page];
     for (const d of shadow.querySelectorAll("details")) d.open = open.has(d.id) || d.open;
     if (focus && shadow.getElementById(focus)) shadow.getElementById(focus).focus();
-    const dark = getComputedStyle(document.body).colorScheme === "dark" || isDark();
-    for (const e of shadow.children) e.classList.toggle("dark", dark);
   }
 
   function isDark() {

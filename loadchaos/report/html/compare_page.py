@@ -19,6 +19,9 @@ _JUDGEMENT = {
 }
 
 
+_ENDPOINTS = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single kind of traffic are above)"
+
+
 def text(found: Comparison) -> str:
     """Render for a terminal: the changes first, then the tables."""
     lines = [
@@ -30,7 +33,7 @@ def text(found: Comparison) -> str:
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
     lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
     if found.endpoints:
-        lines += ["", SECTIONS["endpoints"], *_table(found.endpoints)]
+        lines += ["", _ENDPOINTS, *_table(found.endpoints)]
     if found.sessions:
         lines += ["", "Sessions with live answers", *_table(found.sessions)]
     lines += ["", "Failures per request sent", *_table(found.rates)]
@@ -136,7 +139,7 @@ def html(found: Comparison) -> str:
     )
     tables = [
         ("Latency of answered requests", found.latency),
-        *([(SECTIONS["endpoints"], found.endpoints)] if found.endpoints else []),
+        *([(_ENDPOINTS, found.endpoints)] if found.endpoints else []),
         *([("Sessions with live answers", found.sessions)] if found.sessions else []),
         ("Failures per request sent", found.rates),
     ]

@@ -245,7 +245,7 @@ def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder:
         search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
     others = [
         [
-            clean(str(data["started"])[:16].replace("T", " "), 16),
+            _minute(data["started"]),
             clean(data["target"], 100),
             short_answer(data),
             _page_of(name),

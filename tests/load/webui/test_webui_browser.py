@@ -135,6 +135,10 @@ def test_web_ui_page_learns_of_a_load_it_did_not_start(browser: Browser, web: Ca
     form = {"user_count": "10", "spawn_rate": "10"}
     assert httpx.post(session.link("swarm"), data=form, trust_env=False).json()["success"]
     browser.until(button("Stop"), "the load that goes on, with its button to stop it")
+    browser.click(tab("Capacity"), "the Capacity tab")
+    browser.until(f"{PANEL}.textContent.includes('loadchaos capacity PROFILE --target')", "the command of a search")
+    browser.click("[...document.querySelectorAll('button svg')].at(-1).parentElement", "Locust's dark mode")
+    browser.until(f"{PANEL}.querySelector('.panel.dark')", "a dark panel, though its page did not change")
     browser.click(tab("Attacks"), "the Attacks tab")
     browser.click(button("Stop"), "Stop")
     browser.until(f"{STRIP}.dataset.verdict", "the verdict")
