@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from typing import Any
+
+import orjson
 
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow, MissReason
 from loadchaos.core.model import Outcome, Reply, Request
@@ -61,12 +64,30 @@ def begin_row(exchange: Exchange) -> BeginRow:
     return row
 
 
+def ends_in_call(body: bytes, reply: Reply) -> bool:
+    """True for an answer that was cut before the name of the tool call that its request demands.
+
+    vLLM's tool parsers pass nothing on before they know the name.
+    """
+    if reply.finish_reason != "length" or not reply.detail.get("no_text"):
+        return False
+    try:
+        asked: dict[str, Any] = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(asked, dict) and asked.get("tool_choice") not in (None, "auto", "none")
+
+
 def end_row(exchange: Exchange, reply: Reply) -> EndRow:
     """Build the end row.
 
     `length_mismatch`: the server counted other prompt tokens than planned.
     """
     step, request = exchange.step, exchange.wire.request
+    detail, signs = reply.detail, reply.signs
+    if ends_in_call(request.body, reply):
+        detail = {**{k: v for k, v in detail.items() if k != "no_text"}, "call_cut": True}
+        signs = [sign for sign in signs if sign != "no_text"]
     mismatch = request.tokens is not None and reply.prompt_tokens is not None and request.tokens != reply.prompt_tokens
     row: EndRow = {
         "row": "end",
@@ -93,7 +114,7 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
         "request_id": reply.request_id,
         "error": reply.error,
         "error_code": reply.error_code,
-        "detail": reply.detail,
+        "detail": detail,
         "evidence": list(reply.evidence),
         "bytes_in": reply.bytes_in,
         "bytes_out": reply.bytes_out,
@@ -112,8 +133,8 @@ def end_row(exchange: Exchange, reply: Reply) -> EndRow:
         row["drafted_tokens"], row["accepted_tokens"] = reply.drafted_tokens, reply.accepted_tokens
     if reply.wrong:
         row["wrong"] = reply.wrong
-    if reply.signs:
-        row["signs"] = reply.signs
+    if signs:
+        row["signs"] = signs
     if reply.text_ratio is not None:
         row["text_ratio"] = reply.text_ratio
     return row

@@ -1,29 +1,53 @@
-"""Begin rows: what identifies a body."""
+"""Begin rows: what identifies a body. End rows: answers that were cut in a tool call."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from typing import Any
 
-from loadchaos.core.model import Facts
+import pytest
+
+from loadchaos.core.model import Facts, Reply
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker.request_rows import begin_row
+from loadchaos.load.worker.request_rows import begin_row, end_row
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 
-def test_begin_row_identifies_its_body_by_length_crc_and_hash(tmp_path: Any) -> None:
+def made_wires(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, list[Any]]:
+    """The plan of a worker, and its first 20 requests with this payload."""
     profile = {
-        "name": "t", "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}],
+        "name": "t", "traffic": [{"name": "text", "payload": payload, "output": {"max": 8}}],
         "load": [{"users": 1, "requests": 100}],
     }  # fmt: skip
-    plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(tmp_path), "workers": 1}
+    plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(folder), "workers": 1}
     worker = WorkerPlan(plan, Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
-    wires = [worker.build_request(step) for step, _ in zip(next(iter(worker.phases()))[1], range(20), strict=False)]
+    return worker, [
+        worker.build_request(step) for step, _ in zip(next(iter(worker.phases()))[1], range(20), strict=False)
+    ]
+
+
+def test_begin_row_identifies_its_body_by_length_crc_and_hash(tmp_path: Any) -> None:
+    worker, wires = made_wires(tmp_path, {"text": {"tokens": 64}})
     rows = [begin_row(Exchange(wire, Slot(worker.target), Progress(), 0)) for wire in wires]
     for wire, row in zip(wires, rows, strict=True):
         body = wire.request.body
         assert (row["len"], row["crc"]) == (len(body), zlib.crc32(body))
         assert row["hash"] == hashlib.sha1(body, usedforsecurity=False).hexdigest()[:16]
     assert len({row["hash"] for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("choice", "finish", "cut"), [("required", "length", True), ("required", "stop", False), ("auto", "length", False)]
+)
+def test_end_row_of_an_answer_cut_before_the_name_of_its_call_lacks_no_text(
+    tmp_path: Any, choice: str, finish: str, cut: bool
+) -> None:
+    worker, wires = made_wires(tmp_path, {"text": {"tokens": 64}, "tools": {"count": 1, "choice": choice}})
+    assert json.loads(wires[0].request.body)["tool_choice"] == choice
+    reply = Reply("ok", 200, 0, detail={"no_text": True}, finish_reason=finish, completion_tokens=8, signs=["no_text"])
+    row = end_row(Exchange(wires[0], Slot(worker.target), Progress(), 0), reply)
+    assert row["detail"] == ({"call_cut": True} if cut else {"no_text": True})
+    assert row.get("signs", []) == ([] if cut else ["no_text"])
