@@ -56,7 +56,12 @@ SERVERS: Mapping[str, Setup] = {
     "lmdeploy-0.6.5": Setup("LMDeploy 0.6.5", servers.lmdeploy_0_6, "engine"),
     "lmdeploy-0.10.0": Setup("LMDeploy 0.10.0", servers.lmdeploy_0_10, "engine"),
     "lmdeploy-0.18.0": Setup("LMDeploy 0.18.0", servers.lmdeploy_018, "engine"),
-    "litellm": Setup("LiteLLM 1.106.2", servers.litellm, "an embedded server behind it", behind=(servers.embedded,)),
+    "litellm": Setup(
+        "LiteLLM 1.106.2",
+        servers.litellm_vllm,
+        "random weights of the vLLM 0.32.0 behind it, CPU",
+        behind=(servers.vllm_032,),
+    ),
     "llama.cpp": Setup("llama.cpp 0c1e570", servers.llama_cpp, "random weights, CPU"),
     "transformers-5.19.0": Setup(
         "transformers serve 5.19.0", servers.transformers_519, "random weights, CPU", ("--model", "tiny-text")

@@ -270,15 +270,15 @@ def sglang_0523(*flags: str, images: bool = False, **env: str) -> Command:
     return Command(argv, environment, f"http://127.0.0.1:{port}")
 
 
-def litellm(*backends: str) -> Command:
-    """A LiteLLM proxy in front of these servers, which serve the model `sim`. Raises NotInstalledError."""
+def litellm(*backends: str, model: str = "sim") -> Command:
+    """A LiteLLM proxy in front of these servers, which serve this model. Raises NotInstalledError."""
     binary = ROOT / "litellm-1.106.2/bin/litellm"
     if not binary.is_file():
         raise NotInstalledError(f"LiteLLM is not installed in {binary}: scripts/real/install.sh litellm-1.106.2")
     models = [
         {
-            "model_name": "sim",
-            "litellm_params": {"model": "hosted_vllm/sim", "api_base": f"{url}/v1", "api_key": "none"},
+            "model_name": model,
+            "litellm_params": {"model": f"hosted_vllm/{model}", "api_base": f"{url}/v1", "api_key": "none"},
         }
         for url in backends
     ]
@@ -291,6 +291,11 @@ def litellm(*backends: str) -> Command:
     }
     argv = [str(binary), "--config", str(settings), "--host", "127.0.0.1", "--port", str(port)]
     return Command(argv, environment, f"http://127.0.0.1:{port}")
+
+
+def litellm_vllm(*backends: str) -> Command:
+    """A LiteLLM proxy in front of real vLLMs. Raises NotInstalledError."""
+    return litellm(*backends, model="tiny")
 
 
 def lmdeploy_018(*flags: str, **env: str) -> Command:
