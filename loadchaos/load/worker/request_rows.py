@@ -65,7 +65,7 @@ def begin_row(exchange: Exchange) -> BeginRow:
 
 
 def ends_in_call(body: bytes, reply: Reply) -> bool:
-    """True for an answer that was cut before the name of the tool call that its request demands.
+    """True for an answer cut before the name of its required tool call.
 
     vLLM's tool parsers pass nothing on before they know the name.
     """
