@@ -51,7 +51,7 @@ _MOMENTS = ("sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "la
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds and peak memory of one finished command."""
+    """CPU seconds of a finished command, and peak memory of its largest process."""
 
     cpu_s: float
     wall_s: float
@@ -254,7 +254,9 @@ def main() -> None:
         verdict = orjson.loads(folder.verdict.read_bytes())
         ended = sum(verdict["outcomes"].values())
         print(f"verdict {verdict['verdict']}, {ended:,} requests, exit code {cost.exit_code}")
-        print(f"report: {cost.cpu_s:.1f} s CPU, {cost.wall_s:.1f} s wall, peak {cost.peak_mb:.0f} MB")
+        print(
+            f"report: {cost.cpu_s:.1f} s CPU, {cost.wall_s:.1f} s wall, peak of its largest process {cost.peak_mb:.0f} MB"
+        )
 
 
 if __name__ == "__main__":
