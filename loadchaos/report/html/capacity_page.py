@@ -127,7 +127,7 @@ def _charts(steps: Steps, x: AxisScale, data: Mapping[str, Any]) -> list[Capacit
 
 
 def _goodput(steps: Steps, x: AxisScale, goal: float) -> CapacityChart:
-    y = AxisScale(0, 1.04)
+    y = AxisScale(0, 1.1)
     known = [s for s in steps if s.get("goodput") is not None]
     bars = "".join(
         f"M{_x(x, s['load'])},{_y(y, s['goodput_low'])}V{_y(y, s['goodput_high'])}" for s in known
