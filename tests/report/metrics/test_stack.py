@@ -45,7 +45,7 @@ def test_compose_file_provisions_all_on_loopback(tmp_path: Path) -> None:
     assert source["url"] == "http://127.0.0.1:19090"
     assert source["jsonData"]["timeInterval"] == "1s"
     titles = {json.loads(p.read_text())["title"] for p in (tmp_path / "grafana" / "dashboards").glob("*.json")}
-    assert titles == {f"loadchaos / {x}" for x in ("Run", "Server", "Failures", "Soak")}
+    assert titles == {f"loadchaos / {x}" for x in ("Run", "Server", "Failures", "Soak", "Capacity")}
 
 
 def compose_schema() -> jsonschema.Draft201909Validator:
