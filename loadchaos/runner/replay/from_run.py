@@ -115,7 +115,7 @@ def _read(folder: RunFolder) -> _Ledger:
     for path in folder.request_files():
         for row in Tail(path).rows():
             kind = row.get("row")
-            if kind == "begin" and "." not in str(row.get("id")).rsplit("-", 1)[-1]:
+            if kind == "begin" and _without_follower(str(row.get("id"))) == str(row.get("id")):
                 row["file"] = path.name
                 ledger.begins.append(row)
             elif kind == "end":
@@ -172,8 +172,15 @@ def _causes(
         if cause is None:
             yield str(begin["id"]), ()
         else:
+            cause = ends.get(_without_follower(str(cause["id"])), cause)
             delay_s = round((begin["at_ns"] - cause["at_ns"]) / 1e9, 6)
             yield str(begin["id"]), (Cause(request=str(cause["id"]), delay_s=delay_s),)
+
+
+def _without_follower(name: str) -> str:
+    """Id of the first request of a pipeline, whose followers are not in the trace: it sends them again."""
+    head, dash, last = name.rpartition("-")
+    return head + dash + last.partition(".")[0]
 
 
 def _freeing(begins: list[dict[str, Any]], ends: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:

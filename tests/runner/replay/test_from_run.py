@@ -102,6 +102,17 @@ def test_trace_of_users_waits_for_the_last_answer_of_a_session(run: Recorded) ->
     assert found["lc-7-3"] == [("lc-7-0-r1", 0.001)]
 
 
+def test_trace_of_users_waits_for_the_first_answer_of_a_pipeline(run: Recorded) -> None:
+    """The followers of a pipeline are not in the trace: the replay sends them again with their first request."""
+    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1, "behaviour": "pipeline"}
+    run.request(0, 1, 100)
+    run.rows.write({"row": "begin", "id": "lc-7-0.1", **base, "at_ns": run.zero_ns + 2 * MS, "expect": ["ok"]})
+    run.rows.write({"row": "end", "id": "lc-7-0.1", "at_ns": run.zero_ns + 140 * MS, "outcome": "ok", "chunks": 8})
+    run.request(1, 101, None)
+    run.request(2, 141, 250)
+    assert causes(run.folder) == {"lc-7-0": [], "lc-7-1": [("lc-7-0", 0.001)], "lc-7-2": [("lc-7-0", 0.041)]}
+
+
 def test_trace_of_a_session_waits_for_the_answer_before_in_its_path(run: Recorded) -> None:
     def later(name: str, begin_ms: int, end_ms: int) -> None:
         row = {"row": "begin", "id": name, "step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1}
