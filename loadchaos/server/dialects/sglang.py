@@ -130,6 +130,7 @@ SGLANG = Dialect(
         r'"type"\s*:\s*"(?:Bad ?Request(?:Error)?|BAD_REQUEST)"',  # the last in a stream, with code 400
         r"does not exist|JSON decode error",
     ),
+    refusal_statuses=frozenset({400}),  # a schema that cannot be compiled is refused inside a stream
     shed=patterns(r"The request queue is full", r"Request (?:waiting|running) timeout reached"),
     # A long prefill causes the first as well; the second names a cause behind it. Neither was seen live.
     engine_unavailable=patterns(

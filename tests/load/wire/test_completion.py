@@ -20,6 +20,8 @@ from loadchaos.load.wire.outcome import (
     error_response_event,
     error_response_outcome,
 )
+from loadchaos.load.worker.worker_plan import outcome_rules
+from loadchaos.server.dialects.sglang import SGLANG
 
 RULES = OutcomeRules(
     validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),)
@@ -187,3 +189,12 @@ def test_error_response_of_a_dead_engine_is_an_http_error(status: int, headers: 
 def test_error_response_with_text_of_a_refusal_is_one_below_500_only(status: int, expected: str) -> None:
     body = orjson.dumps({"error": {"message": "the prompt is too long", "code": status}})
     assert error_response_event(status, "X", {}, body, RULES).outcome == expected
+
+
+@pytest.mark.parametrize(("code", "found"), [(400, "rejected"), (500, "stream_error")])
+def test_error_event_of_sglang_is_a_refusal_by_its_code(code: int, found: str) -> None:
+    """SGLang 0.5.23 compiles the schema of a request after its stream began."""
+    text = 'Failed to compile json grammar: /project/cpp/json_schema_converter.cc:4175: Unsupported type "wizard"\n'
+    error = error_object({"error": {"object": "error", "message": text, "type": "BadRequest", "code": code}})
+    assert error is not None
+    assert error_event_outcome(error, after_token=False, rules=outcome_rules(SGLANG)) == found
