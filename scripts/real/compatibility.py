@@ -119,6 +119,7 @@ def measure(name: str, setup: Setup, folder: Path) -> dict[str, Any]:
             behind.append(command.url)
         command = setup.make(*behind)
         stack.enter_context(running(command, folder / f"{name}.log"))
+        _ask_first(command.url)
         address = command.url.removeprefix("http://")
         probed = json.loads(_loadchaos("probe", command.url, "--json", *setup.options).stdout)
         done = _loadchaos(
@@ -140,6 +141,17 @@ def measure(name: str, setup: Setup, folder: Path) -> dict[str, Any]:
             for row in suite["profiles"]
         ],
     }
+
+
+def _ask_first(url: str) -> None:
+    """Send a request before the probe.
+
+    LiteLLM loads its provider at the first one, which takes longer than a probe waits.
+    """
+    with contextlib.suppress(httpx.HTTPError, LookupError, TypeError, ValueError):
+        model = httpx.get(f"{url}/v1/models", timeout=30, trust_env=False).json()["data"][0]["id"]
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120, trust_env=False)
 
 
 def _loadchaos(*args: str) -> subprocess.CompletedProcess[str]:
