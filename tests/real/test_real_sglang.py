@@ -124,20 +124,6 @@ def test_real_sglang_kv_cache_smaller_than_the_context_bounds_the_prompt(loadcha
     assert result.verdict["verdict"] == "pass", result.output
 
 
-def test_real_sglang_retracts_requests_that_outgrow_its_kv_cache_and_answers_them(loadchaos: Run) -> None:
-    """With a low --schedule-conservativeness it admits more requests than can end without a retraction."""
-    command = sglang("--max-total-tokens", "1024", "--schedule-conservativeness", "0.05")
-    growing = {"name": "growing", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 300}}
-    result = loadchaos(
-        {"name": "retracted", "target": launch(command), "traffic": [growing], "load": [{"users": 8, "requests": 24}]}
-    )
-    assert set(result.verdict["by_traffic"]["growing"]) == {"ok"}, result.output
-    assert result.verdict["verdict"] == "pass", result.output
-    assert "KV cache pool is full. Retract requests" in (result.folder / "server.log").read_text()
-    counts = [json.loads(line).get("metrics", {}) for line in (result.folder / "metrics.jsonl").open()]
-    assert max(row.get("preemptions_total") or 0 for row in counts) > 0
-
-
 def scheduler_under_load(folder: Path, port: int, number: int) -> None:
     """Send the scheduler of the server at this port a signal, six seconds after the first request began."""
     until_s = time.monotonic() + 900

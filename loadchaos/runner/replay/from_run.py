@@ -178,7 +178,10 @@ def _causes(
 
 
 def _without_follower(name: str) -> str:
-    """Id of the first request of a pipeline, whose followers are not in the trace: it sends them again."""
+    """Get the id of the first request of a pipeline.
+
+    Its followers are not in a trace, as it sends them again.
+    """
     head, dash, last = name.rpartition("-")
     return head + dash + last.partition(".")[0]
 
