@@ -26,7 +26,8 @@ class Options(BaseModel):
     draws one. `adapters` is the share of requests that go to a LoRA adapter, each to one of those that the server lists.
     `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason; the length of
     such prompts is not known beforehand. `seeded` sends the seed of the step as `seed`, which makes a server sample that
-    request with a generator of its own. Penalties, `top_k` and `min_p` are sent as they are.
+    request with a generator of its own; false sends null, so that requests share one. Penalties, `top_k` and `min_p` are
+    sent as they are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,7 +42,7 @@ class Options(BaseModel):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    seeded: bool = False
+    seeded: bool | None = None
     models: dict[str, float] = {}
     adapters: Share | None = None
     thinking: bool | None = None
@@ -87,8 +88,8 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     if options.logprobs is not None:
         draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
     draft.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
-    if options.seeded:
-        draft.extra["seed"] = step.seed & 0x7FFFFFFF
+    if options.seeded is not None:
+        draft.extra["seed"] = step.seed & 0x7FFFFFFF if options.seeded else None
     if options.thinking is not None:
         draft.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
     if options.reasoning_effort is not None:

@@ -137,7 +137,7 @@ TRAFFIC_GENES: tuple[Gene, ...] = (
     Gene("top_k", _always(1, 20), 0.12),
     Gene("top_p", _always(0.9, 0.05), 0.12),
     Gene("min_p", _always(0.1), 0.06),
-    Gene("seeded", _always(True), 0.12),
+    Gene("seeded", _always(True, False), 0.12),
     Gene("n", _always(2, 4), 0.1),
     Gene("logprobs", _always(0, 5, 20), 0.12),
     Gene("prompt_logprobs", _always(1), 0.05),

@@ -140,6 +140,8 @@ def test_sampling_sends_how_tokens_are_drawn_with_a_seed_of_each_request(facts: 
     assert all(b[k] == v for b in bodies for k, v in given.items())
     assert len({b["seed"] for b in bodies}) == 5
     assert all(0 <= b["seed"] < 1 << 31 for b in bodies)
+    shared = body(step({"sampling": sampling.Options.model_validate({**given, "seeded": False})}), facts)
+    assert shared["seed"] is None, "a request without a seed draws from the generator of the server"
 
 
 def test_sampling_reasoning_options_make_the_length_unknown(facts: Facts, step: Steps) -> None:

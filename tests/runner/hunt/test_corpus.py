@@ -141,7 +141,7 @@ def test_few_workloads_end_in_a_known_death(pool: GenePool) -> None:
         corpus = Corpus(seed, pool)
         for _ in range(40):
             choice = corpus.choose()
-            died = any("seeded" in t or "n" in t or "top_k" in t for t in choice.workload.traffic)
+            died = any(t.get("seeded") or "n" in t or "top_k" in t for t in choice.workload.traffic)
             deaths += died
             news = [f"grew:{value}" for value in choice.workload.values()]
             corpus.fold(row(choice, **result(*news, failures=(failure(),) if died else ())))
