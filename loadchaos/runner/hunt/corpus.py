@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from loadchaos.analysis.log_templates import TemplateMiner
@@ -19,7 +20,14 @@ from loadchaos.runner.hunt.mutation import Breeder
 from loadchaos.runner.hunt.workload import Workload
 
 _FIRST_DRAWN = 4
-_DRAWN_SHARE = 0.2
+_DRAWN_SHARE = 0.75
+_CANDIDATES = 32
+"""Every second drawn workload is the one of so many with the most pairs of values that no workload has had.
+
+The others are drawn alone: such a choice has many kinds of traffic at once, and some failures need one kind in quantity.
+"""
+_DEADLY_WEIGHT = 0.5
+"""Weight of a value below which its pairs do not count as untried."""
 _KIND_WEIGHTS = {"failure": 8.0, "state": 4.0, "log": 3.0, "pair": 2.0}
 _LED_TO_KNOWN = 0.2
 """Factor for the energy of an entry that ended in a known failure: its children end there, too."""
@@ -103,6 +111,7 @@ class Corpus:
     chosen: int = 0
     news_of_last: frozenset[str] = frozenset()
     _tried: dict[str, _Tried] = field(default_factory=dict)
+    _pairs: set[tuple[str, str]] = field(default_factory=set)
     _templates: TemplateMiner = field(default_factory=TemplateMiner)
 
     def fold(self, row: Mapping[str, Any]) -> bool:
@@ -127,6 +136,7 @@ class Corpus:
             self.findings.setdefault(finding_key(failure), int(row["n"]))
         workload = Workload.from_json(row["workload"])
         died = any(f.get("severity") in DEADLY for f in found)
+        self._pairs.update(combinations(sorted(workload.values()), 2))
         for value in workload.values():
             tried = self._tried.setdefault(value, _Tried())
             tried.runs += 1
@@ -152,6 +162,11 @@ class Corpus:
         rare += sum(1.0 / self.hits[f] for f in entry.features)
         return rare * (_LED_TO_KNOWN if entry.known_failure else 1.0) / (1 + entry.chosen)
 
+    def _untried(self, workload: Workload) -> int:
+        """Count the pairs of values that no workload has had."""
+        values = sorted(v for v in workload.values() if self.weigh(v) >= _DEADLY_WEIGHT)
+        return sum(pair not in self._pairs for pair in combinations(values, 2))
+
     def choose(self) -> WorkloadChoice:
         """Choose the next workload."""
         self.chosen += 1
@@ -160,7 +175,9 @@ class Corpus:
         breeder = Breeder(self.pool, self.weigh)
         fresh = number <= _FIRST_DRAWN or not self.entries or rng.random() < _DRAWN_SHARE
         if fresh or not self.feedback:
-            return WorkloadChoice(number, breeder.drawn(rng), seed & 0x7FFFFFFF, "drawn", None)
+            count = _CANDIDATES if self.feedback and number % 2 == 0 else 1
+            candidates = [breeder.drawn(rng) for _ in range(count)]
+            return WorkloadChoice(number, max(candidates, key=self._untried), seed & 0x7FFFFFFF, "drawn", None)
         parent = rng.choices(self.entries, [self.energy(e) for e in self.entries])[0]
         others = [e.workload for e in self.entries if e is not parent]
         child, change = breeder.changed(parent.workload, others, rng)

@@ -7,6 +7,7 @@ import random
 import statistics
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -146,6 +147,19 @@ def test_few_workloads_end_in_a_known_death(pool: GenePool) -> None:
             news = [f"grew:{value}" for value in choice.workload.values()]
             corpus.fold(row(choice, **result(*news, failures=(failure(),) if died else ())))
     assert deaths < 0.25 * 8 * 40
+
+
+def test_drawn_workloads_try_pairs_of_values_that_were_not_tried(pool: GenePool) -> None:
+    def pairs(feedback: bool) -> int:
+        corpus = Corpus(1, pool, feedback)
+        found = set[tuple[str, str]]()
+        for _ in range(30):
+            choice = corpus.choose()
+            found.update(combinations(sorted(choice.workload.values()), 2))
+            corpus.fold(row(choice, **result()))
+        return len(found)
+
+    assert pairs(True) > 1.3 * pairs(False)
 
 
 def _has(workload: Workload) -> bool:
