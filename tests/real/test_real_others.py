@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -86,6 +87,17 @@ def test_real_llama_cpp_ladder_finds_the_context_of_a_slot(loadchaos: Run) -> No
     assert "longest answered: -1" in result.check("near_limit"), result.output
     assert "shortest refused: +0" in result.check("near_limit")
     assert result.verdict["verdict"] == "pass", result.output
+
+
+def test_real_llama_cpp_with_a_draft_model_tells_its_acceptance(loadchaos: Run) -> None:
+    model = str(servers.ROOT / "llama.cpp-0.3.36/models/tiny-text.gguf")  # its own draft: all tokens are accepted
+    flags = ("-md", model, "--spec-type", "draft-simple")
+    result = loadchaos(profile("drafts", "llamacpp", *flags, load=[{"users": 2, "requests": 12}]))
+    assert result.verdict["verdict"] == "pass", result.output
+    rows = [json.loads(line) for line in (result.folder / "requests-0.jsonl").open()]
+    told = [(row["drafted_tokens"], row["accepted_tokens"]) for row in rows if "drafted_tokens" in row]
+    assert len(told) == 12
+    assert all(0 < accepted <= drafted for drafted, accepted in told)
 
 
 def test_real_transformers_loses_its_worker_to_a_prompt_longer_than_its_kv_cache(loadchaos: Run) -> None:
