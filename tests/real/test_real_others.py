@@ -94,7 +94,7 @@ def test_real_llama_cpp_with_a_draft_model_tells_its_acceptance(loadchaos: Run) 
     flags = ("-md", model, "--spec-type", "draft-simple")
     result = loadchaos(profile("drafts", "llamacpp", *flags, load=[{"users": 2, "requests": 12}]))
     assert result.verdict["verdict"] == "pass", result.output
-    rows = [json.loads(line) for line in (result.folder / "requests-0.jsonl").open()]
+    rows = [json.loads(line) for line in (result.folder / "requests-0.jsonl").read_text().splitlines()]
     told = [(row["drafted_tokens"], row["accepted_tokens"]) for row in rows if "drafted_tokens" in row]
     assert len(told) == 12
     assert all(0 < accepted <= drafted for drafted, accepted in told)
