@@ -83,7 +83,7 @@ def check_free(host: str, port: int) -> None:
 @click.option(
     "--launch",
     metavar="COMMAND",
-    help="Take part in a hunt: launch command of this machine's server, as for the master.",
+    help="Take part in a hunt: launch command of this machine's server, with the master's flags.",
 )
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @launched_server_options

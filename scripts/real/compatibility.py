@@ -146,7 +146,7 @@ def measure(name: str, setup: Setup, folder: Path) -> dict[str, Any]:
 def _ask_first(url: str) -> None:
     """Send a request before the probe.
 
-    LiteLLM loads its provider at the first one, which takes longer than a probe waits.
+    The first request through LiteLLM can take longer than a probe waits.
     """
     with contextlib.suppress(httpx.HTTPError, LookupError, TypeError, ValueError):
         model = httpx.get(f"{url}/v1/models", timeout=30, trust_env=False).json()["data"][0]["id"]
