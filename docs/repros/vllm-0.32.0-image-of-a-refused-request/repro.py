@@ -1,7 +1,9 @@
 """Send an image in a request that is refused, then alone: python repro.py [URL]; exits 1 when the engine lacks it."""
-import base64, json, struct, sys, urllib.error, urllib.request, zlib
+import base64, os, struct, sys, zlib
+import httpx
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8529"
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 
 
 def png(colour, size=448):
@@ -14,17 +16,12 @@ def png(colour, size=448):
 def ask(what, words, *images):
     content = [{"type": "text", "text": "word " * words}, *({"type": "image_url", "image_url": {"url": i}} for i in images)]
     body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": content}]}
-    request = urllib.request.Request(URL + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            status, text = answer.status, answer.read()
-    except urllib.error.HTTPError as e:
-        status, text = e.code, e.read()
-    print(f"{what}: {status} {text.decode()[:150]}")
-    return status
+    answer = httpx.post(f"{URL}/v1/chat/completions", json=body, timeout=120)
+    print(f"{what}: {answer.status_code} {answer.text[:150]}")
+    return answer.status_code
 
 
-MODEL = json.load(urllib.request.urlopen(URL + "/v1/models", timeout=30))["data"][0]["id"]
+MODEL = httpx.get(f"{URL}/v1/models", timeout=30).json()["data"][0]["id"]
 ask("a short prompt with image A", 1, png((200, 0, 0)))
 ask("images B to E, over the context with the words", 150, *(png((0, 200, n)) for n in (0, 50, 100, 150)))
 failed = ask("a short prompt with image B", 1, png((0, 200, 0))) == 500
