@@ -124,19 +124,22 @@ def serve(state_file: Path, argv: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class ToolRun:
-    """What a tool is started with; `program` is its command."""
+    """What a tool is started with; `program` is its command, `prompt` the tokens of each prompt."""
 
     program: Path
     url: str
     seed: int
     requests: int
     folder: Path
+    model: str = "sim"
+    prompt: int = _PROMPT
+    tokenizer: Path = TOKENIZER
 
 
 def _vllm(run: ToolRun, dataset: str) -> list[str]:
-    argv = [str(run.program), "bench", "serve", "--backend", "openai-chat", "--base-url", run.url, "--model", "sim"]
-    argv += ["--endpoint", "/v1/chat/completions", "--tokenizer", str(TOKENIZER), "--dataset-name", dataset]
-    argv += ["--random-input-len", str(_PROMPT), "--random-output-len", str(_OUTPUT), "--ignore-eos"]
+    argv = [str(run.program), "bench", "serve", "--backend", "openai-chat", "--base-url", run.url, "--model", run.model]
+    argv += ["--endpoint", "/v1/chat/completions", "--tokenizer", str(run.tokenizer), "--dataset-name", dataset]
+    argv += ["--random-input-len", str(run.prompt), "--random-output-len", str(_OUTPUT), "--ignore-eos"]
     argv += ["--num-prompts", str(run.requests), "--max-concurrency", str(_USERS), "--seed", str(run.seed)]
     if dataset == "random-mm":
         argv += ["--random-mm-base-items-per-request", "1", "--random-mm-limit-mm-per-prompt", '{"image":1,"video":0}']
@@ -146,11 +149,11 @@ def _vllm(run: ToolRun, dataset: str) -> list[str]:
 
 def _guidellm_sweep(run: ToolRun) -> list[str]:
     each = max(1, run.requests // _SWEEP)
-    argv = [str(run.program), "run", "--backend", f"kind=openai_http,target={run.url},model=sim"]
+    argv = [str(run.program), "run", "--backend", f"kind=openai_http,target={run.url},model={run.model}"]
     argv += ["--profile", f"kind=sweep,sweep_size={_SWEEP},max_concurrency={_USERS}"]
     argv += ["--constraint", f"kind=max_requests,count={each}", "--seed", f"kind=static,value={run.seed}"]
-    argv += ["--data", f"kind=synthetic_text,prompt_tokens={_PROMPT},output_tokens={_OUTPUT}"]
-    argv += ["--tokenizer", f"kind=huggingface_auto,model={TOKENIZER}", "--disable-console"]
+    argv += ["--data", f"kind=synthetic_text,prompt_tokens={run.prompt},output_tokens={_OUTPUT}"]
+    argv += ["--tokenizer", f"kind=huggingface_auto,model={run.tokenizer}", "--disable-console"]
     return [*argv, "--output", f"kind=json,path={run.folder / 'guidellm.json'}"]
 
 
