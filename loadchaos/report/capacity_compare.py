@@ -1,7 +1,7 @@
 """Compare the answers of two capacity searches, for the terminal.
 
 Two capacities differ if their intervals do not overlap. An interval without an upper end, of a search that proved no load to
-fail, is open.
+fail, is open. Answers to different goals, or in different units, are not compared.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any, Literal
 from loadchaos.report.capacity_text import facts, goal_text, headline
 from loadchaos.report.formatting import clean
 
-Judgement = Literal["higher", "lower", "no clear difference", "unknown"]
+Judgement = Literal["higher", "lower", "no clear difference", "not comparable", "unknown"]
 
 
 def judgement(a: Mapping[str, Any], b: Mapping[str, Any]) -> Judgement:
     """Judge the capacity of `b` against that of `a`."""
     if not a["answer"]["known"] or not b["answer"]["known"]:
         return "unknown"
+    if (goal_text(a), a["by"]) != (goal_text(b), b["by"]):
+        return "not comparable"
     (low_a, high_a), (low_b, high_b) = (_interval(data) for data in (a, b))
     return "higher" if low_b > high_a else "lower" if high_b < low_a else "no clear difference"
 
@@ -49,7 +51,11 @@ def to_json(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 def text(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """Render both answers and the judgement."""
-    said = {"higher": "the capacity of B is higher", "lower": "the capacity of B is lower", "unknown": "unknown"}
+    said = {
+        "higher": "the capacity of B is higher",
+        "lower": "the capacity of B is lower",
+        "not comparable": "not comparable: the two searches answer different questions",
+    }
     lines = [said.get(found := judgement(a, b), found), *(f"  ! {clean(c, 200)}" for c in caveats(a, b))]
     for name, data in (("A", a), ("B", b)):
         server = " ".join(str(part) for part in (data.get("server") or {}).values() if part)

@@ -33,6 +33,8 @@ def search(
         (search(10, 11, at_least=True), search(20, 21), "no clear difference"),
         (search(10, 11), search(20, None, at_least=True), "higher"),
         (search(10, 11), search(20, 21, known=False), "unknown"),
+        (search(10, 11), search(20, 21, goal=0.9), "not comparable"),
+        (search(10, 11), search(20, 21) | {"by": "concurrency"}, "not comparable"),
     ],
 )
 def test_capacities_differ_where_their_intervals_do_not_overlap(a: Any, b: Any, found: str) -> None:
@@ -47,9 +49,11 @@ def test_compare_command_takes_two_searches_and_no_run(tmp_path: Path) -> None:
     a, b, run = (str(tmp_path / name) for name in ("a", "b", "run"))
     done = CliRunner().invoke(main, ["compare", a, b])
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("the capacity of B is higher\n  ! the goal differs: goodput >= 99 %")
+    assert done.output.startswith(
+        "not comparable: the two searches answer different questions\n  ! the goal differs: goodput"
+    )
     assert "capacity 12 requests/s (12 to 13): this load meets the goal, and 13 requests/s does not" in done.output
-    assert json.loads(CliRunner().invoke(main, ["compare", a, b, "--json"]).output)["b_is"] == "higher"
+    assert json.loads(CliRunner().invoke(main, ["compare", a, b, "--json"]).output)["b_is"] == "not comparable"
     mixed = CliRunner().invoke(main, ["compare", run, b])
     assert "is a capacity search and the other is a run: give two of one kind" in mixed.output
 

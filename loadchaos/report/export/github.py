@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.report.formatting import clean, duration, number, plural
+from loadchaos.report.performance import ENDPOINT_HEADS, endpoint_rows
 from loadchaos.report.phrases import (
     evidence_text,
     incident_paths,
@@ -121,6 +122,9 @@ def summary(verdict: Mapping[str, Any], folder: Path) -> str:
         outcomes = [o for o, n in (verdict.get("outcomes") or {}).items() if n]
         rows = [(t, *(number(c.get(o, 0)) for o in outcomes), *_latency(verdict, t)) for t, c in by.items()]
         parts.append(_table(("traffic", *map(outcome_text, outcomes), "TTFT p50", "TTFT p99", "E2E p99"), rows))
+    if endpoints := endpoint_rows(verdict):
+        heads = ("endpoint", "traffic", "requests", "ok", *ENDPOINT_HEADS, "other outcomes")
+        parts.append(_table(heads, [tuple(row) for row in endpoints]))
     parts.append(f"Evidence: `{folder.name}/report.html`, `{folder.name}/incidents/`")
     return "\n\n".join(parts) + "\n\n"
 

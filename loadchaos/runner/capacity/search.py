@@ -214,7 +214,8 @@ def _in_the_long_run(step: dict[str, Any], model: QueueModel, goal: float) -> di
     share = model.share_in_time(float(step["load"]))
     if share >= goal or step["status"] == "not_met" or not step.get("leans"):
         return step
-    why = f"too near the saturation of {model.completed_per_s:.3g}/s: in the long run {100 * share:.1f} % are in time"
+    limit = f"the {model.completed_per_s:.3g}/s that steps with a queue completed on average"
+    why = f"too near {limit}: in the long run {100 * share:.1f} % would be in time (estimated)"
     before = {name: step[name] for name in ("status", "leans", "why")}
     status = "undecided" if step["status"] == "met" else step["status"]
     return {**step, "status": status, "leans": False, "why": why, "measured": before}

@@ -56,6 +56,19 @@ def test_summary_is_appended_with_failures_rules_and_latency(
         assert part in text, part
 
 
+def test_summary_has_a_row_for_each_endpoint_of_several(verdict: Verdict, tmp_path: Path) -> None:
+    assert "| endpoint |" not in github.summary(verdict, tmp_path)
+    latency = {"ttft_s": {"p50": 0.1, "p99": 0.2}, "e2e_s": {"p50": 1.0, "p99": 2.0}}
+    verdict["by_endpoint"] = {
+        "chat": {"traffic": ["a", "b"], "outcomes": {"ok": 90, "timeout": 10}, "latency": latency},
+        "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": {"e2e_s": {"p50": 0.05, "p99": 0.06}}},
+    }
+    text = github.summary(verdict, tmp_path)
+    assert "| endpoint | traffic | requests | ok | TTFT p50 | TTFT p99 | ITL p50 |" in text
+    assert "| chat | a, b | 100 | 90 | 100 ms | 200 ms | – | – | 1.0 s | 2.0 s | 10 timeouts |" in text
+    assert "| embeddings | c | 50 | 50 |" in text
+
+
 def test_summary_escapes_hostile_text(verdict: Verdict, tmp_path: Path) -> None:
     for failure in verdict["failures"]:
         failure["title"] = "<img src=x> [a](http://evil.example) @somebody | `x`"

@@ -137,5 +137,5 @@ def test_search_rejects_a_load_too_near_the_saturation() -> None:
     over = {"queue_grows": True, "completed": 2000, "completing_s": 20.0}
     found.add({**base, **over, "load": 120.0, "status": "not_met", "leans": False})
     assert found.low == 90.0
-    assert "too near the saturation of 100/s" in found.steps[1]["why"]
+    assert "too near the 100/s that steps with a queue completed on average: in the long run" in found.steps[1]["why"]
     assert (found.steps[1]["status"], found.steps[1]["leans"]) == ("undecided", False)
