@@ -182,6 +182,8 @@ def _end(process: subprocess.Popen[bytes], *, within_s: float = 0.0) -> None:
 
 @contextlib.contextmanager
 def _server(command: CommandLine, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    if _healthy(command.url):
+        raise RuntimeError(f"another server answers at {command.url}: give another port")
     process = _start(command.argv, log, dict(command.env))
     try:
         until_s = time.monotonic() + _START_S
@@ -254,23 +256,24 @@ def measure_ours(strategy: str, seed: int, settings: RealSettings, folder: Path)
         argv += ["--duration", f"{settings.within_s:.0f}s"]
     argv += ["--launch", settings.launch, "--seed", str(seed), "--out", str(folder)]
     program = _start(argv, folder / "loadchaos.log", {"CI": ""})
-    begin_s, found = 0.0, (0, 0.0, "")
+    begin_s, over = 0.0, False
     try:
-        while program.poll() is None:
+        while not over:
+            over = program.poll() is not None
             time.sleep(1.0)
-            found = _hunted(folder) if strategy == "hunt" else (_sent(folder), 0.0, "")
-            begin_s = begin_s or (time.monotonic() if found[0] else 0.0)
-            late = begin_s and time.monotonic() - begin_s > settings.within_s + _HANG_S
-            if found[2] or found[0] >= settings.budget or late:
-                break
+            ended, _, found = _hunted(folder) if strategy == "hunt" else (_ended(folder), 0.0, "")
+            begin_s = begin_s or (time.monotonic() if ended else 0.0)
+            took_s = time.monotonic() - begin_s
+            late = bool(begin_s) and took_s > settings.within_s + _HANG_S
+            over = over or bool(found) or ended >= settings.budget or late
     finally:
         _end(program, within_s=_END_S)
-    requests, seconds, failure = found if strategy == "hunt" else _judged(folder)
+    requests, seconds, failure = _hunted(folder) if strategy == "hunt" else _judged(folder)
     if not requests:
         raise RuntimeError(f"{strategy} sent no request: see {folder / 'loadchaos.log'}")
-    if failure and requests <= settings.budget:
+    if failure:
         return RealResult(strategy, seed, requests, seconds, failure, 0.0)
-    return RealResult(strategy, seed, min(requests, settings.budget), time.monotonic() - begin_s, "", 0.0)
+    return RealResult(strategy, seed, ended, took_s, "", 0.0)
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -282,8 +285,9 @@ def _begins(run: Path) -> list[int]:
     return [int(row["at_ns"]) for row in rows if row.get("row") == "begin"]
 
 
-def _sent(folder: Path) -> int:
-    return sum(path.read_bytes().count(b'"row":"begin"') for path in folder.glob("*/requests-*.jsonl"))
+def _ended(folder: Path) -> int:
+    """Requests that were answered or given up so far, without those of an interruption."""
+    return sum(row.get("row") == "end" for run in _runs(folder) for row in Reader(RunFolder(run)).new(final=True))
 
 
 def _judged(folder: Path) -> tuple[int, float, str]:
