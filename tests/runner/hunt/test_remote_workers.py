@@ -17,10 +17,11 @@ from loadchaos.core.errors import LoadchaosError, OptionError, TargetError
 from loadchaos.load.cluster import messages
 from loadchaos.runner.hunt import link
 from loadchaos.runner.hunt.findings import collect
+from loadchaos.runner.hunt.genes import GenePool
 from loadchaos.runner.hunt.journal import Journal
 from loadchaos.runner.hunt.remote_worker import HuntWorker
 from loadchaos.runner.hunt.session import HuntSession, HuntSettings
-from loadchaos.runner.hunt.worker_port import WorkerPort
+from loadchaos.runner.hunt.worker_port import RemoteServer, WorkerPort
 from loadchaos.runner.hunt.workers import SlotLostError
 from tests.runner.hunt.conftest import FACTS, failure, result
 from tests.runner.hunt.test_session import Answer, Reproducing, RuleRunner
@@ -182,6 +183,52 @@ def test_message_that_a_broken_connection_loses_is_sent_again(
     assert len(dropped) == 2
     mine = [row["n"] for row in machines.rows() if row.get("server")]
     assert len(mine) == 5, "each workload of the worker counts once"
+
+
+def test_result_that_comes_again_is_not_that_of_the_next_workload(tmp_path: Path) -> None:
+    sent: list[tuple[str, Mapping[str, Any]]] = []
+    server = RemoteServer("far", lambda kind, data: sent.append((kind, data)), print)
+    order = {"workload": {}, "seed": 1, "known": (), "folder": str(tmp_path)}
+
+    async def run() -> list[Any]:
+        found = []
+        for number, name in ((1, "first"), (2, "second")):
+            task = asyncio.create_task(server.run(order))
+            await asyncio.sleep(0)
+            server.answer_message(messages.RESULT, {"number": 1, "result": result("first")})
+            server.answer_message(messages.RESULT, {"number": number, "result": result(name)})
+            found.append((await asyncio.wait_for(task, 5))["features"])
+        return found
+
+    assert asyncio.run(run()) == [result("first")["features"], result("second")["features"]]
+    assert [data["number"] for kind, data in sent if kind == messages.ORDER] == [1, 2]
+
+
+def test_order_that_comes_again_is_run_once(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch, pool: GenePool
+) -> None:
+    worker = HuntWorker(("127.0.0.1", machines.port), lambda _: RuleRunner(healthy), machines.folder, print)
+    worker._pool = pool
+    orders = [(messages.ORDER, {"number": number}) for number in (1, 1, 2, 1, 2)]
+    begun: list[int] = []
+
+    async def receive(_: HuntWorker) -> tuple[str, dict[str, Any]]:
+        if not orders:
+            raise EOFError
+        return orders.pop(0)
+
+    async def work(_: HuntWorker, order: Mapping[str, Any]) -> None:
+        begun.append(order["number"])
+
+    async def run() -> None:
+        with pytest.raises(EOFError):
+            await worker._listen()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(HuntWorker, "_receive", receive)
+    monkeypatch.setattr(HuntWorker, "_work", work)
+    asyncio.run(run())
+    assert begun == [1, 2]
 
 
 def test_worker_without_its_master_ends_its_server(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
