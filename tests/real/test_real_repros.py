@@ -126,6 +126,13 @@ def test_repro_makes_the_api_server_loop_in_its_image_cache(tmp_path: Path) -> N
     assert "four new images: no answer in 30 s; /health says 200" in done.stdout
 
 
+def test_repro_loses_each_request_after_a_refusal(tmp_path: Path) -> None:
+    with running(small_cache_for_many_images(), tmp_path / "server.log") as started:
+        done = script("vllm-0.22.1-closed-after-refusal", started.url)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "20 of 20 good requests after a refusal were lost" in done.stderr
+
+
 def test_repro_gets_wrong_arguments_of_each_call_with_a_mark(tmp_path: Path) -> None:
     with running(with_tool_parser(), tmp_path / "server.log") as started:
         done = script("vllm-0.32.0-tool-call-end-in-string", started.url)

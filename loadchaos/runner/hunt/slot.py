@@ -173,13 +173,18 @@ class ServerSlot:
         )
         found = summary(result)
         if held.alive and not found["stopped"] and not found["died"] and not await self._answers():
-            found["failures"].append(_hang(found["requests"], bool(profile.attacks)))
+            found["failures"].append(_hang(found["requests"], _attacked(result)))
             found["died"] = True
         found["restarted"] = self._pool.started != started
         if found["died"]:
             await self._pool.stop()
         found["seconds"] = round(time.monotonic() - begin_s, 3)
         return found
+
+
+def _attacked(result: Result) -> bool:
+    """True if an attack of the run was carried out: one with a condition may never be."""
+    return any(row.get("row") == "attack" for row in Reader(result.folder).new(final=True))
 
 
 def _hang(requests: int, attacked: bool) -> dict[str, Any]:

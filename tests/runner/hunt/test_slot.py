@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.runner.finalize import Result
 from loadchaos.runner.hunt import slot
 from loadchaos.runner.hunt.corpus import findings_of
-from loadchaos.runner.hunt.slot import ServerSlot, SlotSettings, _failure, _hang, _refusal
+from loadchaos.runner.hunt.slot import ServerSlot, SlotSettings, _attacked, _failure, _hang, _refusal
 
 MIN_P = "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding."
 
@@ -86,3 +89,12 @@ def test_hang_after_a_workload_is_a_finding(attacked: bool, attribution: str) ->
     failure = _hang(7, attacked)
     assert (failure["severity"], failure["attribution"], failure["after_requests"]) == ("hang", attribution, 7)
     assert findings_of({"failures": [failure]})
+
+
+@pytest.mark.parametrize(("rows", "attacked"), [([], False), ([{"row": "attack", "what": "begin", "at_ns": 5}], True)])
+def test_hang_is_ours_only_where_an_attack_was_carried_out(
+    rows: list[dict[str, object]], attacked: bool, tmp_path: Path
+) -> None:
+    header = {"row": "header", "schema": 1, "writer": "run", "pid": 1, "boot_id": "b", "mono_ns": 0, "utc_ns": 0}
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+    assert _attacked(Result(0, None, RunFolder(tmp_path))) is attacked
