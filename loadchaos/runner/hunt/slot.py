@@ -183,7 +183,7 @@ class ServerSlot:
 
 
 def _attacked(result: Result) -> bool:
-    """True if an attack of the run was carried out: one with a condition may never be."""
+    """True if an attack was carried out; one with a condition may not be."""
     return any(row.get("row") == "attack" for row in Reader(result.folder).new(final=True))
 
 
