@@ -165,7 +165,11 @@ def strip_prefixes(text: str) -> LogLine:
     for _ in range(3):
         found = _WRITER.match(text, at)
         if found is not None:
-            writer = writer or found["process"] or found["rank"]
+            named = found["process"] or found["rank"]
+            torn = (
+                writer.startswith("APIServer ") and " pid=" in named
+            )  # it passes no lines on: its line broke off here
+            writer = named if torn or not writer else writer
             at = found.end()
             continue
         found = _STAMP.match(text, at)

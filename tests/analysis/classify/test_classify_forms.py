@@ -265,6 +265,13 @@ def test_classifier_never_raises() -> None:
         ("ERROR 04-11 00:37:31 [core.py:386]   File", "", "ERROR", "  File"),
         ("[2025-06-01 12:00:00 DP0 TP3] boom", "DP0 TP3", "", "boom"),
         ("2026-11-20 15:53:37,984 - lmdeploy - ERROR - async_engine.py:456 - boom", "", "ERROR", "boom"),
+        (
+            "(APIServer pid=1) (Worker pid=9) ERROR 11-23 14:50:21 [a.py:1] boom",
+            "Worker pid=9",
+            "ERROR",
+            "boom",
+        ),  # torn
+        ("(EngineCore pid=1) (RayWorkerWrapper pid=9) boom", "EngineCore pid=1", "", "boom"),
         ("(VllmWorker rank=1 pid=396) boom", "VllmWorker rank=1 pid=396", "", "boom"),
         ("(RayWorkerWrapper pid=1, ip=10.0.0.1) boom", "RayWorkerWrapper pid=1, ip=10.0.0.1", "", "boom"),
         ("[rank0]: boom", "rank0", "", "boom"),
