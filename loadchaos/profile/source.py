@@ -189,8 +189,9 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
         kind, got = error["type"], error["input"]
         text = str(error["msg"]).removeprefix("Value error, ")
         if kind == "extra_forbidden":
-            keys = _keys_at(model, error["loc"][:-1])
-            found.append(Mistake(loc, f"unknown key{near(str(loc[-1]), keys)}", of_key=True))
+            option = _OPTIONS.get(str(loc[-1])) if loc[:-1] == ("target",) else None
+            hint = f"; it is an option: {option}" if option else near(str(loc[-1]), _keys_at(model, error["loc"][:-1]))
+            found.append(Mistake(loc, f"unknown key{hint}", of_key=True))
             continue
         if kind == "too_short" and got:
             continue  # it only repeats that an entry is wrong, which is a mistake of its own
@@ -204,6 +205,18 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
         text = text if "(got " in text else f"{_reworded(text)}{_given(kind, got)}"
         found.append(Mistake(loc, text + (_meant(str(got), text) if kind == "literal_error" else "")))
     return found
+
+
+_OPTIONS = {
+    **dict.fromkeys(("url", "base_url", "host"), "--target URL"),
+    **dict.fromkeys(("api_key", "api_key_env", "key"), "--api-key-env NAME"),
+    "admin_url": "--admin-url URL",
+    "model": "--model NAME",
+    "header": "--header NAME=env:VAR",
+    "headers": "--header NAME=env:VAR",
+    **dict.fromkeys(("log", "logs", "server_log"), "--server-log SOURCE"),
+}
+"""Keys that one would look for under `target`, as they differ from server to server: options of `loadchaos run`."""
 
 
 def _meant(got: str, text: str) -> str:

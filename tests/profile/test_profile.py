@@ -31,6 +31,10 @@ BAD = {
         'name: x\ntraffic:\n  - name: t\n    payload:\n      structured:\n        regex: "(["\n' + LOAD,
         "x.yaml:6:16: traffic.0.payload.structured.regex: no valid regex",
     ),
+    "address of the server": (
+        "name: x\ntarget: {url: http://127.0.0.1:1}\n" + TRAFFIC + LOAD,
+        "x.yaml:2:10: target.url: unknown key; it is an option: --target URL",
+    ),
     "unknown key": ("name: x\nabuot: y\n" + TRAFFIC + LOAD, "x.yaml:2:1: abuot: unknown key; did you mean about?"),
     "unknown nested key": (
         "name: x\n" + TRAFFIC + "load: [{user: 1, requests: 1}]\n",

@@ -20,6 +20,8 @@ _LOADED = 1.3
 _WIDE = 1.3
 """A bracket above this ratio is bisected by short steps."""
 _BELOW_SATURATION = 0.96
+_SAFE = 0.9
+"""A load below this part of one that seems to fail can probably be proved."""
 _MOST_HALVINGS = 12
 _MOST_TRIES = 2
 _MOST_UNDECIDED = 7
@@ -132,6 +134,16 @@ class CapacitySearch:
             middle = self._between(self.low, base)
             return NextStep(middle, scout=False) if self._tried(middle) < _MOST_TRIES else None
         return self._prove_ceiling(ceiling)
+
+    def proof(self) -> NextStep | None:
+        """Choose the step that is most likely to prove a first load.
+
+        None without a load that seems to meet the goal, and once a load is proved.
+        """
+        ceiling = self._ceiling()
+        safe = [load for load in self._leaning(True) if ceiling is None or load <= _SAFE * ceiling]
+        load = max(safe, default=self._base(ceiling))
+        return None if load is None or self.low is not None or self._tried(load) else NextStep(load, scout=False)
 
     def _grow(self, base: float | None) -> NextStep | None:
         """Raise the load until a step fails."""

@@ -38,6 +38,8 @@ from loadchaos.server.process.launcher import CommandLine
 _DEADLY = ("engine_death", "hang", "startup")
 _LEAST_STEP_S = 20.0
 _AFTER_S = 15.0
+_SCOUT_S, _AROUND_PROOF_S = 16.0, 10.0
+"""Time of a short step, and of the start and the warm-up of a long one."""
 _LIVE_S = 1.0
 _VERDICTS = {exit_codes.PASS: "pass", exit_codes.FAIL: "fail", exit_codes.UNKNOWN: "unknown"}
 
@@ -207,8 +209,11 @@ class CapacitySession:
         return HeldServer(line, folder / f"{number:03}", limits=launch.limits.model_dump(exclude_none=True))
 
     async def _steps(self) -> dict[str, Any]:
-        while (step := self._search.next()) is not None:
+        while True:
             left_s = self._settings.budget_s - self.spent_s - _AFTER_S
+            step = self._choose(left_s)
+            if step is None:
+                break
             if left_s < _LEAST_STEP_S:
                 self._note_budget(step)
                 break
@@ -221,6 +226,15 @@ class CapacitySession:
             data |= {"ended": False, "verdict": None}
         self._write(data)
         return data
+
+    def _choose(self, left_s: float) -> NextStep | None:
+        """Choose the next step: a proof where a short step would leave no time for one."""
+        step, proof = self._search.next(), self._search.proof()
+        if step is None or not step.scout or proof is None:
+            return step
+        settings = self._settings
+        proof_s = step_plan(settings.search.by, proof, settings.goal, settings.slo_s).look_s + _AROUND_PROOF_S
+        return proof if proof_s <= left_s < _SCOUT_S + proof_s else step
 
     def _write(self, data: dict[str, Any]) -> None:
         files.write(self._folder, data)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.capacity import CASES, search
-from loadchaos.runner.capacity.search import CapacitySearch, SearchSettings, answer
+from loadchaos.runner.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
 
 
 def searched(capacity: float, settings: SearchSettings, blur: float = 0.0, **limits: float) -> CapacitySearch:
@@ -80,6 +80,21 @@ def test_search_up_to_the_highest_load_gives_a_lower_bound() -> None:
     result = answer(searched(100.0, settings), settings)
     assert (result["low"], result["high"], result["at_least"]) == (20.0, None, True)
     assert "the highest load that is tried (20) met the goal" in result["why"]
+
+
+def test_first_proof_keeps_away_from_a_load_that_seems_to_fail() -> None:
+    found = CapacitySearch(SearchSettings("rate", 1.0, 1000.0))
+    assert found.proof() is None
+    scout = {"scout": True, "status": "undecided", "why": ""}
+    for load, good in ((10.0, True), (40.0, False), (20.0, True), (37.0, True)):
+        found.add({**scout, "load": load, "leans": good})
+    assert found.proof() == NextStep(20.0, scout=False)
+    found.add({**scout, "load": 25.0, "leans": False})
+    assert found.proof() == NextStep(20.0, scout=False)
+    found.add({**scout, "load": 21.0, "leans": False})
+    assert found.proof() == NextStep(10.0, scout=False)
+    found.add({"scout": False, "load": 10.0, "status": "met", "leans": True, "why": ""})
+    assert found.proof() is None
 
 
 def test_search_limited_by_the_client_blames_no_server() -> None:

@@ -188,6 +188,25 @@ def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int,
     assert lines == ["the budget is spent; the next step would have been 13 requests/s (--budget gives more)"]
 
 
+@pytest.mark.parametrize("budget_s", [75.0, 90.0, 100.0])
+def test_session_with_little_time_proves_a_first_load(
+    budget_s: float, tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short steps alone would use the whole budget and prove nothing."""
+
+    def spent_s(self: CapacitySession) -> float:
+        return sum(14.0 if step["scout"] else 25.0 for step in self._search.steps)
+
+    monkeypatch.setattr(CapacitySession, "spent_s", property(spent_s))
+    assert virtual_runs == {}
+    slow = SearchSettings("rate", 1.0, 1000.0, goal=0.95, limits_s={"ttft": 1.0})
+    data = asyncio.run(session(tmp_path, [], budget_s=budget_s, search=slow).run())
+    assert (data["verdict"], data["answer"]["known"]) == ("pass", True)
+    assert 4.0 <= data["answer"]["low"] < CAPACITY
+    assert sum(not step["scout"] for step in data["steps"]) <= 2
+    assert data["seconds"] <= budget_s
+
+
 @pytest.mark.parametrize(("at_least", "code"), [(15.0, 0), (20.5, 3), (60.0, 1)])
 def test_session_judges_the_capacity_that_is_asked_for(
     tmp_path: Path, virtual_runs: dict[int, Any], at_least: float, code: int
