@@ -209,7 +209,7 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
 
 _OPTIONS = {
     **dict.fromkeys(("url", "base_url", "host"), "--target URL"),
-    **dict.fromkeys(("api_key", "api_key_env", "key"), "--api-key-env NAME"),
+    **dict.fromkeys(("api_key", "api_key_env", "key"), "--api-key-env VAR"),
     "admin_url": "--admin-url URL",
     "model": "--model NAME",
     "header": "--header NAME=env:VAR",
