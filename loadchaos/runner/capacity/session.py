@@ -228,7 +228,10 @@ class CapacitySession:
         return data
 
     def _choose(self, left_s: float) -> NextStep | None:
-        """Choose the next step: a proof where a short step would leave no time for one."""
+        """Choose the next step.
+
+        It is a proof where a short step would leave no time for one.
+        """
         step, proof = self._search.next(), self._search.proof()
         if step is None or not step.scout or proof is None:
             return step
