@@ -96,6 +96,7 @@ class _Load:
         self._live: dict[str, Step] = {}
         self._tokens: dict[str, int] = {}
         self._timers: list[_Timer] = []
+        self._undo: Any = None
         self._number = 0
         self._aborted = 0
         self._begin_s = server.now_s
@@ -106,6 +107,12 @@ class _Load:
     # --- the load -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        """Send the load, and undo the attack that is in effect at its end: the engine of the next load is awake."""
+        self._run()
+        if self._undo is not None:
+            self._undo()
+
+    def _run(self) -> None:
         coverage = self.result.coverage
         self._scrape()
         coverage.feed({"row": "run", "what": "load_begin", "at_ns": int(self._server.now_s * S)})
@@ -251,11 +258,19 @@ class _Load:
             engine.reset_prefix_cache()
         elif name == "sleep":
             engine.sleep(1, "keep")
-            self._after(attack.for_ or 0.5, engine.wake_up)
+            self._undo_after(attack.for_ or 0.5, engine.wake_up)
         elif name == "pause":
             engine.pause("keep")
-            self._after(attack.for_ or 0.5, engine.resume)
+            self._undo_after(attack.for_ or 0.5, engine.resume)
         self._feed({"row": "attack", "what": "end", "attack": name, "ok": True, "status": 200})
+
+    def _undo_after(self, delay_s: float, undo: Any) -> None:
+        def act() -> None:
+            self._undo = None
+            undo()
+
+        self._undo = undo
+        self._after(delay_s, act)
 
     def _holds(self, when: Mapping[str, str]) -> bool:
         stats = self._engine.stats()

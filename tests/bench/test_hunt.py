@@ -48,6 +48,17 @@ def test_healthy_engine_has_no_failure_under_aborts_images_and_resets() -> None:
     assert {"pair:aborts&attack", "grew:mm_cache_misses:3"} <= result.coverage.features
 
 
+def test_pause_at_the_end_of_a_load_does_not_last_into_the_next() -> None:
+    server = VirtualServer(EngineConfig())
+    left = {"abort": {"share": "100%", "after": "2s"}}
+    text = {"name": "a", "payload": {"text": {"tokens": 64}}, "output": {"exact": 4000}, "behaviour": left}
+    pause = {"admin": "pause", "every": "1s", "for": "20s"}
+    paused = server.run(_checked({"name": "x", "traffic": [text], "load": [{"burst": 4}], "attacks": [pause]}), 3)
+    assert "attack:pause:200" in paused.coverage.features
+    plain = {"name": "a", "payload": {"text": {"tokens": 64}}, "output": {"exact": 8}}
+    assert server.run(_checked({"name": "y", "traffic": [plain], "load": [{"burst": 4}]}), 3).failure == ""
+
+
 def test_censored_results_are_shown_as_bounds() -> None:
     assert shown([Measured(100, 1, False)] * 5, 100) == "> 100 (0 of 5)"
     some = [Measured(n, 1, True) for n in (10, 20, 30)] + [Measured(100, 1, False)] * 2
