@@ -1,8 +1,9 @@
 """Requests to the first failure, by strategy, for each planted defect of the embedded engine.
 
 `python -m bench.hunt [DEFECT...] [--seeds 5] [--budget 20000]` compares the shipped profile, a hunt, random genes without
-feedback, and plain load. All run in virtual time (bench/virtual_engine.py) with equal flags of the server. It prints the
-table of docs/hunt.md. With `--tools` real benchmark tools load the embedded server over HTTP (bench/hunt_tools.py).
+feedback (with the lengths of a hunt, and with fixed ones), and plain load. All run in virtual time (bench/virtual_engine.py)
+with equal flags of the server. It prints the table of docs/hunt.md. With `--tools` real benchmark tools load the embedded
+server over HTTP (bench/hunt_tools.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ PLAIN: Mapping[str, Mapping[str, Any]] = {
     "random-mm": {"text": {"tokens": 1024}, "images": {"count": 1, "size": "448x448"}},
 }
 """Loads of the shape of `vllm bench serve`: 1024 tokens in, 128 out."""
+_FIXED_LENGTHS = [32, 64, 128]
+"""Requests of a load of random genes, whatever its users."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def measure(case: HuntCase, strategy: str, seed: int, budget: int) -> Measured:
     """Run one strategy until its first failure or its budget of requests."""
     server = VirtualServer(EngineConfig(defects=frozenset([case.defect]), seed=seed, **case.flags))
     sent, seconds = 0, 0.0
-    corpus = _corpus(server, seed, feedback=strategy == "hunt") if strategy in ("hunt", "chance") else None
+    corpus = _corpus(server, seed, strategy) if strategy in ("hunt", "lengths", "chance") else None
     profile = None if corpus is not None else _profile(case, strategy)
     while sent < budget:
         before_s = server.now_s
@@ -106,9 +109,14 @@ def measure(case: HuntCase, strategy: str, seed: int, budget: int) -> Measured:
     return Measured(budget, seconds, False)
 
 
-def _corpus(server: VirtualServer, seed: int, *, feedback: bool) -> Corpus:
+def _corpus(server: VirtualServer, seed: int, strategy: str) -> Corpus:
+    """Corpus of a hunt, or of random genes.
+
+    `chance` has fixed lengths, `lengths` those of a hunt.
+    """
     settings = {"max_num_batched_tokens": server.config.max_num_batched_tokens, "sleep_mode": True}
-    return Corpus(seed, pool_of(ServerLimits(server.facts(), settings), {"load": {"questions": False}}), feedback)
+    load = {"questions": False, **({"requests": _FIXED_LENGTHS} if strategy == "chance" else {})}
+    return Corpus(seed, pool_of(ServerLimits(server.facts(), settings), {"load": load}), strategy == "hunt")
 
 
 def _profile(case: HuntCase, strategy: str) -> Profile:
@@ -133,7 +141,7 @@ class ToolSettings:
     environments: Environments
 
 
-STRATEGIES = ("profile", "hunt", "chance", "random", "random-mm")
+STRATEGIES = ("profile", "hunt", "lengths", "chance", "random", "random-mm")
 
 
 def shown(found: Sequence[Measured], budget: int) -> str:

@@ -107,7 +107,7 @@ class _Load:
     # --- the load -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Send the load, and undo the attack that is in effect at its end: the engine of the next load is awake."""
+        """Send the load, then undo an attack that is still in effect."""
         self._run()
         if self._undo is not None:
             self._undo()

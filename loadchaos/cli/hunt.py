@@ -59,7 +59,7 @@ Exit codes:
 @click.option(
     "--requests",
     type=click.IntRange(8, 100_000),
-    default=128,
+    default=64,
     show_default=True,
     help="Requests of the largest workload.",
 )

@@ -40,7 +40,7 @@ class ServerLimits:
     facts: Facts
     settings: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[str, ...] = ()
-    requests: int = 128
+    requests: int = 64
 
     @property
     def block(self) -> int:
@@ -196,7 +196,8 @@ class GenePool:
     """Values of every gene for one server, by group and name.
 
     `choices` of genes that the server or the user's file does not allow are empty; `keys` are the same as texts. `block` and
-    `longest` bound small changes of lengths.
+    `longest` bound small changes of lengths. `most_requests`: requests of the largest load, which follow from the users;
+    None where the user's file has the gene `requests`.
     """
 
     choices: Mapping[str, Mapping[str, tuple[Any, ...]]]
@@ -205,6 +206,7 @@ class GenePool:
     block: int
     longest: int
     models: tuple[str, ...] = ()
+    most_requests: int | None = None
 
     @property
     def attacks(self) -> bool:
@@ -237,7 +239,8 @@ def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None
         group: {name: tuple(value_key(group, name, value) for value in values) for name, values in genes.items()}
         for group, genes in choices.items()
     }
-    return GenePool(choices, keys, shares, limits.block, limits.longest, limits.models)
+    most = None if (chosen.get("load") or {}).get("requests") else limits.requests
+    return GenePool(choices, keys, shares, limits.block, limits.longest, limits.models, most)
 
 
 def differences(ours: GenePool, theirs: GenePool) -> list[str]:

@@ -16,6 +16,12 @@ _ATTACK_SHARE = 0.3
 _DEADLY_WEIGHT = 0.2
 """Weight of a value below which it counts as deadly: a value has it after two deaths in two workloads."""
 _LEAST_TOKENS = 32
+_MANY_USERS = 64
+"""So many users get the most requests; fewer get a share of them, a quarter at least.
+
+Most failures of a load need requests at once. More requests of the same genes, one after the other, find fewer failures a
+request than other genes do.
+"""
 _BELONG_TO = {
     "images": ("image_size", "unique", "reuse_distance", "near_duplicates", "uuid"),
     "abort": ("abort_share",),
@@ -37,7 +43,15 @@ class Breeder:
         attacks: tuple[Genes, ...] = ()
         if self._pool.attacks and rng.random() < _ATTACK_SHARE:
             attacks = (self._genes("attacks", rng),)
-        return Workload(self._genes("load", rng), traffic, attacks)
+        return Workload(self._sized(self._genes("load", rng)), traffic, attacks)
+
+    def _sized(self, load: dict[str, Any]) -> dict[str, Any]:
+        """Give a load as many requests as its users; waves get twice as many."""
+        most = self._pool.most_requests
+        if most is None:
+            return load
+        users = int(load["users"]) * (2 if load["form"] == "waves" else 1)
+        return {**load, "requests": max(most // 4, min(most, most * users // _MANY_USERS))}
 
     def _genes(self, group: str, rng: random.Random) -> dict[str, Any]:
         found = {}
@@ -123,7 +137,7 @@ class Breeder:
             load.pop(gene.name, None)
             if gene.name in drawn:
                 load[gene.name] = drawn[gene.name]
-        return Workload(load, parent.traffic, parent.attacks)
+        return Workload(self._sized(load), parent.traffic, parent.attacks)
 
     def _add_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
         """Add a drawn traffic, in place of another one where there are many."""

@@ -55,7 +55,7 @@ class HuntSettings:
 
     seed: int
     budget_s: float
-    requests: int = 128
+    requests: int = 64
     most_findings: int | None = None
     feedback: bool = True
     genes: Mapping[str, Mapping[str, Any]] | None = None

@@ -70,6 +70,29 @@ def test_genes_of_the_user_replace_and_leave_out() -> None:
     assert {w.load["users"] for w in workloads} == {4}
 
 
+def test_load_has_as_many_requests_as_its_users_need(pool: GenePool) -> None:
+    assert pool.most_requests == 64
+    breeder, rng = Breeder(pool), random.Random(2)
+    drawn = [breeder.drawn(rng) for _ in range(200)]
+    changed = [breeder.changed(rng.choice(drawn), drawn, rng)[0] for _ in range(200)]
+    found: dict[tuple[int, bool], set[int]] = {}
+    for workload in drawn + changed:
+        load = workload.load
+        found.setdefault((load["users"], load["form"] == "waves"), set()).add(load["requests"])
+    steady = {users: requests for (users, waves), requests in found.items() if not waves}
+    assert steady == {n: {max(16, min(64, n))} for n in (1, 2, 4, 8, 16, 32, 64, 128)}
+    assert found[16, True] == {32}, "half of the requests of a wave's users would be no second wave"
+    large = pool_of(replace(LIMITS, requests=512))
+    sizes = {w.load["requests"] for w in (Breeder(large).drawn(rng) for _ in range(100))}
+    assert (min(sizes), max(sizes)) == (128, 512)
+
+
+def test_requests_of_the_users_file_are_used_for_every_load() -> None:
+    pool = pool_of(LIMITS, {"load": {"requests": [8, 100]}})
+    drawn = [Breeder(pool).drawn(random.Random(n)) for n in range(40)]
+    assert {w.load["requests"] for w in drawn} == {8, 100}
+
+
 def test_schedule_follows_from_seed_and_feedback(pool: GenePool) -> None:
     first, again, other = Corpus(3, pool), Corpus(3, pool), Corpus(4, pool)
     rows = []
