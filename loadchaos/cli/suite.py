@@ -185,7 +185,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
         request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
         probed = await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles)
     if probed.trouble:
-        raise TargetError(f"{probed.trouble}; look at the log of the server")
+        raise TargetError(probed.trouble)
     return probed
 
 

@@ -14,6 +14,7 @@ from loadchaos.chaos import authorization
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.units import Range
+from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
@@ -27,6 +28,7 @@ from loadchaos.server.discovery.calibrate import (
 )
 from loadchaos.server.discovery.max_length import longest_prompt
 from loadchaos.server.discovery.server_config import configuration
+from loadchaos.server.discovery.text_tokens import NoChatError
 
 MOST_READS = 20
 MOST_GENERATIONS = 3
@@ -106,22 +108,22 @@ async def probe(
     """
     facts = await identify_server(client, request)
     configured, _ = await configuration(client, facts)
-    trouble = None
+    trouble, chat = None, True
     size, most = _images_to_send(facts)
     try:
         facts = await calibrate(
             client, facts, replace(request, quick=True, image_sizes=[(size, size)], images_per_request=most)
         )
     except TargetError as e:  # it does not generate, but the reads have found something
-        trouble = str(e)
+        trouble, chat = str(e), not isinstance(e, NoChatError)
     if lengths and trouble is None:
         facts = await longest_prompt(client, facts)
     facts = _limit_from_configuration(facts, configured)
     return ProbeResult(
         facts,
         configured,
-        [profile_fit(p, facts, configured) for p in profiles.values()],
-        _unknown(facts, configured),
+        [profile_fit(p, facts, configured, chat=chat) for p in profiles.values()],
+        _unknown(facts, configured, asked=trouble is None),
         client.reads,
         client.generations,
         trouble,
@@ -153,8 +155,11 @@ def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
     return tuple(str(m["id"]) for m in entries or () if isinstance(m, dict) and "id" in m)
 
 
-def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[str]:
-    """List what could not be found out, each with the reason."""
+def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]], *, asked: bool) -> list[str]:
+    """List what could not be found out, each with the reason.
+
+    With `asked` requests were answered; otherwise the trouble explains what only they would show.
+    """
     unknown = []
     if facts.dialect == UNKNOWN.name:
         *others, last = (dialect.title for dialect in DIALECTS.values() if dialect is not UNKNOWN)
@@ -165,9 +170,9 @@ def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[st
         unknown.append("context length: /v1/models has no max_model_len (set limit: N in a near_limit payload)")
     if facts.capacity_tokens is None:
         unknown.append("KV cache capacity: neither /metrics nor /distserve/engine_info reports it")
-    if facts.text is None:
+    if facts.text is None and asked:
         unknown.append("token counts: no tokenizer endpoint and no usage (prompt lengths will be estimates)")
-    if facts.images is None:
+    if facts.images is None and asked:
         unknown.append(f"image input{_because(facts, 'image_tokens')}")
     if facts.speculative_decoding is None:
         unknown.append("speculative decoding: /metrics does not report it")
@@ -186,10 +191,17 @@ def _because(facts: Facts, name: str) -> str:
 # --- profiles ---------------------------------------------------------------------------------------------------------
 
 
-def profile_fit(profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> ProfileFit:
-    """Compare what a profile needs with what the server has."""
+def profile_fit(
+    profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]], *, chat: bool = True
+) -> ProfileFit:
+    """Compare what a profile needs with what the server has.
+
+    `chat`: the server has a chat endpoint.
+    """
     dialect = DIALECTS[facts.dialect]
     lacks: list[str] = []
+    if not chat and any(t.endpoint == DEFAULT for t in profile.traffic if t.weight):
+        lacks.append("the server has no chat endpoint")
     if profile.target.dialect not in ("auto", facts.dialect):
         lacks.append(f"it targets {DIALECTS[profile.target.dialect].title}; this server is {dialect.title}")
     lacks += _mechanisms(profile, facts, configured)

@@ -53,6 +53,7 @@ class Plain(ThreadingHTTPServer):
 
     daemon_threads = True
     status = 200
+    chat = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -63,13 +64,18 @@ class _Handler(BaseHTTPRequestHandler):
     server: Plain
 
     def do_GET(self) -> None:
+        if self.path == "/openapi.json" and not self.server.chat:
+            self._answer(
+                200, {"paths": {"/v1/embeddings": {"post": {}}, "/v1/models": {"get": {}}, "/score": {"post": {}}}}
+            )
+            return
         known = self.path == "/v1/models"
         self._answer(self.server.status if known else 404, {"data": [{"id": "m"}]} if known else {})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path != "/v1/chat/completions":
-            self._answer(404, {})
+        if self.path != "/v1/chat/completions" or not self.server.chat:
+            self._answer(404, {"detail": "Not Found"})
             return
         content = body["messages"][0]["content"]
         if isinstance(content, list):
@@ -161,6 +167,17 @@ def test_probe_describes_an_unknown_server(plain: Plain) -> None:
     generations = plain.asked["POST /v1/chat/completions"]
     assert generations == result["asked"]["generations"] <= MOST_GENERATIONS
     assert plain.asked.total() - generations == result["asked"]["reads"] <= MOST_READS
+
+
+def test_probe_of_a_server_without_chat_names_its_endpoints(plain: Plain) -> None:
+    plain.chat = False
+    done = probe(f"http://127.0.0.1:{plain.server_port}")
+    assert done.returncode == 4
+    assert "PROBLEM: the server has no chat endpoint: POST /v1/chat/completions answered 404" in done.stdout
+    assert "It has /v1/embeddings. --endpoint NAME of `loadchaos run` sends the load to another one" in done.stdout
+    assert re.search(r"- smoke +the server has no chat endpoint\n", done.stdout)
+    assert "  + " not in done.stdout
+    assert "token counts: no tokenizer" not in done.stdout
 
 
 def test_probe_exits_4_for_a_missing_key(plain: Plain) -> None:

@@ -33,6 +33,7 @@ _QUICK_WORDS = 3
 _REPEAT = 8
 _USAGE_WORDS = 24
 _SINGLE_WORDS = 12
+_LACKING = (404, 405, 501)
 
 
 async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
@@ -157,14 +158,38 @@ async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts
     return _with(facts, replace(text, overhead=used - expected, source=f"{text.source}, corrected by {by}"))
 
 
+class NoChatError(TargetError):
+    """Signal that the server has no chat endpoint, as one for embeddings."""
+
+
 async def _first_request(client: DiscoveryClient, facts: Facts, sentence: str) -> DiscoveryResponse:
-    answer = await client.generate(facts.model, sentence)
+    answer = await _generate(client, facts, sentence)
     if answer.status != 200 or not isinstance(answer.json(), dict):
         raise TargetError(
             f"the server runs, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}; "
             "read its log, and check --model and --api-key-env"
         )
     return answer
+
+
+async def _generate(client: DiscoveryClient, facts: Facts, text: str) -> DiscoveryResponse:
+    answer = await client.generate(facts.model, text)
+    if answer.status in _LACKING and "model" not in answer.text.lower():
+        raise NoChatError(await _no_chat_text(client, answer))
+    return answer
+
+
+async def _no_chat_text(client: DiscoveryClient, answer: DiscoveryResponse) -> str:
+    """Say that chat is missing, and which endpoints /openapi.json lists."""
+    page = (await client.ask("GET", "/openapi.json")).json()
+    listed = page.get("paths") if isinstance(page, dict) else None
+    paths = listed.items() if isinstance(listed, dict) else ()
+    posted = sorted(path for path, methods in paths if path.startswith("/v1/") and "post" in methods)
+    has = f"It has {', '.join(posted)}. " if posted else ""
+    return (
+        f"the server has no chat endpoint: POST /v1/chat/completions answered {answer.status} {answer.text[:100]}. {has}"
+        "--endpoint NAME of `loadchaos run` sends the load to another one"
+    )
 
 
 async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer) -> Facts:
@@ -229,7 +254,7 @@ async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Fa
     """
 
     async def used(text: str) -> int | None:
-        return usage_of(await client.generate(facts.model, text))
+        return usage_of(await _generate(client, facts, text))
 
     words = [f" {w}" for w in _WORDS[:_USAGE_WORDS]]
     few, many = await used("".join(words)), await used("".join(words * 3))
