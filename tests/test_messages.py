@@ -30,7 +30,7 @@ PASSED_ON = {
     ("runner/children.py", "output"), ("load/worker/locust_user.py", "finished.stderr"),
     ("runner/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
     ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"), ("runner/hunt/workers.py", "reason"),
-    ("runner/hunt/remote_worker.py", "data.get('why')"),
+    ("runner/hunt/remote_worker.py", "data.get('why')"), ("cli/suite.py", "probed.trouble"),
 }  # fmt: skip
 
 
