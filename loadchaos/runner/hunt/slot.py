@@ -183,8 +183,11 @@ class ServerSlot:
 
 
 def _attacked(result: Result) -> bool:
-    """True if an attack was carried out; one with a condition may not be."""
-    return any(row.get("row") == "attack" for row in Reader(result.folder).new(final=True))
+    """True if an attack was carried out.
+
+    One with a condition may not be, and one that was skipped was not.
+    """
+    return any(row.get("row") == "attack" and row["what"] == "begin" for row in Reader(result.folder).new(final=True))
 
 
 def _hang(requests: int, attacked: bool) -> dict[str, Any]:

@@ -91,7 +91,14 @@ def test_hang_after_a_workload_is_a_finding(attacked: bool, attribution: str) ->
     assert findings_of({"failures": [failure]})
 
 
-@pytest.mark.parametrize(("rows", "attacked"), [([], False), ([{"row": "attack", "what": "begin", "at_ns": 5}], True)])
+@pytest.mark.parametrize(
+    ("rows", "attacked"),
+    [
+        ([], False),
+        ([{"row": "attack", "what": "begin", "at_ns": 5}], True),
+        ([{"row": "attack", "what": "skipped", "at_ns": 5}], False),
+    ],
+)
 def test_hang_is_ours_only_where_an_attack_was_carried_out(
     rows: list[dict[str, object]], attacked: bool, tmp_path: Path
 ) -> None:
