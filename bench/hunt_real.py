@@ -1,6 +1,7 @@
 """Requests to the first failure of a real server: shipped profiles, benchmark tools and hunts.
 
-    python -m bench.hunt_real --launch COMMAND [STRATEGY...] [--seeds 3] [--budget 200] [--within 300] [--out FOLDER]
+    python -m bench.hunt_real --launch COMMAND --model NAME --tokenizer FOLDER --out FOLDER [STRATEGY...]
+        [--seeds 3] [--budget 200] [--within 300] [--with TOOL=VENV]
 
 COMMAND starts the server, as for `loadchaos run --launch`; each measurement starts it anew. A strategy is the name of a
 shipped profile, `hunt` or a tool of bench/hunt_tools.py. Tools send through a relay that counts their requests. Their first

@@ -24,8 +24,6 @@ from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _TEMPLATED = (DEFAULT, "responses", "messages")
 """Endpoints whose prompts go through the chat template of the model."""
-_LACKING = (404, 405, 501)
-_NO_MODEL = "does not exist"
 _UNSUPPORTED = ("does not support", "Unsupported by", "not supported for")
 _ONE = ((48, 1), (96, 1))
 _MANY = (*_ONE, (48, 3))
@@ -123,8 +121,7 @@ def _prompt_tokens(answer: DiscoveryResponse, request: Request) -> int | None:
 def _refuse_lacking(
     client: DiscoveryClient, answer: DiscoveryResponse, traffic: Traffic, number: int, path: str
 ) -> None:
-    lacks = answer.status in _LACKING and _NO_MODEL not in answer.text
-    if not lacks and not (answer.status >= 400 and any(text in answer.text for text in _UNSUPPORTED)):
+    if not answer.lacks_path and not (answer.status >= 400 and any(text in answer.text for text in _UNSUPPORTED)):
         return
     text = " ".join(_message(answer).split())[:160]
     raise TargetError(

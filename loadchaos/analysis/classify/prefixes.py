@@ -166,9 +166,8 @@ def strip_prefixes(text: str) -> LogLine:
         found = _WRITER.match(text, at)
         if found is not None:
             named = found["process"] or found["rank"]
-            torn = (
-                writer.startswith("APIServer ") and " pid=" in named
-            )  # it passes no lines on: its line broke off here
+            # The API server passes no lines of others on: its own line broke off here.
+            torn = writer.startswith("APIServer ") and " pid=" in named
             writer = named if torn or not writer else writer
             at = found.end()
             continue

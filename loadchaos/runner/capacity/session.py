@@ -38,7 +38,7 @@ from loadchaos.server.process.launcher import CommandLine
 _DEADLY = ("engine_death", "hang", "startup")
 _LEAST_STEP_S = 20.0
 _AFTER_S = 15.0
-_SCOUT_S, _AROUND_PROOF_S = 16.0, 10.0
+_SHORT_STEP_S, _AROUND_PROOF_S = 16.0, 10.0
 """Time of a short step, and of the start and the warm-up of a long one."""
 _LIVE_S = 1.0
 _VERDICTS = {exit_codes.PASS: "pass", exit_codes.FAIL: "fail", exit_codes.UNKNOWN: "unknown"}
@@ -230,14 +230,14 @@ class CapacitySession:
     def _choose(self, left_s: float) -> NextStep | None:
         """Choose the next step.
 
-        It is a proof where a short step would leave no time for one.
+        It is a long step, which can prove a load, where a short step would leave no time for a long one.
         """
         step, proof = self._search.next(), self._search.proof()
         if step is None or not step.scout or proof is None:
             return step
         settings = self._settings
         proof_s = step_plan(settings.search.by, proof, settings.goal, settings.slo_s).look_s + _AROUND_PROOF_S
-        return proof if proof_s <= left_s < _SCOUT_S + proof_s else step
+        return proof if proof_s <= left_s < _SHORT_STEP_S + proof_s else step
 
     def _write(self, data: dict[str, Any]) -> None:
         files.write(self._folder, data)

@@ -311,7 +311,7 @@ class HuntSession:
             ids = ", ".join(str(f["id"]) for f in found)
             shown += f"; {'NEW FINDING' if new else 'known'}: {ids}"
         left_s = max(0.0, self._settings.budget_s - self.at_s)
-        return f"{shown}; {len(corpus.findings)} findings, {describe_duration(max(1, round(left_s)))} left"
+        return f"{shown}; {plural(len(corpus.findings), 'finding')}, {describe_duration(max(1, round(left_s)))} left"
 
     def _report(self) -> None:
         """Write report.html."""

@@ -65,6 +65,14 @@ class DiscoveryResponse:
         """True when the connection ended before the response."""
         return self.status == 0 and self.text.startswith(_CUT)
 
+    @property
+    def lacks_path(self) -> bool:
+        """True when the server has no such path.
+
+        An unknown model has the status 404, too.
+        """
+        return self.status in (404, 405, 501) and "does not exist" not in self.text
+
     def json(self) -> Any:
         """Parse the body as JSON; None if it is none."""
         try:

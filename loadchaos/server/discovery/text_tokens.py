@@ -33,7 +33,6 @@ _QUICK_WORDS = 3
 _REPEAT = 8
 _USAGE_WORDS = 24
 _SINGLE_WORDS = 12
-_LACKING = (404, 405, 501)
 
 
 async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
@@ -159,7 +158,7 @@ async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts
 
 
 class NoChatError(TargetError):
-    """Signal that the server has no chat endpoint, as one for embeddings."""
+    """Signal that the server has no chat endpoint."""
 
 
 async def _first_request(client: DiscoveryClient, facts: Facts, sentence: str) -> DiscoveryResponse:
@@ -174,7 +173,7 @@ async def _first_request(client: DiscoveryClient, facts: Facts, sentence: str) -
 
 async def _generate(client: DiscoveryClient, facts: Facts, text: str) -> DiscoveryResponse:
     answer = await client.generate(facts.model, text)
-    if answer.status in _LACKING and "model" not in answer.text.lower():
+    if answer.lacks_path:
         raise NoChatError(await _no_chat_text(client, answer))
     return answer
 
