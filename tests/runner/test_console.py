@@ -13,7 +13,7 @@ import pytest
 def test_console_prints_a_plain_line_every_ten_seconds(start: Any, for_long: Any, args: tuple[str, ...]) -> None:
     run = start(*args, **for_long).loaded()
     run.wait(
-        lambda: re.search(r"^\[load 1\d\.?\d* s\] healthy .* ok", run.output, re.MULTILINE), "a line after 10 s", 25
+        lambda: re.search(r"^\[load 1\d\.?\d* s\] .*healthy .* ok", run.output, re.MULTILINE), "a line after 10 s", 25
     )
     run.signal(signal.SIGINT)
     assert run.ends() == 130
