@@ -17,8 +17,9 @@ from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.load_watch import LoadWatch
+from loadchaos.runner.ports import free_port
 from loadchaos.runner.resume import ResumePoint
-from loadchaos.runner.server_under_test import TargetSpec, free_port
+from loadchaos.runner.server_under_test import TargetSpec
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.monitor.logs import read_spec

@@ -23,6 +23,7 @@ from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.runner import answer_baseline, requirements
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
+from loadchaos.runner.ports import foreign_listener
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.run_probes import RunProbes
 from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
@@ -38,6 +39,8 @@ _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
 _DEATH_SHOWS_S = 3.0  # from a failed request to the signs of a death
 _LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
+_OWN_PORT_S = 5.0  # a server that cannot bind its port exits within this time
+_COMMAND_CHARS = 80
 _LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile
 
 
@@ -118,6 +121,30 @@ class Preparation:
             if launched.exit.done():
                 await launched.wait_recorded()
             raise TargetError(f"{explained(str(e), log).removesuffix('.')}; see its log {log}") from None
+        await self._refuse_foreign_server()
+
+    async def _refuse_foreign_server(self) -> None:
+        """Raise TargetError where another program has the server's port.
+
+        A container's server is no child of the launched process: then a note says which process answers.
+        """
+        launched = self._server.launched
+        if launched is None or self._target.held is not None:
+            return
+        url, deadline_s = self._server.url, time.monotonic() + _OWN_PORT_S
+        while launched.pid is not None and (other := foreign_listener(url, launched.pid)) is not None:
+            who = f"process {other.pid} ({other.command[:_COMMAND_CHARS]}), which the launch command did not start,"
+            if launched.exit.done():
+                await launched.wait_recorded()
+                raise TargetError(
+                    f"{who} answers at {url}, and the launched server has ended: {self._server.exit_status()}; "
+                    "stop that process, or launch the server on another --port; "
+                    f"see its log {self._record.folder.server_log}"
+                )
+            if time.monotonic() > deadline_s:
+                self._print(f"note: {who} answers at {url}: it is the server under test")
+                return
+            await asyncio.sleep(_POLL_S)
 
     def _ready_within_s(self) -> float:
         if self._options.wait_ready_s is not None:

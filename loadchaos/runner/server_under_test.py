@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.held_server import HeldServer
+from loadchaos.runner.ports import ReservedPort
 from loadchaos.runner.wait_idle import IdleWait
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
@@ -90,6 +90,7 @@ class ServerUnderTest:
         self._known_server = True
         self._idle = IdleWait()
         self._proxy: RunProxy | None = None
+        self._reserved: ReservedPort | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
 
@@ -133,8 +134,9 @@ class ServerUnderTest:
     def _embedded(self) -> tuple[LaunchCommand, str]:
         embedded = self._profile.target.embedded
         assert embedded is not None
-        port = int(self.url.rsplit(":", 1)[1]) if self.url else free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        if self._reserved is None:
+            self._reserved = ReservedPort()
+        self.url = f"http://127.0.0.1:{self._reserved.port}"
         era = embedded.era or DEFAULT_ERA[embedded.dialect]
         flags = dict(embedded.flags)
         images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
@@ -142,7 +144,7 @@ class ServerUnderTest:
             spec = SimulatorSpec(
                 embedded.dialect, era, embedded.defects, flags, images=bool(images), dev_mode=bool(dev_mode)
             )
-            argv = embedded_command(spec, port)
+            argv = [*embedded_command(spec, self._reserved.port), "--reserved-port"]
         except ValueError as e:
             raise OptionError(f"target.embedded: {e}") from e
         defects = f"planted defects: {', '.join(embedded.defects)}" if embedded.defects else "no planted defects"
@@ -273,6 +275,9 @@ class ServerUnderTest:
             self.target.held.detach()
         elif self.launched is not None:
             await (self.launched.stop(grace_s) if grace_s else self.launched.kill())
+        if self._reserved is not None:
+            self._reserved.release()
+            self._reserved = None
 
     # --- its state --------------------------------------------------------------------------------------------------------
 
@@ -391,10 +396,3 @@ def _assumed_dialect(profile: Profile) -> Dialect:
     if profile.target.dialect != "auto":
         return DIALECTS[profile.target.dialect]
     return DIALECTS[profile.target.embedded.dialect] if profile.target.embedded else DEFAULT_DIALECT
-
-
-def free_port() -> int:
-    """A TCP port of this machine on which nothing listens now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

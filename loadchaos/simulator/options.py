@@ -85,13 +85,17 @@ def adapters(config: ServerConfig) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Options:
-    """All options of the embedded server, checked."""
+    """All options of the embedded server, checked.
+
+    `port_is_reserved`: a socket of the caller is bound to the port, with SO_REUSEPORT.
+    """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     host: str = "127.0.0.1"
     port: int = 0
     flags: Mapping[str, object] = field(default_factory=dict)
+    port_is_reserved: bool = False
 
     @property
     def version(self) -> str:

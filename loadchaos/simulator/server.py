@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--era", default=None, help="its release, such as 0.18 or 0.8.1")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: a free one, which the log names")
+    parser.add_argument("--reserved-port", action="store_true", help="the port is bound already, by the caller")
     parser.add_argument("--defect", action="append", default=[], help="plant a bug; may be repeated")
     parser.add_argument("--flag", action="append", default=[], metavar="KEY=VALUE", help="a flag of the real server")
     parser.add_argument("--speed", type=float, default=None, help="divides every step's duration")
@@ -63,7 +65,8 @@ def config_from_args(argv: Sequence[str]) -> Options:
     spec = SimulatorSpec(
         args.dialect, args.era, args.defect, flags, images=not args.no_images, dev_mode=not args.no_dev_mode
     )
-    return make_options(spec, host=args.host, port=args.port)
+    options = make_options(spec, host=args.host, port=args.port)
+    return replace(options, port_is_reserved=args.reserved_port)
 
 
 class Api(Protocol):
@@ -138,7 +141,7 @@ class ApiServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate, http)
         self._engine.on_death = lambda: self._engine_died(http)
-        port = await http.listen(self._options.host, self._options.port)
+        port = await http.listen(self._options.host, self._options.port, reserved=self._options.port_is_reserved)
         self._lifecycle.listening(port, self._api.routes)
         self._api.warm_up()
         await self._finished.wait()

@@ -68,8 +68,8 @@ PAGES = {"/v1/models": (200, MODELS), "/health": (200, "")}
 
 
 @contextmanager
-def serving(server: ForeignServer) -> Iterator[ForeignServer]:
-    """Serve until the end of the block."""
+def serving(server: ForeignServer, port: int = 0) -> Iterator[ForeignServer]:
+    """Serve until the end of the block; port 0 is a free one."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -160,7 +160,7 @@ def serving(server: ForeignServer) -> Iterator[ForeignServer]:
         def handle_error(self, *_args: object) -> None:
             """Ignore clients that leave."""
 
-    httpd = Server(("127.0.0.1", 0), Handler)
+    httpd = Server(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=httpd.serve_forever, daemon=True)
     thread.start()
     server.url = f"http://127.0.0.1:{httpd.server_address[1]}"

@@ -1,9 +1,14 @@
 """Servers that fail: to start, on the first request, or repeatedly."""
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.runner.conftest import wait
+from tests.runner.foreign_server import ForeignServer, serving
 
 OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
 NO_MEMORY = (
@@ -76,6 +81,30 @@ def test_launched_server_on_a_taken_port_is_refused(start: Any, sim: Any) -> Non
     assert other.process.poll() is None
 
 
+def test_launched_server_that_loses_its_port_to_another_is_not_mixed_up_with_it(
+    start: Any, unused_port: int, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    code = f"open({str(started)!r}, 'w'); import time; time.sleep(3); raise SystemExit('[Errno 98] in use')"
+    run = start(target=launching(python(code), unused_port))
+    wait(started.exists, "the launched command")
+    with serving(ForeignServer(pages={"/health": (200, ""), "/v1/models": (200, '{"data": []}')}), unused_port):
+        assert run.ends() == 4
+    assert f"process {os.getpid()} (" in run.output
+    assert "which the launch command did not start, answers at" in run.output
+    assert "the launched server has ended: it exited with code 1" in run.output
+    assert run.verdict()["verdict"] != "pass"
+
+
+@pytest.mark.slow
+def test_server_outside_the_launched_process_is_tested_with_a_note(start: Any, unused_port: int) -> None:
+    code = f"import subprocess, time; subprocess.Popen({served(unused_port)!r}, start_new_session=True)"
+    intermediate = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {code!r}]); time.sleep(600)"
+    run = start(target=launching(python(intermediate), unused_port))
+    assert run.ends() == 0, run.output
+    assert "it is the server under test" in run.output
+
+
 @pytest.mark.slow
 def test_external_server_that_dies_of_the_first_request_is_named(start: Any, sim: Any) -> None:
     server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
@@ -104,7 +133,8 @@ def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> 
             {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
             {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
         ],
-        load=[{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 32}],
+        # Shorter than a minute: a longer load asks the idle server first, which would die of that.
+        load=[{"rate": "10/s", "law": "constant", "for": "55s", "max_in_flight": 32}],
         expect=["recovers_within <= 60s", "engine_deaths == 0"],
     )
     run.wait_for(row="launch", what="start", n=4, limit_s=100)

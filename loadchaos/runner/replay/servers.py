@@ -15,7 +15,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.held_server import HeldServer
-from loadchaos.runner.server_under_test import free_port
+from loadchaos.runner.ports import free_port
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.process.launcher import CommandLine, parse_command_line
 from loadchaos.simulator.command import command as embedded_command

@@ -302,10 +302,15 @@ class HttpServer:
         """True if a defect leaves no place for a new connection."""
         return bool(self._most_unfinished) and self.unfinished >= self._most_unfinished
 
-    async def listen(self, host: str, port: int) -> int:
-        """Listen; port 0 chooses a free one. Returns the port."""
+    async def listen(self, host: str, port: int, *, reserved: bool = False) -> int:
+        """Listen and return the port; port 0 chooses a free one.
+
+        `reserved`: a socket that does not listen is bound to the port, with SO_REUSEPORT.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=2048)
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), host, port, backlog=2048, reuse_port=reserved
+        )
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.runner.bisect.installs import InstallPlan, index_options, range_of, releases_between
-from loadchaos.runner.server_under_test import free_port
+from loadchaos.runner.ports import free_port
 from tests.runner.bisect.conftest import write_trace, write_wheel
 
 INSTALL = "{venv}/bin/pip install fakellm=={version}"

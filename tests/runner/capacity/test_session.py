@@ -25,7 +25,7 @@ from loadchaos.runner.capacity.search import SearchSettings
 from loadchaos.runner.capacity.session import CapacitySession, CapacitySettings, SearchOutput
 from loadchaos.runner.finalize import Result
 from loadchaos.runner.options import Options
-from loadchaos.runner.server_under_test import free_port
+from loadchaos.runner.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 

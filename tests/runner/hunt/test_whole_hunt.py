@@ -23,7 +23,7 @@ from loadchaos.cli.hunt_settings import stored_form, with_stored
 from loadchaos.cli.main import main
 from loadchaos.core.redact import REDACTED
 from loadchaos.runner.hunt.journal import Journal
-from loadchaos.runner.server_under_test import free_port
+from loadchaos.runner.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.warm_command import run_command

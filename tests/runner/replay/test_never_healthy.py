@@ -18,11 +18,11 @@ from loadchaos.runner.minimise.candidate import Reduction, split_command
 from loadchaos.runner.minimise.session import MinimiseSession
 from loadchaos.runner.minimise.trials import Trials
 from loadchaos.runner.options import Options
+from loadchaos.runner.ports import free_port
 from loadchaos.runner.replay import bodies
 from loadchaos.runner.replay.expected import ExpectedFailure
 from loadchaos.runner.replay.one_try import TryPlan
 from loadchaos.runner.replay.servers import ServerChoice
-from loadchaos.runner.server_under_test import free_port
 from loadchaos.server.process.launcher import CommandLine
 
 DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")

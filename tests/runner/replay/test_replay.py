@@ -16,11 +16,11 @@ import pytest
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.profile.request_trace import Cause, RequestTrace, TraceHeader, TraceSend
 from loadchaos.runner.options import Options
+from loadchaos.runner.ports import free_port
 from loadchaos.runner.replay import bodies
 from loadchaos.runner.replay.expected import ExpectedFailure
 from loadchaos.runner.replay.one_try import TryPlan, run_try
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
-from loadchaos.runner.server_under_test import free_port
 from loadchaos.server.process.launcher import CommandLine
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec

@@ -1,0 +1,52 @@
+"""TCP ports of this machine: free, reserved, or taken by another process."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import psutil
+
+from loadchaos.chaos.listeners import Listener, listeners
+
+
+def free_port() -> int:
+    """Return a TCP port of this machine on which nothing listens now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class ReservedPort:
+    """A free TCP port of the loopback address that no other program gets.
+
+    A socket stays bound to it, but does not listen. A server of ours can listen on it if it sets SO_REUSEPORT, any number
+    of times; another program cannot bind it (socket(7)).
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+
+    def release(self) -> None:
+        """Let other programs have the port."""
+        self._socket.close()
+
+
+def foreign_listener(url: str, pid: int) -> Listener | None:
+    """Find a listener on a URL's port that `pid` did not start.
+
+    Returns None where `pid` or a process that it started listens there, and where the listener is not visible: that of
+    another user or container.
+    """
+    try:
+        tree = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    except psutil.Error:  # it has ended
+        tree = {pid}
+    parts = urlsplit(url)
+    found = listeners(None, parts.port or (443 if parts.scheme == "https" else 80))
+    if any(listener.pid is None or listener.pid in tree for listener in found):
+        return None
+    return next(iter(found), None)

@@ -1,0 +1,55 @@
+"""Ports of this machine: reserved ones, and those on which another process listens."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from loadchaos.runner.ports import ReservedPort, foreign_listener, free_port
+
+
+@contextlib.contextmanager
+def listening(port: int, *, reserved: bool) -> Iterator[None]:
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reserved:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        s.bind(("127.0.0.1", port))
+        s.listen()
+        yield
+
+
+def test_reserved_port_is_refused_to_others_and_given_to_our_servers_one_after_the_other() -> None:
+    held = ReservedPort()
+    with pytest.raises(OSError, match="in use"), listening(held.port, reserved=False):
+        pass
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", held.port), timeout=1)
+        with listening(held.port, reserved=True):
+            for _ in range(20):  # none goes to the socket that only holds the port
+                socket.create_connection(("127.0.0.1", held.port), timeout=1).close()
+    held.release()
+    with listening(held.port, reserved=False):
+        pass
+
+
+def test_listener_is_foreign_unless_the_process_or_one_it_started_listens() -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    try:
+        assert foreign_listener(url, other.pid) is None  # nobody listens
+        with socket.create_server(("127.0.0.1", port)):
+            found = foreign_listener(url, other.pid)
+            assert found is not None
+            assert found.pid == os.getpid()
+            assert foreign_listener(url, os.getpid()) is None
+            assert foreign_listener(url, os.getppid()) is None
+    finally:
+        other.kill()
+        other.wait()
