@@ -28,6 +28,7 @@ from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
 from loadchaos.analysis.incidents.explain import Explainer
 from loadchaos.analysis.incidents.failures import FailureRegistry, failures_of
 from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
@@ -90,6 +91,7 @@ class Judge:
         self._sessions = SessionCount()
         self._warm_up = WarmUp(terms.warm_up if terms is not None else None)
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
+        self._queue_order = QueueOrder()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
         self._length_symptoms, self._exact_lengths, self._images = (
             symptoms.LengthSymptoms(),
@@ -158,6 +160,7 @@ class Judge:
             if self._terms is not None and self._terms.slo:
                 self._goodput.end(row, self._terms.slo)
         self._mechanisms.end(row)
+        self._queue_order.feed(row)
         self._length_symptoms.feed(row)
         self._exact_lengths.feed(row)
         bad = bad_answers.bad_outcome(row)
@@ -275,6 +278,7 @@ class Judge:
     def _poll(self, now_ns: int | None) -> None:
         self._read_logs(now_ns)
         for bad in self._bad_answers.poll(now_ns):
+            bad.waited = self._queue_order.waited(bad)
             self._explainer.explain(bad)
         newest_ns = self._health.newest_ns
         self._detectors.poll(newest_ns, self._health.load_begin_ns or newest_ns, final=now_ns is None)
@@ -312,6 +316,8 @@ class Judge:
     def _record(self, failure: Failure) -> Failure:
         """Register a failure: add attribution and incident, report new ones."""
         attribution = self._attacks.attribute(failure.effects, failure.at_ns)
+        if attribution == "server":
+            attribution = failure.attribution
         failure = replace(failure, attribution=attribution)
         known = self._registry.find(failure)
         if known is None:

@@ -66,7 +66,7 @@ State = Literal[
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 
 Severity = Literal["request", "degraded", "hang", "engine_death", "startup", "node"]
-Attribution = Literal["server", "self-inflicted", "injected", "expected"]
+Attribution = Literal["server", "load", "self-inflicted", "injected", "expected"]
 Decision = Literal["pass", "fail", "unknown"]
 
 

@@ -49,6 +49,7 @@ WORST_FIRST = tuple(SEVERITY)
 
 CAUSE = {
     "server": "server bug (not caused by our attacks)",
+    "load": "more load than the server can bear within the limits of the client, not a server bug",
     "self-inflicted": "side effect of our own attack, not a server bug",
     "injected": "injected by our own attack, not a server bug",
     "expected": "expected effect of our own attack",

@@ -153,3 +153,16 @@ def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> 
     assert verdict["outcomes"]["ok"] > 3
     assert "restart 3: starting the EMBEDDED SERVER" in run.output
     run.all_gone()
+
+
+def test_overloaded_server_that_works_on_is_told_from_one_that_loses_requests(start: Any) -> None:
+    flags = {"num_gpu_blocks": 200, "num_speculative_tokens": 0, "enable_prefix_caching": False}
+    run = start(
+        target={"embedded": {"dialect": "vllm", "era": "0.18", "flags": flags}},
+        traffic=[{"name": "text", "payload": {"text": {"tokens": "2500"}}, "output": {"exact": 60}}],
+        load=[{"burst": 30}],
+        limits={"first_byte": "5s", "between_bytes": "5s", "total": "60s"},
+    )
+    assert run.ends() == 1
+    assert [(f["id"], f["attribution"]) for f in run.verdict()["failures"]] == [("queue_wait", "load")]
+    assert "raise limits.first_byte" in " ".join(run.output.split())

@@ -31,6 +31,10 @@ _FACTS = {"expected": "rule", "other": "other_request"}
 _MOST_TEXT = 2_000
 _TITLE = 160
 _INTENDED = {"unexpected_rejection": "If the refusal is intended, add to the traffic: expect: [ok, rejected]."}
+_OVERLOAD = (
+    "The server works and answers in order, but gets more than it can do. Send less at a time or shorter prompts, raise "
+    "limits.first_byte, or give the server more KV cache. `loadchaos capacity` finds the load that it bears."
+)
 _TITLES = {
     "http_error": "Unexplained HTTP error", "stream_error": "Unexplained error in a stream",
     "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers aborted by the server",
@@ -43,7 +47,10 @@ _TITLES = {
 
 @dataclass(slots=True)
 class BadAnswer:
-    """Equal bad answers of one second: the first row's times and a count."""
+    """Equal bad answers of one second: the first row's times and a count.
+
+    `began`: a token came; `waited`: it waited in the queue of a server that worked.
+    """
 
     at_ns: int
     sent_ns: int
@@ -52,6 +59,8 @@ class BadAnswer:
     text: str
     count: int
     sample: dict[str, Any]
+    began: bool = False
+    waited: bool = False
 
 
 class BadAnswerQueue:
@@ -66,7 +75,8 @@ class BadAnswerQueue:
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
         part = next(iter(row.get("wrong") or ()), None)
-        key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text), row.get("image_file"))
+        began = row.get("first_token_ns") is not None
+        key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text), row.get("image_file"), began)
         known = self._waiting.get(key)
         if known is not None:
             known.count += 1
@@ -76,7 +86,7 @@ class BadAnswerQueue:
             for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code", "image_file")
         }
         sample["wrong"] = part
-        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample)
+        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample, began)
 
     def poll(self, now_ns: int | None) -> list[BadAnswer]:
         """Answers older than 15 s, in order; all of them for None."""
@@ -187,6 +197,11 @@ def _named(bad: BadAnswer) -> Failure:
                 "A client shows it as part of the answer, or reads it as the next one. Report it with the server's log."
             )
             return Failure(name, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
+    if bad.waited:
+        title = f"Requests wait in the queue for longer than the limit of the client: {_titled(bad.text)}"
+        return Failure(
+            "queue_wait", "request", title, shown, bad.at_ns, remedy=_OVERLOAD, attribution="load", outcome=bad.outcome
+        )
     label = _TITLES.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
     details = [str(status)] if status and status != 200 else []

@@ -53,7 +53,7 @@ class Explainer:
             return
         failure = bad_answers.failure_of(bad)
         _add_image(failure, bad)
-        unnamed = failure.id.startswith("unexplained_")
+        unnamed = failure.id.startswith("unexplained_") or bad.waited
         if (unnamed or failure.severity in DEADLY) and self._tracker.count_lost(bad) is not None:
             return
         if failure.severity in DEADLY:

@@ -50,7 +50,8 @@ def finding_key(failure: Mapping[str, Any]) -> str:
 def findings_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Failures of a row that count as findings.
 
-    A refusal with a 4xx is none, in whatever words: genes may ask for what a server does not support.
+    A refusal with a 4xx is none, in whatever words: genes may ask for what a server does not support. Nor is the effect
+    of too much load: genes overload servers.
     """
     found = [f for f in row.get("failures") or () if f.get("attribution", "server") in COUNTED]
     return [f for f in found if not f.get("accepted") and not f.get("refused")]

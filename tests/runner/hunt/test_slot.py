@@ -51,6 +51,14 @@ def test_refusals_in_a_status_or_a_stream_are_no_findings(
     assert bool(findings_of({"failures": failures})) is found
 
 
+def test_wait_in_the_queue_of_an_overloaded_server_is_no_finding() -> None:
+    failure = _failure(
+        {**named("no byte of the answer arrived for 60 s"), "id": "queue_wait", "attribution": "load"}, [], set()
+    )
+    assert not findings_of({"failures": [failure]})
+    assert findings_of({"failures": [{**failure, "attribution": "server"}]})
+
+
 @pytest.mark.parametrize(("hung", "answers"), [(("chat",), False), (("models", "chat"), False), ((), True)])
 def test_server_that_answers_no_request_hangs(
     hung: tuple[str, ...], answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -308,8 +308,7 @@ def test_hunt_without_hints_finds_replays_and_minimises(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_hunt_on_a_healthy_server_finds_nothing(tmp_path: Path) -> None:
-    # Longer prompts, 64 at once, would wait in this KV cache for longer than a client waits.
-    line = launch(num_gpu_blocks=1024, max_model_len=4096)
+    line = launch(num_gpu_blocks=1024)  # long prompts, 64 at once, wait in it for longer than a client waits
     done = hunting_for(tmp_path, "--launch", line, "--budget", "120s", "--parallel", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "NOTHING FOUND" in done.stderr

@@ -1,0 +1,45 @@
+"""Tell requests that waited in a working server's queue from lost ones.
+
+A server that takes requests in their order answers none that came later first. Where one that came later has its answer,
+the request was lost or passed over, and where no token came to anybody, the server stood still.
+"""
+
+from __future__ import annotations
+
+from loadchaos.analysis.incidents.bad_answers import BadAnswer
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.ledger.rows import EndRow
+
+_LATER_NS = S  # requests of one second may overtake each other on their way to the queue
+_WORKS_NS = 10 * S
+_KEPT_S = 900
+
+
+class QueueOrder:
+    """Times of sending and of first tokens, by second."""
+
+    def __init__(self) -> None:
+        self._first_token_ns: dict[int, int] = {}  # earliest first token, by second of sending
+        self._streamed_ns: dict[int, int] = {}  # earliest first token, by second of the last byte
+
+    def feed(self, row: EndRow) -> None:
+        """Fold the end of a request that had a token."""
+        token_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
+        if token_ns is None or sent_ns is None:
+            return
+        last_ns = int(row.get("last_byte_ns") or row["at_ns"])
+        for times, second in ((self._first_token_ns, sent_ns // S), (self._streamed_ns, last_ns // S)):
+            times[second] = min(times.get(second, token_ns), token_ns)
+            if len(times) > 2 * _KEPT_S:
+                for old in [s for s in times if s < second - _KEPT_S]:
+                    del times[old]
+
+    def waited(self, bad: BadAnswer) -> bool:
+        """Tell whether a request without an answer only waited for its turn."""
+        if bad.outcome not in ("stalled", "timeout") or bad.began:
+            return False
+        later = (bad.sent_ns + _LATER_NS) // S + 1
+        if any(second >= later and token_ns < bad.at_ns for second, token_ns in self._first_token_ns.items()):
+            return False
+        since = (bad.at_ns - _WORKS_NS) // S
+        return any(second >= since and token_ns <= bad.at_ns for second, token_ns in self._streamed_ns.items())
