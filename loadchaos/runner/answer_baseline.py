@@ -51,15 +51,22 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
             yield payloads.build(step, facts)
 
 
-async def learn(http: httpx.AsyncClient, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> None:
-    """Ask the idle server, one request after the other, for 20 s at most."""
+async def learn(http: httpx.AsyncClient, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:
+    """Ask the idle server, one request after the other, for 20 s at most.
+
+    Returns True where a request failed: the server may have died of it.
+    """
     dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
-    until_s = time.monotonic() + _LIMIT_S
+    until_s, failed = time.monotonic() + _LIMIT_S, False
     for request in requests(profile, facts, seed):
         if time.monotonic() > until_s:
-            return
+            break
         rules = OutcomeRules(sends_done=dialect.sends_done, answers=request.answers)
-        emit(await _ask(http, url, request, request.step, rules))
+        row = await _ask(http, url, request, request.step, rules)
+        emit(row)
+        if row["outcome"] != "ok":
+            failed = True
+    return failed
 
 
 async def _ask(http: httpx.AsyncClient, url: str, request: Request, step: Step, rules: OutcomeRules) -> BaselineRow:

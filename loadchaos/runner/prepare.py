@@ -204,23 +204,43 @@ class Preparation:
         self._print(facts_line(facts))
         await self._record_configuration(client, facts, head)
         await self._server.learn_canary(facts)
-        await self._learn_answers(facts)
+        if await self._learn_answers(facts):
+            await self._restart_dead_server(client)
         for note in await self._probes.learn(facts, self._options.seed):
             self._note("correctness", note)
         proxy = await self._open_proxy(client.health_path or dialect.health_path)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
 
-    async def _learn_answers(self, facts: Facts) -> None:
-        """Record answers of the idle server to requests like those of the load."""
+    async def _learn_answers(self, facts: Facts) -> bool:
+        """Record answers of the idle server to requests like those of the load.
+
+        Returns True where one failed.
+        """
         if not answer_baseline.is_wanted(self._profile):
-            return
+            return False
         async with httpx.AsyncClient(
             headers=dict(self._target.headers), verify=self._target.tls.context() or True, trust_env=False
         ) as http:
-            await answer_baseline.learn(
+            return await answer_baseline.learn(
                 http, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
             )
+
+    async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
+        """Restart a server that died of a request to the idle server.
+
+        Only where the profile restarts dead servers. Its death is an incident as under load.
+        """
+        if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
+            return
+        await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+        if not self._server.down:
+            return
+        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        self._print("note: the server died of a request like those of the load, before the load; it is started again")
+        self._print(await self._server.launch())
+        await self._wait_until_healthy(client)
+        await self._while(lambda: self._server.down, _DEATH_SHOWS_S)
 
     def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
         """Print a note and record it as a preflight check."""

@@ -175,9 +175,9 @@ Start = Callable[..., Run]
 def _started(
     command: list[str], home: Path, env: dict[str, str], prefix: tuple[str, ...]
 ) -> subprocess.Popen[bytes] | ForkedCommand:
-    """Start a command; with a prefix as a new process, without one as a fork."""
+    """Start a command: as a fork, or as a new process with a prefix or a variable that a module reads when imported."""
     with (home / "stdout").open("wb") as stdout, (home / "stderr").open("wb") as stderr:
-        if not prefix:
+        if not prefix and "LOADCHAOS_HOUR_S" not in env:
             return ForkedCommand(*command, cwd=home, env=env, output=(stdout.name, stderr.name))
         return subprocess.Popen(
             [*prefix, sys.executable, "-m", "loadchaos", *command], cwd=home, env=env, stdin=subprocess.DEVNULL,

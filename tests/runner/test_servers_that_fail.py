@@ -133,8 +133,7 @@ def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> 
             {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
             {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
         ],
-        # Shorter than a minute: a longer load asks the idle server first, which would die of that.
-        load=[{"rate": "10/s", "law": "constant", "for": "55s", "max_in_flight": 32}],
+        load=[{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 32}],
         expect=["recovers_within <= 60s", "engine_deaths == 0"],
     )
     run.wait_for(row="launch", what="start", n=4, limit_s=100)
