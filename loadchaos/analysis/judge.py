@@ -57,6 +57,7 @@ from loadchaos.core.ledger.rows import (
     FactsRow,
     FailureRow,
     IncidentRow,
+    LastQuestionRow,
     LaunchRow,
     LogRow,
     MetricsRow,
@@ -235,6 +236,9 @@ class Judge:
 
     def _on_configuration(self, row: ConfigurationRow) -> None:
         self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
+
+    def _on_last_question(self, row: LastQuestionRow) -> None:
+        self._tracker.last_question_waits = row["what"] == "ask"
 
     def _on_process(self, row: ProcessRow) -> None:
         self._kernel.feed(row)

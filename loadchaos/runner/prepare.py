@@ -22,6 +22,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.runner import answer_baseline, requirements
+from loadchaos.runner.last_question import LastQuestion
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.runner.ports import foreign_listener
 from loadchaos.runner.run_context import RunContext
@@ -47,10 +48,12 @@ _LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and log
 class Preparation:
     """Everything between the first row and the load."""
 
-    def __init__(self, context: RunContext, server: ServerUnderTest, probes: RunProbes) -> None:
+    def __init__(
+        self, context: RunContext, server: ServerUnderTest, probes: RunProbes, last_question: LastQuestion
+    ) -> None:
         self._profile, self._options, self._target = context.profile, context.options, context.target
         self._record, self._redactor, self._print = context.record, context.record.redactor, context.print_line
-        self._server, self._probes = server, probes
+        self._server, self._probes, self._last_question = server, probes, last_question
 
     async def run(self) -> AttackInjector:
         """Prepare the load and write facts.json and plan.json.
@@ -206,6 +209,7 @@ class Preparation:
         await self._server.learn_canary(facts)
         if await self._learn_answers(facts):
             await self._restart_dead_server(client)
+        self._last_question.learn(facts)
         for note in await self._probes.learn(facts, self._options.seed):
             self._note("correctness", note)
         proxy = await self._open_proxy(client.health_path or dialect.health_path)

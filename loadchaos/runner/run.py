@@ -16,6 +16,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.runner.children import FollowerProcess
 from loadchaos.runner.console import Console
 from loadchaos.runner.finalize import Result, conclude_interruptible
+from loadchaos.runner.last_question import LastQuestion
 from loadchaos.runner.load_session import LoadSession, WebStart
 from loadchaos.runner.options import Options
 from loadchaos.runner.prepare import Preparation
@@ -56,6 +57,7 @@ class _Run:
         self._attacks = RunAttacks()
         self._server = ServerUnderTest(context.profile, context.target, self._record, self._record.redactor)
         self._probes = RunProbes(context.profile, self._server, self._record, self._record.redactor)
+        self._last_question = LastQuestion(self._server, self._record, self._record.redactor)
         self._load = LoadSession(context, self._server, self._attacks, web_start)
         self._follower = FollowerProcess(self._folder)
         self._record.listen(self._attacks.feed)
@@ -79,6 +81,7 @@ class _Run:
             self._wait_for_last_words,
             self._settle_restarts,
             self._wait_until_idle,
+            self._ask_last_question,
             self._probes.check,
             self._load.cancel_restart,
             self._stop_server,
@@ -95,7 +98,7 @@ class _Run:
     async def _prepare(self) -> None:
         """Launch and monitor the server, check the profile, write the plan."""
         await self._load.warm_up()
-        self._attacks.prepared(await Preparation(self._context, self._server, self._probes).run())
+        self._attacks.prepared(await Preparation(self._context, self._server, self._probes, self._last_question).run())
 
     async def _load_and_attack(self) -> None:
         """Drive load and attacks until the load is done or has to stop."""
@@ -167,6 +170,11 @@ class _Run:
             return
         while not self._server.idle_since(begin_ns) and not self._server.down and not self._interrupts:
             await self._tick()
+
+    async def _ask_last_question(self) -> None:
+        """Ask once more after a run of a hunt, a replay or the minimiser."""
+        if self._context.options.replay and self._load.begun:
+            await self._last_question.ask(self._tick, lambda: bool(self._interrupts))
 
     async def _stop_server(self) -> None:
         await self._server.stop(grace_s=self._interrupts.timeouts.server_s)

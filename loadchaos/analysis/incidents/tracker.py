@@ -41,6 +41,7 @@ class IncidentTracker:
         self.load_begin_ns: int | None = None
         self.has_log = False
         self.load_end_ns: int | None = None
+        self.last_question_waits = False
         self.attribution: dict[int, Attribution] = {}
         self._stats, self._attacks, self._context, self._recent = stats, attacks, IncidentContext(), RecentIncidents()
         self._exits: dict[str, Row] = {}
@@ -277,11 +278,13 @@ class IncidentTracker:
     def _stop_by_us(self, replica: str, at_ns: int) -> None:
         """Dismiss incidents of a server that we stopped after the load.
 
-        It was alive when we stopped it, as its exit was requested. A cause in the log still counts.
+        It was alive when we stopped it, as its exit was requested. A cause in the log still counts, and so does a hang that
+        the question after the load shows.
         """
         self._stopped_by_us[replica] = at_ns
         for incident in self._recent.newest_first():
-            if incident.replica in (replica, "") and self._while_stopping(incident.opened_ns):
+            hung = incident.ever_hung and self.last_question_waits
+            if incident.replica in (replica, "") and not hung and self._while_stopping(incident.opened_ns):
                 incident.dismissed = True
 
     def _while_stopping(self, at_ns: int) -> bool:

@@ -77,16 +77,15 @@ class HangEvidence:
 
         Only for a replica that gets all our traffic. The time is 0 where requests are noted but none is in flight.
         """
-        if self._traffic.busy_since_ns is not None:
-            n = self._traffic.in_flight(now_ns)
-            if n == 0:
-                return 0, ""
-            since_ns = max(self._traffic.busy_since_ns, progress_ns, self._traffic.waiting_since(now_ns))
+        traffic = self._traffic
+        if traffic.busy_since_ns is not None and (n := traffic.in_flight(now_ns)):
+            since_ns = max(traffic.busy_since_ns, progress_ns, traffic.waiting_since(now_ns))
             return since_ns, f"{n} in flight, no tokens for {(now_ns - since_ns) / S:.1f} s"
-        if (asked_ns := self._traffic.canary_since()) is not None:
+        if (asked_ns := traffic.canary_since()) is not None:
             since_ns = max(asked_ns, progress_ns)
-            return since_ns, f"canary unanswered for {(now_ns - since_ns) / S:.1f} s"
-        return None
+            what = "the question after the load" if traffic.last_question_waits else "canary"
+            return since_ns, f"{what} unanswered for {(now_ns - since_ns) / S:.1f} s"
+        return None if traffic.busy_since_ns is None else (0, "")
 
     def stuck_counters(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
         """(since when, sign) of running requests whose counters do not change."""

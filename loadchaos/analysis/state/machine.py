@@ -153,7 +153,7 @@ class StateMachine:
                 self._evidence.log_death = (typed["at_ns"], f"the log says: {typed.get('title') or typed.get('id')}")
         elif typed["row"] == "heard":
             self._evidence.log.feed(typed)
-        elif typed["row"] == "canary":
+        elif typed["row"] in ("canary", "last_question"):
             if self._traffic.canary(typed) and self._sole:
                 self._progressed(typed["at_ns"])
         elif typed["row"] == "supervisor":

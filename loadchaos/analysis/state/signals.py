@@ -10,7 +10,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.core.ledger.rows import AttackRow, CanaryRow, EndRow, HeartbeatRow, MetricsRow, ProbeRow, ProcessRow
+from loadchaos.core.ledger.rows import (
+    AttackRow,
+    CanaryRow,
+    EndRow,
+    HeartbeatRow,
+    LastQuestionRow,
+    MetricsRow,
+    ProbeRow,
+    ProcessRow,
+)
 from loadchaos.core.model import Outcome
 from loadchaos.server.dialects import any_server
 
@@ -46,18 +55,24 @@ class TrafficSignals:
         self.dead_text_ns: int | None = None
         self.dead_texts = 0
         self.broken: deque[int] = deque(maxlen=2)  # the newest failed requests, without a good answer since
-        self._canaries: dict[int, int] = {}  # unanswered ones: number, and since when
+        self._canaries: dict[int, int] = {}  # unanswered ones: number, and since when; 0: the question after the load
 
-    def canary(self, row: CanaryRow) -> bool:
-        """Fold a `canary` row; True when it was answered."""
+    def canary(self, row: CanaryRow | LastQuestionRow) -> bool:
+        """Fold a `canary` or `last_question` row; True when it was answered."""
+        number = row["n"] if row["row"] == "canary" else 0
         if row.get("what") == "ask":
-            self._canaries[int(row["n"])] = row["at_ns"]
+            self._canaries[number] = row["at_ns"]
             return False
-        self._canaries.pop(int(row["n"]), None)
+        self._canaries.pop(number, None)
         if row.get("status") != 200:
             return False
         self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
         return True
+
+    @property
+    def last_question_waits(self) -> bool:
+        """True while the question after the load has no answer."""
+        return 0 in self._canaries
 
     def canary_since(self) -> int | None:
         """Begin of the oldest unanswered canary; None without one."""

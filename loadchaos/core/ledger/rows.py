@@ -694,6 +694,19 @@ class CanaryRow(_Row):
     error: NotRequired[Annotated[str, "answer: error; empty: none"]]
 
 
+class LastQuestionRow(_Row):
+    """Small chat request after the load of a short run, or its answer.
+
+    Short runs are those of a hunt, a replay and the minimiser. An answer that was not waited for has no row: the server
+    hangs. Written by runner/last_question.py.
+    """
+
+    row: Literal["last_question"]
+    what: Annotated[Literal["ask", "answer"], "event"]
+    status: NotRequired[Annotated[int, "answer: HTTP status; 0: no answer came"]]
+    error: NotRequired[Annotated[str, "answer: error; empty: none"]]
+
+
 class QuestionRow(_Row):
     """Question beside the load and its answer; `at_ns` is when it ended.
 
@@ -955,8 +968,9 @@ AnyRow: TypeAlias = (
     HeaderRow | BeginRow | EndRow | MissedRow | WellRow | AnswerRow | ConversationRow | HeartbeatRow | PhaseRow | LoadRow
     | WorkerRow | ClockRow
     | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow
-    | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow | QuestionRow
-    | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow
+    | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow | LastQuestionRow
+    | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow
+    | FailureRow
     | IncidentRow | ExporterRow | SessionRow
 )  # fmt: skip
 """A row of any kind; `row` tells them apart."""
@@ -982,7 +996,7 @@ FILES = (
     LedgerFile("requests-master.jsonl", "the Locust master of several workers", (WorkerRow, MissedRow)),
     LedgerFile("events.jsonl", "the run process", (
         RunRow, ProbeRow, StateRow, AttackRow, FactsRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow, PreflightRow,
-        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, QuestionRow, LearnedRow,
+        LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, QuestionRow, LearnedRow,
         OffersRow, CommandRow, DiskRow,
     )),
     LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),

@@ -39,12 +39,10 @@ from loadchaos.runner.options import Options, headers_of_options
 from loadchaos.runner.replay.expected import guilty_frame
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
 from loadchaos.runner.run import run_quietly
-from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient
 from loadchaos.server.process.launcher import CommandLine
 
 _PORT_FREE_S = 20.0
-_ANSWER_S = 60.0
 _DEATH_SHOWS_S = 3.0
 _LEAKS = ("kv_leak", "lost_requests_held")
 _STOPPED = (130, 143)
@@ -142,22 +140,6 @@ class ServerSlot:
                     raise
                 await asyncio.sleep(0.5)
 
-    async def _answers(self) -> bool:
-        """True if a small request is answered, or the server is gone."""
-        settings = self._settings
-        headers, tls = headers_of_options(settings.options()), TlsSettings(settings.ca, settings.insecure).context()
-        with contextlib.suppress(httpx.TransportError):
-            async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-                client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
-                try:
-                    async with asyncio.timeout(_ANSWER_S):
-                        models = (await client.ask("GET", "/v1/models", limit_s=_ANSWER_S)).json() or {}
-                        model = settings.model or str((models.get("data") or [{}])[0].get("id"))
-                        await client.generate(model, preflight.FIRST_QUESTION)
-                except TimeoutError:
-                    return False
-        return True
-
     async def _run(self, order: Mapping[str, Any]) -> dict[str, Any]:
         begin_s, started = time.monotonic(), self._pool.started
         held = await self._server()
@@ -172,32 +154,11 @@ class ServerSlot:
             lines.append,
         )
         found = summary(result)
-        if held.alive and not found["stopped"] and not found["died"] and not await self._answers():
-            found["failures"].append(_hang(found["requests"], _attacked(result)))
-            found["died"] = True
         found["restarted"] = self._pool.started != started
         if found["died"]:
             await self._pool.stop()
         found["seconds"] = round(time.monotonic() - begin_s, 3)
         return found
-
-
-def _attacked(result: Result) -> bool:
-    """True if an attack was carried out.
-
-    One with a condition may not be, and one that was skipped was not.
-    """
-    return any(row.get("row") == "attack" and row["what"] == "begin" for row in Reader(result.folder).new(final=True))
-
-
-def _hang(requests: int, attacked: bool) -> dict[str, Any]:
-    """Failure of a server that answers no more after a workload."""
-    return {
-        "id": "alive_but_hung", "frame": "", "title": "Server is healthy and answers no request", "severity": "hang",
-        "attribution": "self-inflicted" if attacked else "server",
-        "line": f"a request of one token after the workload was not answered within {_ANSWER_S:g} s", "count": 1,
-        "after_requests": requests, "accepted": False, "before_load": not requests, "incident": None, "refused": False,
-    }  # fmt: skip
 
 
 def summary(result: Result) -> dict[str, Any]:
