@@ -212,6 +212,7 @@ def made_from(options: Mapping[str, Any]) -> LoadOptions | None:
         exact=options["ignore_eos"],
         endpoint=endpoint,
         generates=endpoint not in ENDPOINTS or ENDPOINTS[endpoint].generates,
+        needs=ENDPOINTS[endpoint].needs or "",
         embedded=options["embedded"],
     )
 

@@ -44,6 +44,7 @@ class LoadOptions:
         slo: limits in seconds by name.
         exact: answers have exactly the length; None: as the dataset does by default.
         generates: answers of the endpoint have a length that is asked for.
+        needs: payload that the endpoint takes in place of a text, such as `audio`; empty: it takes a text.
         name: name of the profile; empty: that of its load.
         expect: expectations; empty: the default ones.
     """
@@ -62,6 +63,7 @@ class LoadOptions:
     exact: bool | None = None
     endpoint: str = "chat"
     generates: bool = True
+    needs: str = ""
     embedded: bool = False
     name: str = ""
     expect: Sequence[str] = ()
@@ -224,7 +226,29 @@ def _refuse_lengths(options: LoadOptions) -> None:
 
 
 def _random(options: LoadOptions) -> Iterator[dict[str, Any]]:
+    if options.needs:
+        yield _without_text(options)
+        return
     yield {"name": "random", "payload": {"text": _random_text(options)}, "output": _random_output(options)}
+
+
+def _without_text(options: LoadOptions) -> dict[str, Any]:
+    """Traffic of an endpoint without text: its payload by default."""
+    lengths = ("random_input_len", "input_len", "random_range_ratio", "random_prefix_len")
+    if given := [name for name in lengths if options.values.get(name) is not None]:
+        raise OptionError(
+            f"{flag(given[0])} has no effect: the endpoint {options.endpoint} takes {options.needs} and no text; leave it "
+            f"out, or write a profile with the payload {options.needs}"
+        )
+    if options.exact:
+        raise OptionError(
+            f"--ignore-eos has no effect: the endpoint {options.endpoint} cannot force a length; leave it out"
+        )
+    return {
+        "name": "random",
+        "payload": {options.needs: {}},
+        "output": {"max": _value(options, ("random_output_len", "output_len"), 128)},
+    }
 
 
 def _random_text(options: LoadOptions) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from loadchaos.cli.main import main
 
 SHORT = ["--rate", "5", "--num-prompts", "20"]
+AUDIO = ["--rate", "5", "--num-prompts", "5", "--endpoint", "transcriptions"]
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -50,6 +51,16 @@ def test_backend_and_path_name_the_endpoint() -> None:
     assert "output" not in printed(*SHORT, "--endpoint", "embeddings")["traffic"][0]
 
 
+def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
+    for words in (["--endpoint", "transcriptions"], ["--backend", "openai-audio"]):
+        (traffic,) = printed("--rate", "5", "--num-prompts", "5", *words)["traffic"]
+        assert (traffic["endpoint"], traffic["payload"], traffic["output"]) == (
+            "transcriptions",
+            {"audio": {}},
+            {"max": 128},
+        )
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -64,6 +75,11 @@ def test_backend_and_path_name_the_endpoint() -> None:
         ([*SHORT, "--backend", "openai", "--endpoint", "chat"], "--backend openai sends to completions"),
         ([*SHORT, "--backend", "tgi"], "--backend tgi: openai-chat"),
         ([*SHORT, "--endpoint", "completions", "--dataset-name", "random-mm"], "cannot carry images"),
+        (
+            [*AUDIO, "--random-input-len", "9"],
+            "--random-input-len has no effect: the endpoint transcriptions takes audio",
+        ),
+        ([*AUDIO, "--ignore-eos"], "--ignore-eos has no effect: the endpoint transcriptions cannot force a length"),
         (["--num-prompts", "5", "--ramp-up-strategy", "exponential"], "--ramp-up-strategy exponential: linear was"),
         (["--num-prompts", "5", "--ramp-up-strategy", "linear"], "needs both --ramp-up-start-rps and"),
     ],
