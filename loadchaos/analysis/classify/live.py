@@ -47,6 +47,7 @@ class LiveClassifier:
         self._classifier = Classifier(live=True)
         self.unexplained = UnexplainedErrors()
         self._matches: list[Match] = []
+        self._doubted: deque[Match] = deque(maxlen=_MOST_CONTEXT)  # given while only a warning seemed to introduce them
         self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
         self._first_ns = self._newest_ns = 0
         self.lines = 0
@@ -73,11 +74,13 @@ class LiveClassifier:
         """
         if now_ns is None:
             self._hold(self._classifier.close(died=died), self._newest_ns)
+            self._take_back_doubts()
         elif not self._matches or (not at_once and self._is_open(now_ns)):
             if not self._matches:
                 self._take_lines([])
             return []
         matches, self._matches = self._matches, []
+        self._doubted.extend(match for match in matches if match.warned)
         while self._context and self._newest_ns - self._context[0][0] > _CONTEXT_NS:
             self._context.popleft()
         leftover: list[Match] = []
@@ -86,6 +89,16 @@ class LiveClassifier:
         self.unexplained.add_exceptions(leftover)
         self._take_lines(found)
         return [with_candidates(failure, self._classifier.last_words) for failure in found]
+
+    def _take_back_doubts(self) -> None:
+        """Hold the matches again whose traceback ended the process.
+
+        The warning before them was unrelated, which only the end of the log shows.
+        """
+        proved = [match for match in self._doubted if not match.warned]
+        self._context = deque((known for known in self._context if known[1] not in proved), maxlen=_MOST_CONTEXT)
+        self._hold(proved, self._newest_ns)
+        self._doubted.clear()
 
     def _take_lines(self, found: list[Failure]) -> None:
         """Count ERROR lines that no rule knows, unless a death is near."""
