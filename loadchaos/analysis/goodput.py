@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadchaos.analysis.request_stats import Part, sum_of
+from loadchaos.analysis.throughput import per_s
 from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.ledger.rows import EndRow, MissedRow
 
@@ -73,7 +74,7 @@ class GoodputCount:
             "good": whole.n,
             "due": whole.whole,
             "share": _rounded(whole.share),
-            "good_per_s": _rounded(whole.n / seconds) if seconds else None,
+            "good_per_s": per_s(whole.n, seconds),
             "over": dict(self._over.most_common()),
             "by_traffic": {
                 t: {"good": p.n, "due": p.whole, "share": _rounded(p.share)} for t, p in sorted(parts.items())

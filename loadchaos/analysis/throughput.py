@@ -50,13 +50,14 @@ class Throughput:
             "requests": self._requests,
             "input_tokens": self._input if complete else None,
             "output_tokens": self._output if complete else None,
-            "requests_per_s": _per_s(self._requests, seconds),
-            "input_tokens_per_s": _per_s(self._input, seconds) if complete else None,
-            "output_tokens_per_s": _per_s(self._output, seconds) if complete else None,
+            "requests_per_s": per_s(self._requests, seconds),
+            "input_tokens_per_s": per_s(self._input, seconds) if complete else None,
+            "output_tokens_per_s": per_s(self._output, seconds) if complete else None,
         }
 
 
-def _per_s(n: int, seconds: float | None) -> float | None:
+def per_s(n: int, seconds: float | None) -> float | None:
+    """Number per second, to five digits; None without a time."""
     return _rounded(n / seconds) if seconds else None
 
 

@@ -9,7 +9,7 @@ import pytest
 from loadchaos.analysis.goodput import GoodputCount
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.request_stats import Part
-from loadchaos.analysis.throughput import Throughput
+from loadchaos.analysis.throughput import Throughput, per_s
 from loadchaos.core.goodput import figures_of
 from loadchaos.core.histogram import bucket
 from loadchaos.core.model import Terms
@@ -78,6 +78,14 @@ def test_goodput_counts_requests_without_a_slot_as_not_good() -> None:
         missed: Any = {"row": "missed", "at_ns": S, "traffic": "text", "phase": 0, "why": why, "count": 3}
         count.miss(missed)
     assert count.parts()[""] == Part(1, 4)
+
+
+def test_goodput_of_good_requests_alone_is_their_throughput() -> None:
+    goodput = GoodputCount()
+    for _ in range(60):
+        goodput.end(end(), {"e2e": 9.0})
+    shown = goodput.to_json({"e2e": 9.0}, 2.80309)
+    assert shown["good_per_s"] == per_s(60, 2.80309) == 21.405
 
 
 def test_throughput_counts_successful_requests_from_first_to_last() -> None:
