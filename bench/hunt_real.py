@@ -1,7 +1,7 @@
 """Requests to the first failure of a real server: shipped profiles, benchmark tools and hunts.
 
     python -m bench.hunt_real --launch COMMAND --model NAME --tokenizer FOLDER --out FOLDER [STRATEGY...]
-        [--seeds 3] [--budget 200] [--within 300] [--with TOOL=VENV]
+        [--seeds 3] [--budget 200] [--within 300] [--with TOOL=VENV] [--genes FILE]
 
 COMMAND starts the server, as for `loadchaos run --launch`; each measurement starts it anew. A strategy is the name of a
 shipped profile, `hunt` or a tool of bench/hunt_tools.py. Tools send through a relay that counts their requests. Their first
@@ -144,6 +144,7 @@ class RealSettings:
     environments: Environments
     model: str = ""
     tokenizer: Path = Path()
+    genes: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -249,14 +250,7 @@ def measure_ours(strategy: str, seed: int, settings: RealSettings, folder: Path)
     Raises:
         RuntimeError: it ended without a run.
     """
-    argv = [sys.executable, "-m", "loadchaos", "hunt" if strategy == "hunt" else "run"]
-    if strategy == "hunt":
-        argv += ["--requests", "64", "--workload-time", "40s", "--findings", "1", "--budget", "1h"]
-    else:
-        argv += [strategy, "--set", "target.on_death=stop", "--no-live", "--exporter-port", "0"]
-        argv += ["--duration", f"{settings.within_s:.0f}s"]
-    argv += ["--launch", settings.launch, "--seed", str(seed), "--out", str(folder)]
-    program = _start(argv, folder / "loadchaos.log", {"CI": ""})
+    program = _start(command_of_ours(strategy, seed, settings, folder), folder / "loadchaos.log", {"CI": ""})
     begin_s, over = 0.0, False
     try:
         while not over:
@@ -275,6 +269,18 @@ def measure_ours(strategy: str, seed: int, settings: RealSettings, folder: Path)
     if failure:
         return RealResult(strategy, seed, requests, seconds, failure, 0.0)
     return RealResult(strategy, seed, ended, took_s, "", 0.0)
+
+
+def command_of_ours(strategy: str, seed: int, settings: RealSettings, folder: Path) -> list[str]:
+    """Command of a profile or a hunt."""
+    argv = [sys.executable, "-m", "loadchaos", "hunt" if strategy == "hunt" else "run"]
+    if strategy == "hunt":
+        argv += ["--requests", "64", "--workload-time", "40s", "--findings", "1", "--budget", "1h"]
+        argv += ["--genes", str(settings.genes)] if settings.genes else []
+    else:
+        argv += [strategy, "--set", "target.on_death=stop", "--no-live", "--exporter-port", "0"]
+        argv += ["--duration", f"{settings.within_s:.0f}s"]
+    return [*argv, "--launch", settings.launch, "--seed", str(seed), "--out", str(folder)]
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -341,12 +347,13 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=200)
     parser.add_argument("--within", type=float, default=300.0, help="seconds of a measurement, without the start")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--genes", type=Path, help="genes of the hunts, as for `loadchaos hunt --genes`")
     parser.add_argument("--with", dest="given", action="append", default=[], metavar="NAME=VENV")
     options = parser.parse_args()
     given = {name: Path(path) for name, _, path in (text.partition("=") for text in options.given)}
     settings = RealSettings(
         options.launch, options.budget, options.within, options.out, Environments(given), options.model,
-        options.tokenizer,
+        options.tokenizer, options.genes,
     )  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "measured.jsonl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,13 @@ def test_first_finding_of_a_hunt_counts_the_workloads_before_it(tmp_path: Path) 
 def test_result_without_a_failure_is_censored() -> None:
     assert RealResult("smoke", 0, 200, 61.2, "", 1.0).describe() == "> 200 (61 s)"
     assert RealResult("smoke", 0, 7, 3.9, "hang", 1.0).describe() == "7 (4 s)"
+
+
+def test_genes_are_given_to_hunts_alone(tmp_path: Path) -> None:
+    settings = RealSettings("serve", 5, 30.0, tmp_path, _Here(), genes=Path("g.yaml"))  # type: ignore[arg-type]  # unused
+    hunt = hunt_real.command_of_ours("hunt", 3, settings, tmp_path)
+    assert hunt[hunt.index("--genes") + 1] == "g.yaml"
+    assert hunt[hunt.index("--seed") + 1] == "3"
+    assert "--genes" not in hunt_real.command_of_ours("smoke", 3, settings, tmp_path)
+    without = hunt_real.command_of_ours("hunt", 3, replace(settings, genes=None), tmp_path)
+    assert "--genes" not in without
