@@ -130,3 +130,25 @@ def test_genes_are_given_to_hunts_alone(tmp_path: Path) -> None:
     assert "--genes" not in hunt_real.command_of_ours("smoke", 3, settings, tmp_path)
     without = hunt_real.command_of_ours("hunt", 3, replace(settings, genes=None), tmp_path)
     assert "--genes" not in without
+
+
+HUNT = """
+import json, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1], "hunt-1")
+folder.mkdir()
+rows = [{"row": "header", "schema": 1}, {"requests": 10, "at_s": 30.0, "failures": []}]
+(folder / "workloads.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+time.sleep(60)
+"""
+
+
+def test_seconds_of_a_hunt_that_found_nothing_count_its_first_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", HUNT, str(tmp_path)]
+    monkeypatch.setattr(hunt_real, "command_of_ours", lambda *_: command)
+    settings = RealSettings("serve", 10, 300.0, tmp_path, _Here())  # type: ignore[arg-type]  # unused
+    result = hunt_real.measure_ours("hunt", 0, settings, tmp_path)
+    assert (result.requests, result.failure) == (10, "")
+    assert 30.0 <= result.seconds < 50.0
