@@ -6,7 +6,8 @@
 COMMAND starts the server, as for `loadchaos run --launch`; each measurement starts it anew. A strategy is the name of a
 shipped profile, `hunt` or a tool of bench/hunt_tools.py. Tools send through a relay that counts their requests. Their first
 failure is a status of 500 or more, an error event with such a code, a server that is not healthy any more, or 60 s without
-a byte of an answer. That of profiles and hunts is the first that counts as a finding of a hunt. Each measurement is a line
+a byte of an answer. That of profiles and hunts is the first that counts as a finding of a hunt; the questions that they ask
+before and beside the load are counted apart. Each measurement is a line
 of FOLDER/measured.jsonl, and one that has a line is not made again.
 """
 
@@ -149,7 +150,10 @@ class RealSettings:
 
 @dataclass(frozen=True)
 class RealResult:
-    """One measurement: requests sent and seconds until the first failure, or until it ended without one."""
+    """One measurement: requests sent and seconds until the first failure, or until it ended without one.
+
+    `questions` are those that a profile or a hunt asked, until its run with the failure ended.
+    """
 
     strategy: str
     seed: int
@@ -157,10 +161,12 @@ class RealResult:
     seconds: float
     failure: str
     load: float
+    questions: int = 0
 
     def describe(self) -> str:
-        """Show requests and seconds; `>`: without a failure."""
-        return f"{'' if self.failure else '> '}{self.requests} ({self.seconds:.0f} s)"
+        """Show requests, questions and seconds; `>`: without a failure."""
+        asked = f" + {self.questions}" if self.questions else ""
+        return f"{'' if self.failure else '> '}{self.requests}{asked} ({self.seconds:.0f} s)"
 
 
 def _start(argv: Sequence[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -266,9 +272,10 @@ def measure_ours(strategy: str, seed: int, settings: RealSettings, folder: Path)
     requests, seconds, failure = _hunted(folder) if strategy == "hunt" else _judged(folder)
     if not requests:
         raise RuntimeError(f"{strategy} sent no request: see {folder / 'loadchaos.log'}")
+    asked = _asked(folder)
     if failure:
-        return RealResult(strategy, seed, requests, seconds, failure, 0.0)
-    return RealResult(strategy, seed, ended, took_s, "", 0.0)
+        return RealResult(strategy, seed, requests, seconds, failure, 0.0, asked)
+    return RealResult(strategy, seed, ended, took_s, "", 0.0, asked)
 
 
 def command_of_ours(strategy: str, seed: int, settings: RealSettings, folder: Path) -> list[str]:
@@ -312,6 +319,18 @@ def _judged(folder: Path) -> tuple[int, float, str]:
     first_ns = int(next(seen_ns) or max(begins))
     ids = dict.fromkeys(str(f["id"]) for f in found)
     return int(found[0]["after_requests"]), (first_ns - min(begins)) / 1e9, ", ".join(ids)
+
+
+def _asked(folder: Path) -> int:
+    """Questions of the run in a folder, or of the workloads of a hunt until its first failure."""
+    asked, hunts = 0, [*folder.glob("*/workloads.jsonl")]
+    for row in (row for file in hunts for row in Tail(file).rows() if row.get("row") != "header"):
+        asked += int(row["questions"])
+        if findings_of(row):
+            return asked
+    for run in [] if hunts else _runs(folder):
+        asked += sum(1 for row in Reader(RunFolder(run)).new(final=True) if row.get("row") == "question")
+    return asked
 
 
 def _hunted(folder: Path) -> tuple[int, float, str]:

@@ -109,17 +109,25 @@ def test_first_finding_of_a_hunt_counts_the_workloads_before_it(tmp_path: Path) 
     folder.mkdir()
     rows = [
         {"row": "header", "schema": 1},
-        {"requests": 10, "at_s": 5.0, "failures": [{"id": "refusal", "refused": True}]},
-        {"requests": 8, "at_s": 9.0, "failures": [{"id": "death", "after_requests": 3}]},
-        {"requests": 8, "at_s": 12.0, "failures": [{"id": "other", "after_requests": 1}]},
+        {"requests": 10, "questions": 60, "at_s": 5.0, "failures": [{"id": "refusal", "refused": True}]},
+        {"requests": 8, "questions": 1, "at_s": 9.0, "failures": [{"id": "death", "after_requests": 3}]},
+        {"requests": 8, "questions": 70, "at_s": 12.0, "failures": [{"id": "other", "after_requests": 1}]},
     ]
     (folder / "workloads.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert hunt_real._hunted(tmp_path) == (13, 9.0, "death")
+    assert hunt_real._asked(tmp_path) == 61
+
+
+def test_questions_of_a_run_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "events.jsonl").write_text('{"row": "question"}\n{"row": "begin"}\n{"row": "question"}\n')
+    assert hunt_real._asked(tmp_path) == 2
 
 
 def test_result_without_a_failure_is_censored() -> None:
     assert RealResult("smoke", 0, 200, 61.2, "", 1.0).describe() == "> 200 (61 s)"
     assert RealResult("smoke", 0, 7, 3.9, "hang", 1.0).describe() == "7 (4 s)"
+    assert RealResult("hunt", 0, 8, 19.2, "death", 1.0, 66).describe() == "8 + 66 (19 s)"
 
 
 def test_genes_are_given_to_hunts_alone(tmp_path: Path) -> None:
@@ -137,7 +145,7 @@ import json, sys, time
 from pathlib import Path
 folder = Path(sys.argv[1], "hunt-1")
 folder.mkdir()
-rows = [{"row": "header", "schema": 1}, {"requests": 10, "at_s": 30.0, "failures": []}]
+rows = [{"row": "header", "schema": 1}, {"requests": 10, "questions": 0, "at_s": 30.0, "failures": []}]
 (folder / "workloads.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 time.sleep(60)
 """

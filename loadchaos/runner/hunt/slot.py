@@ -162,13 +162,15 @@ class ServerSlot:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Result of a run as a hunt needs it: coverage, failures, requests."""
-    coverage, begins = WorkloadCoverage(), []
+    """Result of a run as a hunt needs it: coverage, failures, requests of the load, questions beside it."""
+    coverage, begins, questions = WorkloadCoverage(), [], 0
     state, refusals = "healthy", set[str]()
     for row in Reader(result.folder).new(final=True):
         coverage.feed(row)
         if row.get("row") == "begin":
             begins.append(int(row["at_ns"]))
+        elif row.get("row") == "question" or (row.get("row") == "last_question" and row.get("what") == "ask"):
+            questions += 1
         elif row.get("row") == "state":
             state = str(row["to"])
         elif row.get("row") == "end" and (text := _refusal(row)):
@@ -178,7 +180,7 @@ def summary(result: Result) -> dict[str, Any]:
     why = _unproved(result, verdict, len(begins))
     return {
         "features": sorted(coverage.features), "lines": list(coverage.lines), "idle_lines": list(coverage.idle_lines),
-        "failures": failures, "requests": len(begins), "proved": not why, "why": why,
+        "failures": failures, "requests": len(begins), "questions": questions, "proved": not why, "why": why,
         "outcomes": dict(verdict.get("outcomes") or {}),
         "died": state != "healthy" or any(f["severity"] in DEADLY or f["id"] in _LEAKS for f in failures),
         "stopped": result.exit_code in _STOPPED, "run": str(result.folder.path),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.runner.finalize import Result
 from loadchaos.runner.hunt.corpus import findings_of
-from loadchaos.runner.hunt.slot import _failure, _refusal
+from loadchaos.runner.hunt.slot import _failure, _refusal, summary
 
 MIN_P = "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding."
 
@@ -51,3 +55,16 @@ def test_wait_in_the_queue_of_an_overloaded_server_is_no_finding() -> None:
     )
     assert not findings_of({"failures": [failure]})
     assert findings_of({"failures": [{**failure, "attribution": "server"}]})
+
+
+def test_questions_are_counted_apart_from_the_load(tmp_path: Path) -> None:
+    rows = [
+        {"row": "begin", "at_ns": 1},
+        {"row": "question", "at_ns": 2},
+        {"row": "question", "at_ns": 3},
+        {"row": "last_question", "what": "ask", "at_ns": 4},
+        {"row": "last_question", "what": "answer", "at_ns": 5},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = summary(Result(0, {}, RunFolder(tmp_path)))
+    assert (made["requests"], made["questions"]) == (1, 3)
