@@ -162,7 +162,7 @@ class ServerSlot:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Result of a run as a hunt needs it: coverage, failures, requests of the load, questions beside it."""
+    """Result of a run as a hunt needs it: coverage, failures, requests."""
     coverage, begins, questions = WorkloadCoverage(), [], 0
     state, refusals = "healthy", set[str]()
     for row in Reader(result.folder).new(final=True):
