@@ -59,13 +59,16 @@ def counts(failure: Mapping[str, Any]) -> bool:
 def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Counts of failures by standing.
 
-    `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`. Those before the load are counted apart,
-    where there are any.
+    `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`. Those of too much load and those before
+    the load are counted apart, where there are any.
     """
     found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
     for failure in failures:
         if failure.get("before_load"):
             found["before_load"] = found.get("before_load", 0) + failure["count"]
+            continue
+        if failure["attribution"] == "load":
+            found["load"] = found.get("load", 0) + failure["count"]
             continue
         if failure["attribution"] != "server":
             standing = "expected" if failure["attribution"] == "expected" else "ours"

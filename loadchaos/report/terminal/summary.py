@@ -61,6 +61,7 @@ _FAILURE_COUNTS = {
     "ours": "caused by our own attacks",
     "known": "known",
     "unexplained": "unexplained",
+    "load": "of too much load",
     "before_load": "before the load (not counted)",
 }
 

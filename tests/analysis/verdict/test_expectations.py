@@ -66,6 +66,8 @@ def test_failure_counts_are_by_standing() -> None:
     ]  # fmt: skip
     counts = rules.failure_counts([{"id": i, "attribution": a, "count": n} for i, a, n in rows])
     assert counts == {"expected": 2, "ours": 4, "known": 1, "unexplained": 6}
+    overload = {"id": "queue_wait", "attribution": "load", "count": 5}
+    assert rules.failure_counts([overload]) == {"expected": 0, "ours": 0, "known": 0, "unexplained": 0, "load": 5}
 
 
 def test_expectation_of_failures_names_kinds_and_occurrences() -> None:
