@@ -29,6 +29,7 @@ _AFTER_THE_END = {
 _FACTS = {"expected": "rule", "other": "other_request"}
 """Facts of a wrong answer, by the fields of its row."""
 _MOST_TEXT = 2_000
+_NO_BYTE = "no byte of the answer arrived"  # within the limit; it may have come while the client gave up
 _TITLE = 160
 _INTENDED = {"unexpected_rejection": "If the refusal is intended, add to the traffic: expect: [ok, rejected]."}
 _OVERLOAD = (
@@ -75,7 +76,7 @@ class BadAnswerQueue:
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
         part = next(iter(row.get("wrong") or ()), None)
-        began = row.get("first_token_ns") is not None
+        began = row.get("first_token_ns") is not None and not text.startswith(_NO_BYTE)
         key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text), row.get("image_file"), began)
         known = self._waiting.get(key)
         if known is not None:

@@ -6,6 +6,8 @@ the request was lost or passed over, and where no token came to anybody, the ser
 
 from __future__ import annotations
 
+import re
+
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.rows import EndRow
@@ -13,6 +15,7 @@ from loadchaos.core.ledger.rows import EndRow
 _LATER_NS = S  # requests of one second may overtake each other on their way to the queue
 _WORKS_NS = 10 * S
 _KEPT_S = 900
+_LIMIT = re.compile(r" (?:for|within) ([\d.e+]+) s$")  # as the client words it
 
 
 class QueueOrder:
@@ -39,7 +42,14 @@ class QueueOrder:
         if bad.outcome not in ("stalled", "timeout") or bad.began:
             return False
         later = (bad.sent_ns + _LATER_NS) // S + 1
-        if any(second >= later and token_ns < bad.at_ns for second, token_ns in self._first_token_ns.items()):
+        until_ns = _until_ns(bad)
+        if any(second >= later and token_ns < until_ns for second, token_ns in self._first_token_ns.items()):
             return False
-        since = (bad.at_ns - _WORKS_NS) // S
-        return any(second >= since and token_ns <= bad.at_ns for second, token_ns in self._streamed_ns.items())
+        since = (until_ns - _WORKS_NS) // S
+        return any(second >= since and token_ns <= until_ns for second, token_ns in self._streamed_ns.items())
+
+
+def _until_ns(bad: BadAnswer) -> int:
+    """When the limit of a request had passed; a busy client notices it later."""
+    limit = _LIMIT.search(bad.text)
+    return min(bad.at_ns, bad.sent_ns + round(float(limit[1]) * S)) if limit else bad.at_ns

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.incidents.bad_answers import BadAnswer, failure_of
+from loadchaos.analysis.incidents.bad_answers import BadAnswer, BadAnswerQueue, failure_of
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.request_stats import S
 
@@ -22,9 +22,18 @@ def row(served: Served) -> Any:
 
 
 def stalled(**more: Any) -> BadAnswer:
-    """A request that was sent at 100 s and had no byte at 160 s."""
+    """A request that was sent at 100 s and had no byte at 160 s; the client may notice it later."""
     given: dict[str, Any] = {"outcome": "stalled", "text": NO_BYTE, **more}
-    return BadAnswer(160 * S, 100 * S, "chat", given["outcome"], given["text"], 1, {}, given.get("began", False))
+    return BadAnswer(
+        given.get("noticed_s", 160) * S,
+        100 * S,
+        "chat",
+        given["outcome"],
+        given["text"],
+        1,
+        {},
+        given.get("began", False),
+    )
 
 
 IN_ORDER = [(99.0, 110.0, 112.0), (99.5, 150.0, 158.0), (100.4, 155.0, 159.0)]
@@ -37,6 +46,8 @@ IN_ORDER = [(99.0, 110.0, 112.0), (99.5, 150.0, 158.0), (100.4, 155.0, 159.0)]
         (IN_ORDER, {"outcome": "timeout"}, True),
         ([(99.0, 120.0, 170.0)], {}, True),  # one stream all the time
         ([*IN_ORDER, (130.0, 165.0, 166.0)], {}, True),  # served after this one gave up
+        ([*IN_ORDER, (130.0, 161.0, 166.0)], {"noticed_s": 162}, True),  # by then another was served
+        ([*IN_ORDER, (130.0, 161.0, 166.0)], {"noticed_s": 162, "text": "no byte"}, False),  # of an unknown limit
         ([*IN_ORDER, (130.0, 150.0, 166.0)], {}, False),  # it came later and was served first
         ([(99.0, 110.0, 112.0)], {}, False),  # nobody had a token: the server stood still, or this one was lost
         ([], {}, False),
@@ -68,3 +79,10 @@ def test_times_of_a_long_run_are_forgotten() -> None:
     for second in range(10_000):
         order.feed(row((second, second + 0.5, second + 1)))
     assert max(len(times) for times in vars(order).values()) <= 1_801
+
+
+@pytest.mark.parametrize(("text", "began"), [(NO_BYTE, False), ("no further byte arrived for 30 s", True)])
+def test_token_that_came_while_the_client_gave_up_began_no_answer(text: str, began: bool) -> None:
+    queue = BadAnswerQueue()
+    queue.add({"row": "end", "at_ns": 160 * S, "sent_ns": 100 * S, "first_token_ns": 160 * S, "error": text}, "stalled")  # type: ignore[typeddict-item]  # only what it reads
+    assert [bad.began for bad in queue.poll(None)] == [began]
