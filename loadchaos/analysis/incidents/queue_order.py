@@ -50,6 +50,6 @@ class QueueOrder:
 
 
 def _until_ns(bad: BadAnswer) -> int:
-    """Time when the limit of a request had passed; a busy client notices it later."""
+    """Time when its limit had passed; a busy client notices it later."""
     limit = _LIMIT.search(bad.text)
     return min(bad.at_ns, bad.sent_ns + round(float(limit[1]) * S)) if limit else bad.at_ns
