@@ -154,7 +154,7 @@ def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> 
     run.all_gone()
 
 
-def test_overloaded_server_that_works_on_is_told_from_one_that_loses_requests(start: Any) -> None:
+def test_requests_that_an_overloaded_server_makes_wait_are_no_bug_of_it(start: Any) -> None:
     flags = {"num_gpu_blocks": 200, "num_speculative_tokens": 0, "enable_prefix_caching": False}
     run = start(
         target={"embedded": {"dialect": "vllm", "era": "0.18", "flags": flags}},
