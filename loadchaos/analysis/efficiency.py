@@ -109,6 +109,11 @@ class Efficiency:
             found["acceptance"] = {"": Part(self._grown[_ACCEPTED], self._grown[_DRAFTED])}
         return found
 
+    @property
+    def prefix_source(self) -> str | None:
+        """`usage` of the answers or `counters` of the server; None: neither."""
+        return None if "prefix_hit_rate" not in self.parts() else "usage" if self._told else "counters"
+
     def to_json(self, output_tokens: int | None) -> dict[str, Any]:
         """The figures of verdict.json; `output_tokens` are those of the load."""
         parts = self.parts()
@@ -116,7 +121,7 @@ class Efficiency:
         found: dict[str, Any] = {
             "prefix_hit_rate": _rounded(hits.share),
             "prefix_hit_tokens": hits.n if hits.whole else None,
-            "prefix_source": None if not hits.whole else "usage" if self._told else "counters",
+            "prefix_source": self.prefix_source if hits.whole else None,
             "acceptance": _rounded(drafts.share),
             "accepted_tokens": drafts.n if drafts.whole else None,
             "drafted_tokens": drafts.whole or None,

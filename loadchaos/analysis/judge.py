@@ -45,6 +45,7 @@ from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
+from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.rows import (
@@ -89,7 +90,7 @@ class Judge:
         self._facts: Facts | None = None
         self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
         self._goodput, self._throughput, self._efficiency = GoodputCount(), Throughput(), Efficiency()
-        self._sessions = SessionCount()
+        self._sessions, self._warm_cache = SessionCount(), WarmCache()
         self._warm_up = WarmUp(terms.warm_up if terms is not None else None)
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._queue_order = QueueOrder()
@@ -129,7 +130,7 @@ class Judge:
 
     def _find_feeds(self, kind: str) -> list[Callable[[Row], None]]:
         """Find the methods that fold rows of a kind, in their order."""
-        others = (self._growth, self._images, self._open_restarts, self._end_of_load)
+        others = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
         after = [feed for part in others if (feed := handler_of(part, kind)) is not None]
         before = [feed for part in (self._health, self) if (feed := handler_of(part, kind)) is not None]
         return [self._health.move_clock, *before, *self._detectors.feeds(kind), *after]
@@ -412,7 +413,10 @@ class Judge:
             "latency": {t: latency.to_json() for t, latency in sorted(self._stats.latency.items())},
             "latency_all": self._stats.all_latency().to_json(),
             "throughput": (throughput := self._throughput.to_json()),
-            "efficiency": self._efficiency.to_json(throughput["output_tokens"]),
+            "efficiency": {
+                **self._efficiency.to_json(throughput["output_tokens"]),
+                "warm_cache": figures.warm,
+            },
             **({"by_endpoint": by_endpoint} if (by_endpoint := self._by_endpoint(terms)) else {}),
             **({"sessions": sessions} if (sessions := self._sessions.to_json()) else {}),
             **({"warm_up": warm_up} if (warm_up := self._warm_up.to_json()) else {}),
@@ -539,6 +543,7 @@ class Judge:
             goodput=groups.with_parts(self._goodput.parts()) if terms.slo else {},
             efficiency={name: groups.with_parts(parts) for name, parts in self._efficiency.parts().items()},
             late=too_late or self._goodput.unproved(),
+            warm=self._warm(terms),
             outcomes=groups.outcomes(),
             latency=groups.latency(),
             recoveries_s=[i.recovered_after_s() for i in down],
@@ -546,6 +551,11 @@ class Judge:
             void=void,
             drifts=self._growth.growths(),
         )
+
+    def _warm(self, terms: Terms) -> str | None:
+        """Reason why the prefix cache was warm before the load, or None."""
+        hits, source = self._efficiency.parts().get("prefix_hit_rate", {}), self._efficiency.prefix_source
+        return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 
     def _target(self) -> dict[str, Any]:
         target = dict(self._health.begin.get("target") or {})

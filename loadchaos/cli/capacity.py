@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _BUDGET_S, _MOST_GOAL = 600.0, 0.9999
 _ROOM = 0.9
 """Part of --max that --at-least may be: the interval of the answer reaches a few per cent below the load that was proved."""
+_SEEDS = 1_000_000
 _MOST = {"rate": 100_000.0, "concurrency": 10_000.0}
 _EXIT_CODES = """\b
 Exit codes:
@@ -95,7 +96,7 @@ Exit codes:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the requests.")
+@click.option("--seed", type=int, help="Seed of the requests; default: a new one, as a server caches prompts.")
 @exporter_port_option
 @click.option("--json", "as_json", is_flag=True, help="Print capacity.json.")
 def capacity(
@@ -107,6 +108,7 @@ def capacity(
     confidence interval. The result names the knee, the saturation throughput and the limiting resource.
     """
     import asyncio
+    import random
 
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
@@ -122,6 +124,8 @@ def capacity(
         profile, overrides, options = _stored_call(ctx, stored, options)
     elif profile is None:
         raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
+    if options["seed"] is None:
+        options["seed"] = random.SystemRandom().randrange(_SEEDS)
     loaded = profile_of(str(profile), overrides)
     if options["launch"]:
         loaded = with_launch(loaded, options["launch"], options["target"])

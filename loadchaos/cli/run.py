@@ -321,6 +321,12 @@ def run_parameters(arguments: Sequence[str]) -> dict[str, Any]:
     return run.make_context("loadchaos run", list(arguments)).params
 
 
+def has_parameter(name: str, arguments: Sequence[str]) -> bool:
+    """True if arguments or the environment set an option of `loadchaos run`."""
+    ctx = run.make_context("loadchaos run", list(arguments))
+    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+
+
 def _web_address(options: Mapping[str, Any]) -> WebAddress:
     from loadchaos.runner.web_runs import WebAddress
 

@@ -62,7 +62,7 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
     Options of `run` are checked now, not when the first run starts.
     """
     from loadchaos.cli.profiles import profile_of
-    from loadchaos.cli.run import run_parameters
+    from loadchaos.cli.run import has_parameter, run_parameters
     from loadchaos.profile.cron import Retention, Schedule
     from loadchaos.runner.soak.daemon import Order
 
@@ -76,7 +76,8 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
     if schedule is None:
         raise OptionError(f'{profile} has no schedule; add one such as schedule: {{cron: "0 2 * * *"}}')
     home = Path(given["out"]).absolute()
-    return loaded, Order(profile, loaded.name, schedule, home, tuple(options), given["duration"])
+    has_seed = has_parameter("seed", [profile, *options])
+    return loaded, Order(profile, loaded.name, schedule, home, tuple(options), given["duration"], has_seed)
 
 
 def _print_next(profile: Profile, schedule: Schedule, count: int) -> None:

@@ -54,7 +54,9 @@ Exit codes: the worst of the runs.
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every run.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print suite.json.")
 def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
     """Run all shipped profiles that fit a server, one after the other.

@@ -300,6 +300,7 @@ class Terms:
         warm_up: `phases` and `seconds` whose requests are left out of figures; empty: none.
         planned_s: length of the load in seconds; None: the server decides it.
         endpoints: endpoint of each traffic, by name.
+        new_prompts: traffic whose prompts share no more than the chat template.
     """
 
     profile: str
@@ -316,6 +317,7 @@ class Terms:
     warm_up: Mapping[str, Any] = field(default_factory=dict)
     planned_s: float | None = None
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    new_prompts: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON; `from_json` reads it back."""

@@ -123,6 +123,11 @@ class Phase(ProfilePart):
             return self.for_ or 0.0
         return min(self.requests / self.rate, self.for_ or math.inf)
 
+    @property
+    def repeats_prompts(self) -> bool:
+        """True if it sends recorded prompts, of which some may be equal."""
+        return self.replay is not None or (self.trace is not None and any(a.blocks for a in trace.read(self.trace)))
+
     def describe_slots(self) -> str:
         """Describe the limit of requests in flight, and who set it."""
         if self.kind == "closed":

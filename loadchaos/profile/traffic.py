@@ -90,6 +90,15 @@ class Traffic(ProfilePart):
         return self._behaviour_shares
 
     @property
+    def prompts_differ(self) -> bool:
+        """True if no two prompts have equal first words.
+
+        False where a payload does not say so, and for behaviours that may send a request again.
+        """
+        options = self._options.values()
+        return not self._behaviour_shares and all(getattr(one, "prompts_differ", False) for one in options)
+
+    @property
     def streams(self) -> bool:
         """True if answers are streamed; some endpoints cannot."""
         return self.stream and self._endpoint_streams

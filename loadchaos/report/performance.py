@@ -82,6 +82,8 @@ def efficiency_texts(verdict: Mapping[str, Any]) -> dict[str, str]:
     if found.get("prefix_hit_rate") is not None:
         source = "usage of the answers" if found.get("prefix_source") == "usage" else "counters of the server"
         texts["prefix cache"] = f"{100 * found['prefix_hit_rate']:.1f} % of the prompt tokens were cached ({source})"
+        if found.get("warm_cache"):
+            texts["prefix cache"] += f"; latencies are those of a warm cache: {found['warm_cache']}"
     if found.get("acceptance") is not None:
         tokens = f"{number(found['accepted_tokens'])} of {number(found['drafted_tokens'])}"
         source = "told by the answers" if found.get("acceptance_source") == "answers" else "counters of the server"

@@ -3,7 +3,8 @@
 A payload is a module with `Options` (a pydantic model: its keys in a profile), `ORDER` and `add`, which adds to a
 `Draft`. To add one, copy `tools.py` and add an entry to PAYLOADS below. Options may also offer `describe()` (for
 `explain`), `variants()` (sent one after the other), `ignored_payloads(names)` (payloads without effect beside this one),
-`warning(in_flight, requests)`, `notes()`, `per_request()` and `can_kill`.
+`warning(in_flight, requests)`, `notes()`, `per_request()`, `can_kill` and `prompts_differ` (no prompt repeats the
+beginning of another one).
 """
 
 from __future__ import annotations

@@ -68,6 +68,11 @@ class Options(BaseModel):
             raise ValueError("weights are 0 or more, and one of them above 0")
         return value
 
+    @property
+    def prompts_differ(self) -> bool:
+        """True unless a request asks for several answers to its prompt."""
+        return self.n is None or self.n.high <= 1
+
     def answers_per_request(self) -> float:
         """Average number of answers that a request asks for, for `explain`."""
         return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0

@@ -97,6 +97,11 @@ class Options(BaseModel):
             update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
         )
 
+    @property
+    def prompts_differ(self) -> bool:
+        """True without a shared prefix."""
+        return self.shared_prefix is None and not self.blocks
+
     def describe(self) -> str:
         """Describe the payload, for `explain`."""
         prefix = self.shared_prefix

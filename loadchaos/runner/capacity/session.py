@@ -303,14 +303,21 @@ class CapacitySession:
         run = str(result.folder.path.relative_to(self._folder))
         dead = self._note_failures(result, run)
         step = {**watch.to_json(), "run": run, "began": began, "ended": _now()}
-        if dead is not None:
-            step |= {"status": "undecided", "leans": False, "why": f"the server failed: {dead['id']}"}
+        warm = ((result.verdict or {}).get("efficiency") or {}).get("warm_cache")
+        if step["status"] == "not_met":  # with a cold cache even less
+            warm = None
+        if dead is not None or warm:
+            why = f"the server failed: {dead['id']}" if dead is not None else str(warm)
+            step |= {"status": "undecided", "leans": False, "why": why}
         self._search.add(step)
         self._search.steps[-1] = {**self._search.steps[-1], "proved": [self._search.low, self._search.high]}
         self._announce(f"[step {number}] {step_line({'by': self._settings.search.by}, self._search.steps[-1])}")
         if dead is not None:
             place = f" ({run}/{dead['incident']})" if dead.get("incident") else ""
             self._end(result.exit_code or exit_codes.FAIL, f"{dead['id']}: {dead['title']}{place}")
+            return False
+        if warm:
+            self._end(exit_codes.UNKNOWN, f"step {number}: {warm}")
             return False
         return True
 

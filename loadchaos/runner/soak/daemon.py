@@ -74,6 +74,7 @@ class Order:
         home: folder of the soak.
         options: further options of `loadchaos run`.
         duration_s: duration given with the options.
+        has_seed: the options or the environment set the seed of every run.
     """
 
     profile: str
@@ -82,6 +83,7 @@ class Order:
     home: Path
     options: tuple[str, ...] = ()
     duration_s: float | None = None
+    has_seed: bool = False
 
 
 class Soak:
@@ -179,16 +181,29 @@ class Soak:
         except LedgerError:
             self.state.running, self.state.queued = None, running.planned  # queued until there is disk space
             raise
-        running.pid = self._child.start(self._arguments(quiet=quiet), quiet=quiet)
+        running.pid = self._child.start(self._arguments(now, quiet=quiet), quiet=quiet)
         self._save()
         if quiet:
             self._print(f"{format_time(now)}: run started, pid {running.pid} ({why.replace('_', ' ')})")
 
-    def _arguments(self, *, quiet: bool) -> list[str]:
+    def _arguments(self, started: datetime, *, quiet: bool) -> list[str]:
+        """Arguments of a run.
+
+        Its seed is its start time, as a server may have cached the prompts of earlier runs.
+        """
         limits = [d for d in (self._order.duration_s, self._order.schedule.max_duration) if d is not None]
         duration_option = ["--duration", format_duration(min(limits))] if limits else []
         live = ["--no-live"] if quiet else []
-        return [self._order.profile, *self._order.options, "--out", str(self._order.home), *duration_option, *live]
+        seed = [] if self._order.has_seed else ["--seed", str(int(started.timestamp()))]
+        return [
+            self._order.profile,
+            *self._order.options,
+            *seed,
+            "--out",
+            str(self._order.home),
+            *duration_option,
+            *live,
+        ]
 
     def _busy(self) -> bool:
         """True while a run is going on; notes the result of one that has ended."""

@@ -48,7 +48,7 @@ class SuiteSession:
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
             self._record.begin(profile.name)
             begin_s = time.monotonic()
-            result = await self._run(profile)
+            result = await self._run(profile, self._options.seed + number - 1)
             if self._signal is not None:
                 result = {**result, "exit_code": 128 + self._signal}
             self._record.end(profile.name, time.monotonic() - begin_s, result)
@@ -60,8 +60,9 @@ class SuiteSession:
         self._record.write(ended=True)
         return self._record.exit_code
 
-    async def _run(self, profile: Profile) -> dict[str, Any]:
-        options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s)
+    async def _run(self, profile: Profile, seed: int) -> dict[str, Any]:
+        """Run a profile with prompts that the server has not cached."""
+        options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
             return _summary(await run_quietly(profile, options, self._print))
         except LoadchaosError as e:  # it cannot begin: others can

@@ -130,6 +130,32 @@ def test_session_finds_the_capacity_and_writes_its_files(tmp_path: Path, virtual
     assert any(re.match(r"\[step 1\] 13 requests/s: looks met, goodput 100.0 %", line) for line in lines)
 
 
+def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+        folder = RunFolder(options.out / "run")
+        folder.path.mkdir(parents=True)
+        assert options.watch is not None
+        seeds.append(options.seed)
+        for row in VirtualStep(CASE, profile, options.seed).rows():
+            options.watch.feed(row)
+            if options.watch.reason() is not None:
+                break
+        efficiency = {"warm_cache": "the server had the prompts in its prefix cache" if len(seeds) > 1 else None}
+        return Result(0, {"failures": [], "efficiency": efficiency}, folder)
+
+    monkeypatch.setattr(module, "run_quietly", run)
+    data = asyncio.run(session(tmp_path, []).run())
+    assert (data["verdict"], data["exit_code"], data["ended_by"]) == (
+        "unknown", 3, "step 3: the server had the prompts in its prefix cache",
+    )  # fmt: skip
+    assert seeds == [1, 2, 3], "each step has prompts of its own"
+    assert [step["status"] for step in data["steps"]][1:] == ["not_met", "undecided"]
+
+
 def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
     """The third step is killed; what is on disk continues to the same answer."""
     whole, halves = tmp_path / "whole", tmp_path / "halves"

@@ -38,6 +38,13 @@ def test_soak_runs_once_a_day_over_a_clock_change(world: Make, begin: datetime, 
     assert whats(soak) == [("ran", "schedule", 1)] * 3
 
 
+def test_soak_sends_other_prompts_in_each_run(world: Make) -> None:
+    w = world(datetime(2026, 11, 20, 12, tzinfo=UTC))
+    w.pass_time(w.soak(), days=2)
+    seeds = [arguments[arguments.index("--seed") + 1] for _, arguments in w.begun]
+    assert seeds == ["1795222800", "1795309200"], "the start times"
+
+
 def test_soak_restarted_in_the_repeated_hour_runs_once(world: Make) -> None:
     w = world(datetime(2026, 10, 24, 12, tzinfo=UTC))
     w.lasts = timedelta(minutes=10)

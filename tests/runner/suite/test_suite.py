@@ -181,6 +181,8 @@ def test_suite_finds_a_planted_bug_after_a_pass(server: Server, tmp_path: Path) 
     suite = json.loads((folder / "suite.json").read_text())
     assert [(row["name"], row["verdict"]) for row in suite["profiles"]] == [("smoke", "pass"), ("prefix_cache", "fail")]
     assert suite["verdict"] == "fail"
+    events = [(folder / row["run"] / "events.jsonl").read_text() for row in suite["profiles"]]
+    assert ['"seed":0,' in events[0], '"seed":1,' in events[1]] == [True, True], "new prompts in each run"
     for row in suite["profiles"]:
         assert f'href="{row["run"]}/report.html"' in (folder / "suite.html").read_text()
         assert (folder / row["run"] / "report.html").is_file()
