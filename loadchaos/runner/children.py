@@ -35,6 +35,7 @@ class ChildProcess:
     def __init__(self, name: str) -> None:
         self.name = name
         self._process: asyncio.subprocess.Process | None = None
+        self._ended_by_us = False
 
     @property
     def pid(self) -> int | None:
@@ -93,6 +94,7 @@ class ChildProcess:
         """Send SIGTERM, and SIGKILL to its whole session after `grace_s` seconds."""
         if self._process is None or self._process.returncode is not None:
             return
+        self._ended_by_us = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         if await self.wait(grace_s) is None:
@@ -203,6 +205,8 @@ class Locust(ChildProcess):
             return None
         log = self._folder.path / "locust.log"
         code = self.exit_code
+        if self._ended_by_us:  # the last line of its log is no reason
+            return f"the load process did not end by itself in time, so loadchaos ended it ({log})"
         ended = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         error = _last_error(log)
         if not error and code == LedgerError.exit_code:  # it could not even write why

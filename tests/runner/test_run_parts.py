@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.redact import Redactor
+from loadchaos.runner.children import Locust
 from loadchaos.runner.interrupts import Interrupts
 from loadchaos.runner.run_attacks import RunAttacks
 from loadchaos.runner.run_errors import RunErrors
@@ -123,3 +125,23 @@ def test_run_record_passes_rows_to_listeners_except_states(record: RunRecord) ->
     record.close()
     assert [row["row"] for row in rows] == ["run", "begin"]
     assert [row["row"] for row in Tail(record.folder.events).rows()][1:] == ["run", "state"]
+
+
+@pytest.mark.parametrize(("ended", "says"), [(True, "so loadchaos ended it"), (False, "killed by signal 9")])
+def test_load_process_failure_tells_our_end_of_it_from_a_crash(tmp_path: Path, *, ended: bool, says: str) -> None:
+    log = tmp_path / "locust.log"
+    log.write_text("a table\n")
+
+    async def failure() -> str | None:
+        process = Locust(RunFolder(tmp_path), lambda _: None)
+        await process.start([sys.executable, "-c", "import time; time.sleep(60)"], {}, log)
+        if ended:
+            await process.end(0.0)
+        else:
+            process.kill()
+            await process.wait()
+        return process.failure()
+
+    text = asyncio.run(failure()) or ""
+    assert says in text
+    assert ("a table" in text) is not ended
