@@ -19,7 +19,6 @@ for what in "$@"; do
     *) echo "install.sh: unknown server $what" >&2; exit 2 ;;
   esac
 done
-if [[ ! -d $root/models ]]; then
-  python=$(ls -d "$root"/vllm-*/bin/python | head -1)
-  "$python" "$here/make_vllm_models.py" "$root/models"
-fi
+python=$(ls -d "$root"/vllm-[0-9]*/bin/python 2>/dev/null | tail -1 || true)
+if [[ -n $python && ! -d $root/models ]]; then "$python" "$here/make_vllm_models.py" "$root/models"; fi
+if [[ -n $python && ! -d $root/models/tiny-whisper ]]; then "$python" "$here/make_whisper_model.py" "$root/models"; fi

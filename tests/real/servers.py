@@ -97,6 +97,11 @@ def vllm_032_embed() -> Command:
     return vllm("0.32.0", "--runner", "pooling", "--max-num-batched-tokens", "4096", env={}, model="tiny-qwen3-embed")
 
 
+def vllm_032_whisper() -> Command:
+    """vLLM 0.32.0 with a model that writes down speech: transcriptions, and no chat."""
+    return vllm("0.32.0", "--max-num-seqs", "16", env={}, model="tiny-whisper", length=448)
+
+
 def vllm_032_topk() -> Command:
     """vLLM 0.32.0 with MTP that the first request with top_k kills."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'

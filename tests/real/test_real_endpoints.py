@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.real.conftest import RunOutput, Server, launch, on, running, skipping
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., RunOutput]
-vllm_032_embed = skipping(servers.vllm_032_embed)
+vllm_032_embed, vllm_032_whisper = skipping(servers.vllm_032_embed), skipping(servers.vllm_032_whisper)
 GENERATING = ("completions", "responses", "messages")
 
 
@@ -48,16 +48,20 @@ def test_real_endpoint_that_is_not_served_ends_the_run_before_the_load(shared_vl
     assert "has no such endpoint: POST /v1/embeddings answered 404 Not Found" in result.output
 
 
-def test_real_death_on_other_endpoints_is_named_and_expected(loadchaos: Run) -> None:
-    traffic = [
-        {"name": name, "endpoint": name, "payload": {"text": {"tokens": 40}}, "output": {"max": 300}}
-        for name in GENERATING
-    ]
+@pytest.mark.parametrize(
+    ("start", "names", "payload"),
+    [(servers.vllm_032, GENERATING, {"text": {"tokens": 40}}), (vllm_032_whisper, ["transcriptions"], {"audio": {}})],
+    ids=["text", "speech"],
+)
+def test_real_death_on_other_endpoints_is_named_and_expected(
+    loadchaos: Run, start: Callable[[], servers.Command], names: Sequence[str], payload: dict[str, Any]
+) -> None:
+    traffic = [{"name": name, "endpoint": name, "payload": payload, "output": {"max": 300}} for name in names]
     data = profile(
         traffic,
         load=[{"users": 9, "for": "20s"}],
         attacks=[{"process": "sigkill", "role": "engine_core", "at": "8s"}],
-        target=launch(servers.vllm_032()),
+        target=launch(start()),
         expect=["engine_deaths == 0", "failures == 0"],
     )
     result = loadchaos(data)
@@ -79,3 +83,21 @@ def test_real_embeddings_scores_and_ranks_have_exact_lengths(loadchaos: Run, tmp
         assert result.verdict["outcomes"] == {"ok": 60}, result.output
         assert result.check("exact_lengths") == "60 of 60 prompts"
         assert result.failures == {}
+
+
+def test_real_speech_is_written_down_by_a_server_without_chat(loadchaos: Run, tmp_path: Path) -> None:
+    speech: dict[str, Any] = {"endpoint": "transcriptions", "payload": {"audio": {"seconds": "2..50"}}}
+    leaving = {"behaviour": {"abort": {"at_token": "1..8"}}, "output": {"max": 200}, "expect": ["ok", "aborted"]}
+    traffic: list[dict[str, Any]] = [
+        {"name": "stream", **speech, "output": {"max": 32}},
+        {"name": "whole", "stream": False, **speech, "output": {"max": 32}},
+        {"name": "leaves", **speech, **leaving},
+    ]
+    with running(vllm_032_whisper(), tmp_path / "vllm.log") as server:
+        result = loadchaos(profile(traffic), *on(server))
+        assert (result.code, result.failures) == (0, {}), result.output
+        assert set(result.verdict["outcomes"]) == {"ok", "aborted"}
+        assert result.verdict["outcomes"]["ok"] >= 20
+        refused = loadchaos(profile([{"name": "chat", "payload": {"text": {}}}]), *on(server))
+        assert refused.code == 4
+        assert "It has /v1/audio/transcriptions" in refused.output

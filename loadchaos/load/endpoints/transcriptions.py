@@ -64,6 +64,13 @@ class TranscriptionAnswer(Completion):
             self.done_seen = True
             self.outcome_events.append(final_event(self))
 
+    def _after_finish(self, index: int) -> None:
+        """Expect another finish_reason.
+
+        vLLM sends one after the text of every 30 s of audio.
+        """
+        self.finish[index] = None
+
     def _read_whole(self, data: object) -> None:
         if not isinstance(data, dict) or not isinstance(data.get("text"), str):
             raise WrongShapeError("text is not a string")

@@ -412,11 +412,15 @@ class Completion:
             else:
                 raise WrongShapeError("delta is not an object")
             if finished and _has_token(delta if isinstance(delta, dict) else choice):
-                self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
+                self._after_finish(index)
             self._read_extras(index, choice, delta)
             self._read_finish_reason(index, choice)
         if token:
             self._record_token(at_ns, answer=answer)
+
+    def _after_finish(self, index: int) -> None:  # noqa: ARG002 - a subclass needs it
+        """Note that a token follows the finish_reason of its choice."""
+        self.outcome_events.append(OutcomeEvent("wrong_output", TEXT_AFTER_FINISH))
 
     def _read_choices(self, data: object) -> list[dict[str, Any]]:
         if not isinstance(data, dict):

@@ -44,21 +44,24 @@ async def measure_text(client: DiscoveryClient, facts: Facts, request: Calibrati
     used. `Facts.text` is None if nothing can be measured. `quick` measures a few words only.
     """
     if not request.chat:
-        facts = await _without_chat(client, facts, request)
-        if facts.text is not None:
-            return facts
-    elif request.tokenizer is not None:
+        return await _without_chat(client, facts, request)
+    if request.tokenizer is not None:
         facts = await _by_folder(client, facts, request.tokenizer)
         if facts.text is not None:
             return facts
-    words = _WORDS[:_QUICK_WORDS] if request.quick else _WORDS
+    return await _by_server(client, facts, quick=request.quick)
+
+
+async def _by_server(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
+    """Measure words and template by the server's own counters or by usage."""
+    words = _WORDS[:_QUICK_WORDS] if quick else _WORDS
     text = None
     for counter in server_counters(client, facts):
         if await counter.plain(" the") is not None and (text := await _measure_words(counter, words)) is not None:
             break
     if text is not None:
-        return await _check(client, _with(facts, text), quick=request.quick)
-    return await _by_usage(client, facts, quick=request.quick)
+        return await _check(client, _with(facts, text), quick=quick)
+    return await _by_usage(client, facts, quick=quick)
 
 
 def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Facts:
@@ -68,7 +71,8 @@ def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Fac
 async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
     """Measure words only, for traffic without chat.
 
-    The server may have no chat. What an endpoint adds to them is measured there (runner/endpoint_check.py).
+    What an endpoint adds to them is measured there (runner/endpoint_check.py). Without a usable counter chat measures the
+    words; a server without both, such as vLLM with a Whisper model, is served with texts of unknown lengths.
     """
     folder = request.tokenizer
     counters = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
@@ -79,7 +83,10 @@ async def _without_chat(client: DiscoveryClient, facts: Facts, request: Calibrat
         text, expected = sample(words, unit, seed=1)
         if await counter.plain(text) == expected:
             return _with(facts, TextFacts(0, tuple(words), unit, counter.source))
-    return facts
+    try:
+        return await _by_server(client, facts, quick=request.quick)
+    except NoChatError:
+        return _with(facts, None, "no tokenizer counts words, and the server has no chat endpoint")
 
 
 async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFacts | None:

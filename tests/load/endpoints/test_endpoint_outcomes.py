@@ -30,6 +30,7 @@ EXPECTED = {
     "whole_result_twice": "wrong_output", "whole_result_without_number": "wrong_output",
     "whole_results_out_of_order": "wrong_output", "whole_vector_of_zeros": "wrong_output", "typed_events": "ok",
     "typed_events_without_end": "truncated", "typed_text_after_the_end": "wrong_output",
+    "several_parts": "ok", "part_without_finish": "truncated",
 }  # fmt: skip
 OTHERS = {
     # An error object says why the response failed: it is judged as any error in a stream.
@@ -92,6 +93,12 @@ def test_endpoint_stream_tells_text_usage_and_times(server: Misbehaving, name: s
     cut = ask_endpoint(server, name, "cut_by_length")
     assert cut is not None
     assert cut.finish_reason == "length"
+
+
+def test_transcription_of_several_parts_has_their_texts_and_the_last_finish_reason(server: Misbehaving) -> None:
+    reply = ask_endpoint(server, "transcriptions", "several_parts")
+    assert reply is not None
+    assert (reply.text, reply.finish_reason) == ("Hello!" * 3, "stop")
 
 
 @pytest.mark.parametrize("name", SHAPES)

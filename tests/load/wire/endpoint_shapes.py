@@ -359,6 +359,12 @@ class TranscriptionsShape(Shape):
                 return typed
             case "typed_text_after_the_end":
                 return [*typed, done, typed[0]]
+            case "several_parts":  # of 30 s of audio each
+                part = [*map(self.token, TEXT), self.ending("", "length")[0]]
+                return [*part, *part, *map(self.token, TEXT), *self.ending("Hello!")]
+            case "part_without_finish":
+                part = [*map(self.token, TEXT), self.ending("", "length")[0]]
+                return [*part, *map(self.token, TEXT), *self.ending("Hello!")[1:]]
         return None
 
     def whole(self, text: str = "Hello!", finish: str | None = "stop") -> dict[str, Any]:
@@ -438,5 +444,5 @@ BEHAVIOURS_OF_ENDPOINTS = (
     "whole_error_under_200", "whole_engine_dead", "whole_too_long", "whole_busy", "whole_wrong_types", "whole_not_json",
     "whole_cut", "whole_but_a_stream", "whole_result_missing", "whole_result_twice", "whole_result_without_number",
     "whole_results_out_of_order", "whole_vector_of_zeros", "typed_events", "typed_events_without_end",
-    "typed_text_after_the_end",
+    "typed_text_after_the_end", "several_parts", "part_without_finish",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.discovery import calibrate, chat_tokens
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
@@ -43,11 +43,12 @@ class Served:
         self.count, self.paths, self.usage, self.sees_images = count, paths, usage, sees_images
         self.asked: list[str] = []
         self.added, self.answering = 0, count
+        self.chats = True
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        path, body = request.url.path, json.loads(request.content)
+        path, body = request.url.path, json.loads(request.content or b"{}")
         self.asked.append(path)
-        if path == "/v1/chat/completions":
+        if path == "/v1/chat/completions" and self.chats:
             tokens = self.chat(body["messages"], self.answering) + self.added
             usage = {"usage": {"prompt_tokens": tokens}} if self.usage else {}
             return httpx.Response(200, json={"choices": [{"finish_reason": "length"}], **usage})
@@ -145,6 +146,18 @@ def test_render_checks_the_count_without_usage() -> None:
     assert exact(facts, by_words)
     assert facts.image_tokens == {"64x64": IMAGE}
     assert facts.sources["image_tokens"] == "/render, not checked: no usage"
+
+
+@pytest.mark.parametrize("paths", [(), (TOKENIZE,)])
+def test_text_count_is_unknown_without_chat_and_tokenizer(paths: tuple[str, ...]) -> None:
+    """A vLLM with a Whisper model has no chat, and its /tokenize counts 0."""
+    served = Served(lambda _: 0, *paths)
+    served.chats = False
+    facts = learned(served, chat=False)
+    assert facts.text is None
+    assert facts.sources["text"] == "no tokenizer counts words, and the server has no chat endpoint"
+    with pytest.raises(TargetError, match="the server has no chat endpoint"):
+        learned(served, chat=True)
 
 
 def test_text_count_is_corrected_for_a_longer_template() -> None:
