@@ -59,7 +59,6 @@ def _begin_row(request_id: str, n: int) -> BeginRow:
         "conn": n % 64,
         "reused": True,
         "len": 1200 + n,
-        "crc": hash(request_id) & 0xFFFFFFFF,
         "hash": f"{n:016x}",
         "tokens": 300 + n,
         "images": 0,

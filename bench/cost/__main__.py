@@ -65,6 +65,7 @@ def main() -> int:
 
 
 def _write(path: Path, about: object, notes: object, trials: object, payloads: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     found = {"machine": about, "notes": notes, "trials": trials, "payloads": payloads}
     path.write_text(json.dumps(found, indent=1) + "\n")
 

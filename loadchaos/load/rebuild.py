@@ -10,13 +10,13 @@ payloads, which neither the follower nor the judge may import; `run`, `loadchaos
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Facts, Request, Step
@@ -33,7 +33,7 @@ FOLDER = "bodies"
 _MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
 BeginRows = dict[tuple[int, int, str], dict[str, Any]]
-"""Begin rows (id, len, crc, hash, traffic) by phase, step and, for a later request of a session, its id."""
+"""Begin rows (id, len, hash, traffic) by phase, step and, for a later request of a session, its id."""
 
 
 def store(
@@ -174,8 +174,8 @@ class _BodyStore:
 
     def _write(self, name: str, row: Mapping[str, Any], request: Request) -> None:
         body = request.body
-        if len(body) != row.get("len") or zlib.crc32(body) != row.get("crc"):
-            self._reasons[name] = "the rebuilt body is not the one that was sent: length or CRC differ"
+        if not is_sent_body(body, row.get("len"), row.get("hash"), row.get("crc")):
+            self._reasons[name] = "the rebuilt body is not the one that was sent: length or hash differ"
         elif self._redactor.redact(body) != body:
             self._reasons[name] = "it contains text that looks like a secret"
         else:

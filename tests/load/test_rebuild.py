@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Request, Step
@@ -52,9 +51,9 @@ class Sent:
         request = payloads.build(step, FACTS)
         name = f"lc-{step.index}"
         self.requests[name] = request
-        digest = hashlib.blake2b(request.body, digest_size=8).hexdigest()
+        digest = body_hash(request.body)
         row = {"row": "begin", "id": name, "step": step.index, "phase": phase, "len": len(request.body)}
-        self.rows.write({**row, "crc": zlib.crc32(request.body), "hash": digest, **wrong})
+        self.rows.write({**row, "hash": digest, **wrong})
         return {"id": name, "step": step.index, "traffic": step.traffic}
 
     def body(self, bodies: dict[str, Any]) -> bytes:
@@ -90,10 +89,10 @@ def test_rebuild_stores_a_shared_body_once(sent: Sent) -> None:
 
 
 def test_rebuild_rejects_a_body_that_differs(sent: Sent) -> None:
-    one, two = sent.send(0, 1, crc=1), sent.send(0, 2, len=5)
+    one, two = sent.send(0, 1, hash="0" * 16), sent.send(0, 2, len=5)
     bodies = rebuild.store(sent.folder, [incident(1, [one, two])])[1]
     assert [t["body"] for t in bodies] == [None, None]
-    assert all("length or CRC differ" in t["why"] for t in bodies)
+    assert all("length or hash differ" in t["why"] for t in bodies)
 
 
 def test_rebuild_prefers_deaths_within_its_limit(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:

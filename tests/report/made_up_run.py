@@ -27,7 +27,7 @@ def request_rows(i: int, at_ns: int, traffic: str, outcome: str, rng: random.Ran
     base = {"id": f"0-{i}", "step": i, "phase": 0, "traffic": traffic, "expect": ["ok"], "edge": None}
     begin = {
         "row": "begin", **base, "round": 0, "at_ns": at_ns, "due_ns": at_ns - 1_000_000, "conn": 1, "reused": True,
-        "len": 900, "crc": 1, "hash": "00", "tokens": 500, "images": 2 if traffic == "images" else 0,
+        "len": 900, "hash": "00", "tokens": 500, "images": 2 if traffic == "images" else 0,
         "image_tokens": 0, "max_tokens": 64, "behaviour": "plain", "seed": i,
     }  # fmt: skip
     end = {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from typing import Any
 
 import orjson
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow, MissReason
 from loadchaos.core.model import Outcome, Reply, Request
 from loadchaos.load.wire.exchange import Exchange
@@ -28,7 +27,7 @@ def expected_outcomes(request: Request) -> list[Outcome]:
 def begin_row(exchange: Exchange) -> BeginRow:
     """Build the begin row, written before the first byte.
 
-    `crc` and `hash` prove that a body rebuilt later is the one that was sent.
+    `len` and `hash` prove that a body rebuilt later is the one that was sent.
     """
     step, request = exchange.step, exchange.wire.request
     row: BeginRow = {
@@ -43,8 +42,7 @@ def begin_row(exchange: Exchange) -> BeginRow:
         "conn": exchange.connection_number,
         "reused": exchange.reused,
         "len": len(request.body),
-        "crc": zlib.crc32(request.body),
-        "hash": hashlib.sha1(request.body, usedforsecurity=False).hexdigest()[:16],
+        "hash": body_hash(request.body),
         "tokens": request.tokens,
         "images": request.images,
         "image_tokens": request.image_tokens,

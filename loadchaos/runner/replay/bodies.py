@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core.body_hash import body_hash, is_sent_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import Facts, Step
@@ -25,7 +24,7 @@ MAX_BYTES = 4 * 1024**3
 
 def store(folder: Path, body: bytes) -> str:
     """Write a body once. Returns its content address."""
-    name = hashlib.blake2b(body, digest_size=8).hexdigest()
+    name = body_hash(body)
     file = folder / f"{name}.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,14 +130,14 @@ class _Builder:
 
     def _sent(self, name: str, planned: PlannedBody, body: bytes) -> bytes:
         """Body that was sent: the built one, or the one stored with an incident."""
-        if planned.len in (None, len(body)) and planned.crc in (None, zlib.crc32(body)):
+        if is_sent_body(body, planned.len, planned.hash, planned.crc):
             return body
         file = self.kept / f"{planned.hash}.json"
         if planned.hash is not None and file.is_file():
             return file.read_bytes()
         raise OptionError(
-            f"request {name}: the body built from the plan is not the one that was sent (length or CRC differ): the run was "
-            "made by another version of loadchaos; replay it with that one, or run the profile again"
+            f"request {name}: the body built from the plan is not the one that was sent (length or hash differ): the run "
+            "was made by another version of loadchaos; replay it with that one, or run the profile again"
         )
 
 

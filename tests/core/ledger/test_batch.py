@@ -37,7 +37,7 @@ def request(n: int, **other: Any) -> batch.Pair:
     last = first + rng.randrange(100, 900) * MS
     begin: BeginRow = {
         "row": "begin", "id": f"lc-abc-{n}", "step": n, "phase": 0, "round": 0, "traffic": ("text", "chat")[n % 2],
-        "at_ns": sent, "due_ns": due, "conn": 1, "reused": True, "len": 200, "crc": 1, "hash": "ab", "tokens": 16,
+        "at_ns": sent, "due_ns": due, "conn": 1, "reused": True, "len": 200, "hash": "ab", "tokens": 16,
         "images": 0, "image_tokens": 0, "max_tokens": 8, "behaviour": "plain", "expect": ["ok"], "edge": None, "seed": n,
         "fitted": "", "image_names": [],
     }  # fmt: skip

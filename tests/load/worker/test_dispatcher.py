@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 BEGIN_KEYS = {
-    "row", "id", "step", "phase", "round", "traffic", "at_ns", "due_ns", "conn", "reused", "len", "crc", "hash", "tokens",
+    "row", "id", "step", "phase", "round", "traffic", "at_ns", "due_ns", "conn", "reused", "len", "hash", "tokens",
     "images", "image_tokens", "max_tokens", "behaviour", "expect", "edge", "seed",
 }  # fmt: skip
 END_KEYS = {

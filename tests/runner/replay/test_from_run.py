@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
@@ -58,7 +57,7 @@ class Recorded:
         at_ns = self.zero_ns + int(begin_ms * MS)
         row = {
             "row": "begin", "id": f"lc-7-{index}", "step": index, "phase": step.phase, "round": step.round,
-            "traffic": step.traffic, "at_ns": at_ns, "len": len(request.body), "crc": zlib.crc32(request.body),
+            "traffic": step.traffic, "at_ns": at_ns, "len": len(request.body), "hash": body_hash(request.body),
             "behaviour": step.behaviour, "expect": ["ok"], "images": 0, "max_tokens": request.max_tokens, "seed": step.seed,
         }  # fmt: skip
         self.rows.write(row)
@@ -90,7 +89,7 @@ def test_trace_of_users_names_the_answer_that_freed_the_user(run: Recorded) -> N
 
 def test_trace_of_users_waits_for_the_last_answer_of_a_session(run: Recorded) -> None:
     """A session of the first user is not over when the second user has its answer."""
-    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1, "behaviour": "plain"}
+    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "hash": "0" * 16, "behaviour": "plain"}
     run.request(0, 1, 100)
     run.request(1, 2, 110)
     run.request(2, 111, 150)
@@ -104,7 +103,7 @@ def test_trace_of_users_waits_for_the_last_answer_of_a_session(run: Recorded) ->
 
 def test_trace_of_users_waits_for_the_first_answer_of_a_pipeline(run: Recorded) -> None:
     """The followers of a pipeline are not in the trace: the replay sends them again with their first request."""
-    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1, "behaviour": "pipeline"}
+    base = {"step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "hash": "0" * 16, "behaviour": "pipeline"}
     run.request(0, 1, 100)
     run.rows.write({"row": "begin", "id": "lc-7-0.1", **base, "at_ns": run.zero_ns + 2 * MS, "expect": ["ok"]})
     run.rows.write({"row": "end", "id": "lc-7-0.1", "at_ns": run.zero_ns + 140 * MS, "outcome": "ok", "chunks": 8})
@@ -115,7 +114,16 @@ def test_trace_of_users_waits_for_the_first_answer_of_a_pipeline(run: Recorded) 
 
 def test_trace_of_a_session_waits_for_the_answer_before_in_its_path(run: Recorded) -> None:
     def later(name: str, begin_ms: int, end_ms: int) -> None:
-        row = {"row": "begin", "id": name, "step": 0, "phase": 0, "round": 0, "traffic": "text", "len": 1, "crc": 1}
+        row = {
+            "row": "begin",
+            "id": name,
+            "step": 0,
+            "phase": 0,
+            "round": 0,
+            "traffic": "text",
+            "len": 1,
+            "hash": "0" * 16,
+        }
         run.rows.write({**row, "at_ns": run.zero_ns + begin_ms * MS, "behaviour": "plain", "expect": ["ok"]})
         run.rows.write({"row": "end", "id": name, "at_ns": run.zero_ns + end_ms * MS, "outcome": "ok", "chunks": 8})
 
@@ -169,7 +177,7 @@ def test_bodies_of_a_trace_are_those_that_were_sent(run: Recorded, tmp_path: Pat
     sent = [run.request(i, i, i + 10).body for i in range(3)]
     found = bodies.stored(trace_of_run(run.folder), tmp_path / "out")
     assert [found.body_file(s).read_bytes() for s in found.sends] == sent
-    assert [s.body for s in found.sends] == [hashlib.blake2b(b, digest_size=8).hexdigest() for b in sent]
+    assert [s.body for s in found.sends] == [body_hash(b) for b in sent]
     again = request_trace.read(request_trace.write(found, tmp_path / "out"))
     assert bodies.stored(again, tmp_path / "out").sends == found.sends
 
@@ -177,8 +185,8 @@ def test_bodies_of_a_trace_are_those_that_were_sent(run: Recorded, tmp_path: Pat
 def test_body_that_differs_from_the_sent_one_is_refused(run: Recorded, tmp_path: Path) -> None:
     run.request(0, 1, 2)
     found = trace_of_run(run.folder)
-    other = found.sends[0].model_copy(update={"plan": found.sends[0].plan.model_copy(update={"crc": 1})})  # type: ignore[union-attr]
-    with pytest.raises(OptionError, match="length or CRC differ"):
+    other = found.sends[0].model_copy(update={"plan": found.sends[0].plan.model_copy(update={"hash": "0" * 16})})  # type: ignore[union-attr]
+    with pytest.raises(OptionError, match="length or hash differ"):
         bodies.stored(request_trace.RequestTrace(found.header, (other,), folder=found.folder), tmp_path / "out")
 
 
@@ -187,7 +195,7 @@ def test_body_that_an_incident_stored_stands_for_one_that_cannot_be_built(run: R
     found = trace_of_run(run.folder)
     kept = run.folder.incidents / "bodies"
     name = bodies.store(kept, b'{"model": "m", "messages": []}')
-    planned = found.sends[0].plan.model_copy(update={"crc": 1, "hash": name})  # type: ignore[union-attr]
+    planned = found.sends[0].plan.model_copy(update={"hash": name})  # type: ignore[union-attr]
     other = found.sends[0].model_copy(update={"plan": planned})
     again = bodies.stored(request_trace.RequestTrace(found.header, (other,), folder=found.folder), tmp_path / "out")
     assert again.sends[0].body == name
