@@ -20,7 +20,7 @@ from loadchaos.load import registry
 from loadchaos.profile import source
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.source import Document, Mistake
-from loadchaos.runner.hunt.genes import GENES, GenePool, ServerLimits, plain_values, pool_of
+from loadchaos.runner.hunt.genes import GENES, GenePool, ServerLimits, has_no_zero, plain_values, pool_of
 from loadchaos.runner.hunt.workload import Workload
 
 Chosen = Mapping[str, Mapping[str, Any]]
@@ -73,6 +73,8 @@ def _of_values(group: str, name: str, values: Any) -> list[Mistake]:
 
 def _refusal(group: str, name: str, value: Any) -> str:
     """Say why a value makes no valid profile; "" if it does."""
+    if not value and has_no_zero(group, name):
+        return f"(got {value!r}); a gene that is not used is false"
     genes: dict[str, dict[str, Any]] = {g: dict(_NEEDED.get(g, {})) for g in GENES}
     genes["attacks"] = {"admin": "reset_prefix_cache", "every": "1s"}
     genes[group][name] = value

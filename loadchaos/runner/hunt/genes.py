@@ -258,7 +258,16 @@ def differences(ours: GenePool, theirs: GenePool) -> list[str]:
 
 def plain_values(group: str, name: str) -> str:
     """Values of a gene for a message: those of a server with everything."""
+    return ", ".join(list(dict.fromkeys(map(str, _all_values(group, name))))[:_MOST_SHOWN])
+
+
+def has_no_zero(group: str, name: str) -> bool:
+    """Tell if 0, an empty text or nothing is no value of a gene, as all its values are texts or mappings."""
+    return all(isinstance(value, str | Mapping) for value in _all_values(group, name))
+
+
+def _all_values(group: str, name: str) -> Sequence[Any]:
+    """Values of a gene for a server with everything."""
     gene = next(g for g in GENES[group] if g.name == name)
     facts = Facts("", "", "vllm", max_model_len=_CONTEXT, images=True, development_endpoints=True)
-    values = dict.fromkeys(map(str, gene.values(ServerLimits(facts, models=("a", "b")))))
-    return ", ".join(list(values)[:_MOST_SHOWN])
+    return gene.values(ServerLimits(facts, models=("a", "b")))

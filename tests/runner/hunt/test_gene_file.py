@@ -28,6 +28,11 @@ def test_gene_file_gives_values_and_absent_genes(tmp_path: Path) -> None:
         ("traffic: {tokens: [9..3]}", r"traffic.tokens.0: a value such as 63, .* a range goes from low to high: 3..9"),
         ("load: {users: [x]}", r"load.users.0: a value such as 1, 2, 4, 8, 16, 32 was expected: \(got 'x'\)"),
         ("attacks: {admin: [reset_cache]}", r"attacks.admin.0: a value such as reset_mm_cache, .*reset_mm_cache\?"),
+        (
+            "traffic: {near_limit: [0]}",
+            r"traffic.near_limit.0: a value such as \{.*\} was expected: \(got 0\); .* is false",
+        ),
+        ("traffic: {schema: ['']}", r"traffic.schema.0: .* \(got ''\); a gene that is not used is false"),
         ("traffic: {image_size: [7]}", r"traffic.image_size.0: a value such as 64x64"),
     ],
 )
