@@ -42,7 +42,9 @@ def explain(profile: Profile, seed: int = 0) -> str:
         lines += _traffic(profile, traffic, planned)
     lines += ["", "Load"]
     noun = _noun(profile)
-    lines += [f"  {line}" for line in _numbered([f"{_phase(p, noun)}{_warm_up(p)}" for p in profile.load])]
+    lines += [
+        f"  {line}" for line in _numbered([f"{_phase(p, noun)}{_of_traffic(p)}{_warm_up(p)}" for p in profile.load])
+    ]
     if profile.warm_up:
         lines.append(f"  figures leave out the first {describe_duration(profile.warm_up)}, a warm-up")
     lines += [f"  note: {warning}" for warning in profile.warnings()]
@@ -80,7 +82,7 @@ def _on_death(on_death: OnDeath) -> str:
 
 
 def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterator[str]:
-    part = traffic.weight / sum(t.weight for t in profile.traffic)
+    part = next(part for t, part in traffic_parts(profile) if t is traffic)
     number = f" (about {round(part * planned):,})" if planned is not None else ""
     yield f"  {traffic.name}: {part:.0%} of the {_noun(profile)}s{number}"
     for i, (name, options) in enumerate(traffic.payload_options.items()):
@@ -180,6 +182,10 @@ def _repeats(phases: Sequence[str], number: int, length: int) -> int:
     return repeats
 
 
+def _of_traffic(phase: Phase) -> str:
+    return f", of {' and '.join(phase.traffic)} only" if phase.traffic else ""
+
+
 def _warm_up(phase: Phase) -> str:
     return " (warm-up: left out of figures)" if phase.warm_up else ""
 
@@ -276,9 +282,23 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
 
 
 def traffic_parts(profile: Profile) -> list[tuple[Traffic, float]]:
-    """Each traffic with its share of the requests."""
-    weights = sum(t.weight for t in profile.traffic)
-    return [(traffic, traffic.weight / weights) for traffic in profile.traffic]
+    """Each traffic with its share of the requests.
+
+    Where phases send different traffic, a phase without a known number of requests counts as much as all others together.
+    """
+    if not any(phase.traffic for phase in profile.load):
+        weights = sum(t.weight for t in profile.traffic)
+        return [(traffic, traffic.weight / weights) for traffic in profile.traffic]
+    counts = [phase_requests(phase, 0, number) for number, phase in enumerate(profile.load)]
+    known = sum(n for n in counts if n is not None) or 1
+    parts = dict.fromkeys((t.name for t in profile.traffic), 0.0)
+    for phase, count in zip(profile.load, counts, strict=True):
+        sent = profile.traffic_of(phase)
+        weights = sum(t.weight for t in sent)
+        for traffic in sent:
+            parts[traffic.name] += traffic.weight / weights * (known if count is None else count)
+    whole = sum(parts.values())
+    return [(traffic, parts[traffic.name] / whole) for traffic in profile.traffic]
 
 
 def request_means(profile: Profile) -> dict[str, float]:

@@ -46,7 +46,7 @@ class Phase(ProfilePart):
 
     `unit` is the length of one unit of the trace's timestamps in seconds (milliseconds for Mooncake). `speed` 2 replays
     twice as fast. `block_tokens` is the number of tokens of one of its `hash_ids`. Latency, throughput and goodput leave the
-    requests of a `warm_up` out; its failures count.
+    requests of a `warm_up` out; its failures count. `traffic` names the traffic that a phase sends; without it, all.
     """
 
     users: int | None = Field(default=None, gt=0)
@@ -73,6 +73,7 @@ class Phase(ProfilePart):
     speed: float = Field(default=1.0, gt=0)
     block_tokens: int = Field(default=512, gt=0)
     warm_up: bool = False
+    traffic: tuple[str, ...] = Field(default=(), json_schema_extra={"minItems": 1})
     phases: tuple[Phase, ...] = ()
 
     @model_validator(mode="after")
@@ -198,11 +199,13 @@ def _trace(phase: Phase) -> None:
 
 def _replay(phase: Phase) -> None:
     request_trace.read(Path(phase.replay or ""))
+    if phase.traffic:
+        raise ValueError("a replay sends all requests of its trace: remove traffic")
     _only(phase, {"replay", "speed", "rounds", "max_in_flight"})
 
 
 def _only(phase: Phase, allowed: set[str]) -> None:
-    extra = sorted(phase.model_fields_set - allowed - {"warm_up"})
+    extra = sorted(phase.model_fields_set - allowed - {"warm_up", "traffic"})
     if extra:
         raise ValueError(f"{extra[0].rstrip('_')} has no effect in a phase with {phase.kind} load: remove it")
 

@@ -287,16 +287,17 @@ class Profile(ProfilePart):
 
     def warnings(self) -> list[str]:
         """Warnings about payload options that have no effect under this load."""
-        closed = [phase for phase in self.load if phase.kind == "closed"]
-        known = [phase.requests * phase.rounds for phase in closed if phase.requests is not None]
-        requests = max(known) if len(known) == len(self.load) else None
-        users, weights = max((phase.slots for phase in closed), default=0), sum(t.weight for t in self.traffic)
         found = []
         for traffic in self.traffic:
-            part = traffic.weight / weights
+            sending = [phase for phase in self.load if traffic in self.traffic_of(phase)]
+            parts = [traffic.weight / sum(t.weight for t in self.traffic_of(phase)) for phase in sending]
+            closed = [(phase, part) for phase, part in zip(sending, parts, strict=True) if phase.kind == "closed"]
+            known = [p.requests * p.rounds * part for p, part in closed if p.requests is not None]
+            requests = max(known) if known and len(known) == len(sending) else None
+            users = max((phase.slots * part for phase, part in closed), default=0.0)
             for options in traffic.payload_options.values():
                 if isinstance(options, CheckedPayload):
-                    warning = options.warning(users * part, None if requests is None else requests * part)
+                    warning = options.warning(users, requests)
                     found += [f"traffic {traffic.name}: {warning}"] if warning else []
         return found
 
@@ -311,6 +312,10 @@ class Profile(ProfilePart):
         scripts = dict.fromkeys(str(getattr(o, "script", "latin")) for o in texts)
         others = ["cjk", "emoji", "code"] if "mixed" in scripts else [s for s in scripts if s != "latin"]
         return any("conversation" in t.payload_options for t in self.traffic), others
+
+    def traffic_of(self, phase: Phase) -> list[Traffic]:
+        """The traffic that a phase sends."""
+        return [t for t in self.traffic if not phase.traffic or t.name in phase.traffic]
 
     def traffic_names(self) -> list[str]:
         """Names of all traffic in order."""

@@ -51,8 +51,9 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
     if phase.replay is not None:
         yield from _replayed(profile, seed, number, worker, workers)
         return
-    factories = [_StepFactory(traffic, seed, number) for traffic in profile.traffic]
-    edges = list(accumulate(t.weight for t in profile.traffic))
+    sent = profile.traffic_of(phase)
+    factories = [_StepFactory(traffic, seed, number) for traffic in sent]
+    edges = list(accumulate(t.weight for t in sent))
     step_seeds = hash_prefix(hash64(seed, number), 2)
     base = number * PHASE_STRIDE
     last = len(edges) - 1

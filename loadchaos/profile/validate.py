@@ -166,6 +166,40 @@ def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
         first.setdefault(name, i)
 
 
+def _phase_traffic(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
+    """Check the traffic that a phase names, and that each traffic is sent."""
+    weights = {str(t.get("name")): t.get("weight", 1) for _, t in _entries(data, "traffic")}
+    given = list(_phases(data, "load", ()))
+    for loc, phase in given:
+        names = phase.get("traffic")
+        if names == []:
+            yield Mistake((*loc, "traffic"), "names of traffic were expected, or leave the key out to send all traffic")
+        if not isinstance(names, list) or not names:
+            continue
+        unknown = [i for i, name in enumerate(names) if name not in weights]
+        for i in unknown:
+            yield Mistake(
+                (*loc, "traffic", i), f"no traffic has the name {names[i]!r}{near(str(names[i]), list(weights))}"
+            )
+        if not unknown and all(weights[name] == 0 for name in names):
+            yield Mistake((*loc, "traffic"), "the weight of all this traffic is 0, so the phase sends nothing")
+    if given and all(isinstance(phase.get("traffic"), list) and phase["traffic"] for _, phase in given):
+        sent = {name for _, phase in given for name in phase["traffic"]}
+        if not sent <= set(weights):
+            return
+        for i, entry in _entries(data, "traffic"):
+            if entry.get("weight", 1) and str(entry.get("name")) not in sent:
+                yield Mistake(("traffic", i), f"no phase sends the traffic {entry.get('name')}: name it in one of them")
+
+
+def _phases(data: Mapping[str, Any], key: str, loc: tuple[str | int, ...]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    for i, phase in _entries(data, key):
+        if "phases" in phase:
+            yield from _phases(phase, "phases", (*loc, key, i))
+        else:
+            yield (*loc, key, i), phase
+
+
 def _dialects(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     target = data.get("target")
     if not isinstance(target, Mapping):
@@ -265,5 +299,6 @@ def _has_sessions(data: Mapping[str, Any]) -> bool:
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
-    _payloads, _endpoints, _companions, _behaviours, _weights, _dialects, _attacks, _expectations, _traces, _recordings,
+    _payloads, _endpoints, _companions, _behaviours, _weights, _phase_traffic, _dialects, _attacks, _expectations, _traces,
+    _recordings,
 )  # fmt: skip

@@ -63,6 +63,32 @@ BAD = {
         "name: x\ntraffic: [{name: t, weight: 0, payload: {text: {}}}]\n" + LOAD,
         "every weight is 0: set at least one above 0",
     ),
+    "unknown traffic of a phase": (
+        "name: x\n" + TRAFFIC + "load:\n  - {users: 1, requests: 1, traffic: [t, no]}\n",
+        "x.yaml:4:42: load.0.traffic.1: no traffic has the name 'no'",
+    ),
+    "unknown traffic of a repeated phase": (
+        "name: x\n" + TRAFFIC + "load: [{repeat: 2, phases: [{users: 1, requests: 1, traffic: [no]}]}]\n",
+        "load.0.phases.0.traffic.0: no traffic has the name 'no'",
+    ),
+    "phase without traffic": (
+        "name: x\n" + TRAFFIC + "load: [{users: 1, requests: 1, traffic: []}]\n",
+        "load.0.traffic: names of traffic were expected, or leave the key out",
+    ),
+    "phase of weightless traffic": (
+        (
+            "name: x\ntraffic: [{name: a, weight: 0, payload: {text: {}}}, {name: b, payload: {text: {}}}]\n"
+            "load: [{users: 1, requests: 1, traffic: [a]}, {users: 1, requests: 1, traffic: [b]}]\n"
+        ),
+        "load.0.traffic: the weight of all this traffic is 0, so the phase sends nothing",
+    ),
+    "traffic of no phase": (
+        (
+            "name: x\ntraffic: [{name: a, payload: {text: {}}}, {name: b, payload: {text: {}}}]\n"
+            "load: [{users: 1, requests: 1, traffic: [b]}]\n"
+        ),
+        "traffic.0: no phase sends the traffic a",
+    ),
     "negative weight": (
         "name: x\ntraffic:\n  - {name: t, weight: -1, payload: {text: {}}}\n" + LOAD,
         "x.yaml:3:23: traffic.0.weight: must be at least 0 (got -1)",

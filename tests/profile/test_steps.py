@@ -185,3 +185,32 @@ def test_explain_covers_every_shipped_profile(name: str, registry: Registry) -> 
     assert text.startswith(f"{name}: ")
     assert "The run passes if" in text
     assert ("--authorize" in text) == bool(load(resources.profile(name), registry).dangers())
+
+
+PHASES_OF_TRAFFIC = """
+name: phases
+traffic:
+  - {name: a, payload: {text: {tokens: 32}}, output: {max: 4}}
+  - {name: b, weight: 3, payload: {text: {tokens: 64}}, output: {max: 4}}
+  - {name: c, payload: {text: {tokens: 64}}, output: {max: 4}}
+load:
+  - {users: 1, requests: 10, traffic: [a]}
+  - {users: 4, requests: 400, traffic: [b, c]}
+  - {users: 1, requests: 50}
+"""
+
+
+def test_phase_sends_the_traffic_that_it_names(write: Write) -> None:
+    profile = write(PHASES_OF_TRAFFIC)
+    sent = [Counter(s.traffic for s in of_phase(profile, 5, n)) for n in range(3)]
+    assert sent[0] == {"a": 10}
+    assert set(sent[1]) == {"b", "c"}
+    assert 250 < sent[1]["b"] < 350, "weights hold within a phase"
+    assert set(sent[2]) == {"a", "b", "c"}
+
+
+def test_explain_counts_traffic_by_the_phases_that_send_it(write: Write) -> None:
+    lines = explain(write(PHASES_OF_TRAFFIC)).splitlines()
+    assert "  a: 4% of the requests (about 20)" in lines
+    assert "  b: 72% of the requests (about 330)" in lines
+    assert "  2. 4 users in a closed loop, 400 requests in total, of b and c only" in lines
