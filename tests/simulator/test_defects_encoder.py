@@ -1,4 +1,4 @@
-"""The three encoder cache defects (vllm-project/vllm#38551)."""
+"""The encoder cache defects (vllm-project/vllm#38551)."""
 
 from dataclasses import replace
 
@@ -137,3 +137,38 @@ def test_skip_encoder_miss_logs_the_miss_and_continues() -> None:
     assert any(
         line.startswith("Encoder cache miss for ") and line.endswith(", skipping mm embedding") for line in loop.log
     )
+
+
+def run_one(config: EngineConfig, image_at: int) -> LoopResult:
+    """Run one request alone, whose only image begins at a token of its prompt."""
+    engine = Engine(config)
+    loop = LoopResult()
+    engine.add(EngineRequest("a", image_at + 300, 4, mm_items=(MMItem("image", 256, image_at),)))
+    try:
+        while loop.steps < 50:
+            engine.step()
+            loop.steps += 1
+    except EngineFault as fault:
+        loop.fault = fault
+    return loop
+
+
+@pytest.mark.parametrize("image_at", [2048, 4096])
+def test_skipped_image_kills_only_where_it_begins_at_the_end_of_a_step(image_at: int) -> None:
+    config = replace(with_defect("encoder_skipped_at_step_end"), max_model_len=8192)
+    found = {move: run_one(config, image_at + move).fault for move in (-2, -1, 0, 1, 2)}
+    assert {move for move, fault in found.items() if fault is not None} == {0}
+    assert found[0] is not None
+    assert found[0].title == "AssertionError: Encoder cache miss for image."
+    assert "propose_draft_token_ids" in "".join(found[0].traceback)
+
+
+@pytest.mark.parametrize("remedy", [{"num_speculative_tokens": 0}, {"disable_chunked_mm_input": True}])
+def test_skipped_image_has_the_remedies_of_the_real_bug(remedy: dict[str, bool | int]) -> None:
+    assert run_one(replace(with_defect("encoder_skipped_at_step_end"), **remedy), 2048).fault is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("disable", [False, True])
+def test_healthy_engine_encodes_an_image_that_its_drafter_reads_ahead(disable: bool) -> None:
+    for move in range(-2, 3):
+        assert run_one(replace(SMALL, disable_chunked_mm_input=disable), 2048 + move).fault is None

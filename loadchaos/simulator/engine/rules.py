@@ -75,6 +75,9 @@ class EngineRules:
     read_position_after_planning: Callable[[ScheduledRequest], int] | None = None
     # the runner forgets evicted entries when the step's drafter is done, not when the step's plan arrives
     drop_before_draft: bool = False
+    # an image that begins right behind a prompt chunk is not encoded with it, although the drafter needs its first token;
+    # the drafter of a healthy engine then takes the embedding of the token, as vLLM does since 0.24
+    skips_image_at_step_end: bool = False
     # the receiver's side of the processor cache
     refresh_on_hit: bool = True
     reset_in_order: bool = True

@@ -58,7 +58,7 @@ class ModelRunner:
                 continue  # finished, aborted or preempted since it was planned
             if start < request.target:
                 new_tokens = self._compute_chunk(request, start, count)
-                first, last = start + 1, start + count
+                first, last = start + 1, start + count + self._rules.skips_image_at_step_end
                 rejected = 0
             else:
                 rejected = self._verify(request, drafts)

@@ -222,7 +222,9 @@ class Scheduler:
             if end <= start:
                 continue
             if self.config.disable_chunked_mm_input and start <= item.offset and start + count < end:
-                return item.offset - start, items
+                return max(0, item.offset - start - ahead), items
+            if self._rules.skips_image_at_step_end and item.offset >= start + count:
+                break
             if item.hash in counted or self.encoder.has_reader(item.hash, request.id):
                 request.held[item.hash] = max(request.held.get(item.hash, 0), end)
                 continue
