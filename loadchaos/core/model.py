@@ -102,6 +102,7 @@ class Facts:
         max_model_len: longest sequence of one request, in tokens.
         endpoints: tokens that an endpoint other than chat adds to each request and to each text; None: unknown.
         media_fault: what the server did wrong when it was sent an image or a video; empty: nothing.
+        step_tokens: most tokens that the engine computes in one step.
         input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
         lora_adapters: LoRA adapters of the model, as /v1/models lists them.
         own_pages: pages beside the API were answered, so that its /health is the server's and not a gateway's.
@@ -116,6 +117,7 @@ class Facts:
     max_model_len: int | None = None
     input_limit: int | None = None
     capacity_tokens: int | None = None
+    step_tokens: int | None = None
     kv_blocks: int | None = None
     kv_block_size: int | None = None
     images: bool | None = None

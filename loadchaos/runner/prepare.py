@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import httpx
@@ -31,7 +31,7 @@ from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
 from loadchaos.runner.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery import calibrate, preflight
-from loadchaos.server.discovery.server_config import configuration, flags_in_log
+from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
 
 _ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
 _POLL_S = 0.1
@@ -196,6 +196,8 @@ class Preparation:
         if self._target.kind == "external":
             await preflight.refuse_to_disturb(client, dialect, shared=self._options.shared, emit=self._record.event)
         admin_attacks = [a.admin for a in profile.attacks if a.admin is not None]
+        settings, system = await configuration(client, facts)
+        facts = with_configuration(facts, settings)
         facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
         if tokenizer_note := facts.sources.get("tokenizer"):
             self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
@@ -205,7 +207,7 @@ class Preparation:
             self._note("traffic", note)
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._print(facts_line(facts))
-        await self._record_configuration(client, facts, head)
+        self._record_configuration(settings, system, head)
         await self._server.learn_canary(facts)
         if await self._learn_answers(facts):
             await self._restart_dead_server(client)
@@ -251,12 +253,11 @@ class Preparation:
         self._print(f"note: {line}")
         self._record.event(preflight.row(check, ok=ok, text=line if text is None else text))
 
-    async def _record_configuration(self, client: calibrate.DiscoveryClient, facts: Facts, head: str) -> None:
+    def _record_configuration(self, settings: Configured, system: Mapping[str, str], head: str) -> None:
         """Record the server's flags, settings and machine.
 
         A reader of an incident needs them first.
         """
-        settings, system = await configuration(client, facts)
         values = {name: value for name, (value, _) in settings.items()}
         clean = self._redactor.data
         self._record.event(

@@ -27,7 +27,7 @@ from loadchaos.server.discovery.calibrate import (
     identify_server,
 )
 from loadchaos.server.discovery.max_length import longest_prompt
-from loadchaos.server.discovery.server_config import configuration
+from loadchaos.server.discovery.server_config import configuration, with_configuration
 from loadchaos.server.discovery.text_tokens import NoChatError
 
 MOST_READS = 20
@@ -118,7 +118,7 @@ async def probe(
         trouble, chat = str(e), not isinstance(e, NoChatError)
     if lengths and trouble is None:
         facts = await longest_prompt(client, facts)
-    facts = _limit_from_configuration(facts, configured)
+    facts = with_configuration(facts, configured)
     return ProbeResult(
         facts,
         configured,
@@ -140,13 +140,6 @@ def _images_to_send(facts: Facts) -> tuple[int, int]:
     quarter = min(limits, default=4096) // 4
     side = next((s for s in _SIZES if qwen(s, s) <= quarter), _SIZES[-1])
     return side, max(1, min(_MOST_IMAGES_ASKED, quarter // _SMALL_IMAGE_TOKENS))
-
-
-def _limit_from_configuration(facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> Facts:
-    if facts.max_images is not None or "max_images" not in configured:
-        return facts
-    value, source = configured["max_images"]
-    return replace(facts, max_images=value, sources={**facts.sources, "max_images": source})
 
 
 def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class ServerSettings:
 VersionBounds = tuple[str | None, str | None]
 """Lowest version that fits (or None), and the first version that does not (or None)."""
 Limits = Mapping[str, int]
-"""Fields of `Facts`: the lengths (kv_blocks to max_model_len), and speculative_decoding as a bool."""
+"""Fields of `Facts`: the lengths (kv_blocks, max_model_len, step_tokens and others), and speculative_decoding as a bool."""
 
 
 def _no_bounds(_pages: Mapping[str, ProbedPage]) -> VersionBounds:

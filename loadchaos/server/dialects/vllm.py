@@ -119,6 +119,7 @@ _SYSTEM = {
 }  # fmt: skip
 _MOST_TEXT = 300
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_STEP_IN_LOG = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -136,6 +137,15 @@ def _limits(metrics: str, _version: str | None) -> Limits:
     except (KeyError, ValueError):
         return {}
     return {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
+
+
+def _log_limits(log: str, _version: str | None) -> Limits:
+    """Most tokens of a step, by the log of the newest start.
+
+    /server_info tells them in development mode only.
+    """
+    steps = _STEP_IN_LOG.findall(log)
+    return {"step_tokens": int(steps[-1])} if steps else {}
 
 
 def _metrics_settings(metrics: str) -> Mapping[str, tuple[Any, str]]:
@@ -213,6 +223,7 @@ VLLM = Dialect(
     ),
     limits_page="/metrics",
     limits=_limits,
+    log_limits=_log_limits,
     limits_source="vllm:cache_config_info",
     draft_counter=re.compile(r"^vllm:spec_decode_num_drafts(?:_total)?\{", re.MULTILINE),
     metrics_settings=_metrics_settings,

@@ -200,11 +200,8 @@ def with_log(facts: Facts, log: str) -> Facts:
     What is known already stays.
     """
     limits = DIALECTS.get(facts.dialect, UNKNOWN).log_limits(log, facts.version)
-    kept = {
-        name: value
-        for name, value in limits.items()
-        if (facts.max_model_len if name == "max_model_len" else facts.kv_blocks) is None
-    }
+    alone = ("max_model_len", "step_tokens")  # the others belong together
+    kept = {n: value for n, value in limits.items() if getattr(facts, n if n in alone else "kv_blocks") is None}
     new: dict[str, Any] = kept
     return (
         replace(facts, **new, sources={**facts.sources, **dict.fromkeys(kept, "the server's log")}) if kept else facts

@@ -6,6 +6,7 @@ The sources are its settings page, /metrics and the first lines of its log.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.model import Facts
@@ -16,6 +17,9 @@ _SETTINGS_S = 30.0  # vLLM collects its environment on the first call, which run
 
 _FLAGS = any_server(lambda d: d.log_flags)
 _MOST_FLAGS = 4_000
+
+_FACTS = {"max_images": "max_images", "max_num_batched_tokens": "step_tokens"}
+"""Facts that are settings: our name of the setting, name of the fact."""
 
 Configured = Mapping[str, tuple[Any, str]]
 """Settings by our names, each with where it was learned."""
@@ -37,6 +41,14 @@ async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configur
     settings = dialect.read_settings(answer.json())
     source = dialect.settings_path.partition("?")[0]
     return {**found, **{name: (value, source) for name, value in settings.values.items()}}, settings.system
+
+
+def with_configuration(facts: Facts, configured: Configured) -> Facts:
+    """Add the facts that only the settings tell; what is known already stays."""
+    values = {fact: configured[name] for name, fact in _FACTS.items() if name in configured}
+    new = {fact: value for fact, (value, _) in values.items() if getattr(facts, fact) is None}
+    sources = {fact: values[fact][1] for fact in new}
+    return replace(facts, **new, sources={**facts.sources, **sources}) if new else facts
 
 
 def flags_in_log(head: str) -> str | None:
