@@ -1,4 +1,4 @@
-"""Hash of a request body, and whether a body built again is the one that was sent.
+"""Hash a request body, and recognise the body that was sent.
 
 XXH3 with 64 bits: it recognises equal bodies and finds errors, and protects from no attacker. A body of 500 kB takes it
 8 us, where SHA-1 and CRC-32 together took 350 us.
@@ -15,7 +15,9 @@ body_hash = xxhash.xxh3_64_hexdigest
 
 
 def is_sent_body(body: bytes, length: int | None, digest: str | None, crc: int | None) -> bool:
-    """Compare a body with what the ledger or a trace says of the one that was sent.
+    """Compare a body that was built again with the one that was sent.
+
+    The ledger or a trace describes the sent one.
 
     Args:
         body: The body that was built again.

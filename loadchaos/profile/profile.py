@@ -270,9 +270,9 @@ class Profile(ProfilePart):
 
     def image_sizes(self) -> tuple[list[tuple[int, int]], int]:
         """(image sizes in pixels, maximum number of images in one request)."""
-        options = [t.payload_options["images"] for t in self.traffic if "images" in t.payload_options]
+        options = [o for t in self.traffic for o in t.payload_options.values() if hasattr(o, "sizes")]
         sizes = dict.fromkeys((s.width, s.height) for o in options for s in getattr(o, "sizes", tuple)())
-        counts = [c.high for o in options if (c := getattr(o, "count", None)) is not None]
+        counts = [c.high if (c := getattr(o, "count", None)) is not None else 1 for o in options]
         return list(sizes), max(counts, default=0)
 
     def searches_context_limit(self) -> bool:
@@ -311,7 +311,7 @@ class Profile(ProfilePart):
         texts = [o for t in self.traffic for n, o in t.payload_options.items() if n == "text"]
         scripts = dict.fromkeys(str(getattr(o, "script", "latin")) for o in texts)
         others = ["cjk", "emoji", "code"] if "mixed" in scripts else [s for s in scripts if s != "latin"]
-        return any("conversation" in t.payload_options for t in self.traffic), others
+        return any({"conversation", "image_positions"} & t.payload_options.keys() for t in self.traffic), others
 
     def traffic_of(self, phase: Phase) -> list[Traffic]:
         """The traffic that a phase sends."""

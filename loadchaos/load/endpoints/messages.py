@@ -157,7 +157,9 @@ def _number(data: Mapping[str, Any]) -> int:
 ENDPOINT = ModelEndpoint(
     path="/v1/messages",
     body=_body,
-    payloads=frozenset({"text", "quote", "conversation", "images", "near_limit", "structured", "tools", "sampling"}),
+    payloads=frozenset(
+        {"text", "quote", "conversation", "images", "image_positions", "near_limit", "structured", "tools", "sampling"}
+    ),
     answer=MessagesAnswer,
     exact_fields=frozenset(),
     headers={"anthropic-version": "2023-06-01"},

@@ -175,7 +175,9 @@ def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str |
 ENDPOINT = ModelEndpoint(
     path="/v1/responses",
     body=_body,
-    payloads=frozenset({"text", "quote", "conversation", "images", "near_limit", "structured", "tools", "sampling"}),
+    payloads=frozenset(
+        {"text", "quote", "conversation", "images", "image_positions", "near_limit", "structured", "tools", "sampling"}
+    ),
     answer=ResponsesAnswer,
     exact_fields=frozenset({"ignore_eos"}),
     lacks=frozenset({"sampling.n", "sampling.prompt_logprobs", "images.uuid"}),

@@ -1,0 +1,165 @@
+"""Images that begin at given tokens, such as the end of a prefill step.
+
+An engine prefills a prompt in steps of a bounded number of tokens. Where the steps end decides what it needs of an image. An
+image that begins right at the end of a step killed vLLM 0.22.1 with MTP (vllm-project/vllm#38551), and one token more or
+less did not. Random lengths meet such a place in one of some thousand prompts.
+
+The image begins the second question of a conversation. The tokens of the first question and its answer are counted exactly;
+some templates put an image before the text of its message, so it could not stand there. How many tokens the template
+puts between them and the image is not known: each position is tried with one prompt for each possible number, beginning
+with the middle one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, Step, TextFacts
+from loadchaos.core.rng import Rng
+from loadchaos.core.units import ImageSize, Size
+from loadchaos.load.payloads import image_tokens, images
+from loadchaos.load.payloads.base import Draft, output_tokens
+from loadchaos.load.payloads.text import corpus_for, write_prompt
+
+ORDER = 20
+_USUAL_STEPS = (2048, 8192)
+"""Tokens of a step of vLLM's server: its default, and that on GPUs with 70 GiB or more."""
+_STEPS_EACH = 2
+_BEFORE_IMAGE = 2
+"""Tokens of an image before its first own one: none, one (`<|vision_start|>`) or two."""
+_QUESTION_TOKENS = 16
+_ANSWER_TOKENS = 1
+_MOST_TRIES = 48
+_SHORT_TOKENS = 64
+
+
+class Options(BaseModel):
+    """Tokens at which an image begins, in turn, and the size of the image.
+
+    Without `at` they are the ends of the first two steps of prefill. The server tells the size of a step, or 2,048 and 8,192
+    are taken. Positions that do not fit the server are left out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: tuple[int, ...] = Field(default=(), json_schema_extra={"minItems": 1})
+    size: ImageSize = Size(256, 256)
+
+    @field_validator("at")
+    @classmethod
+    def _positive(cls, at: tuple[int, ...]) -> tuple[int, ...]:
+        if any(position < 1 for position in at):
+            raise ValueError(f"a position is 1 or more (got {min(at)})")
+        return at
+
+    @classmethod
+    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
+        """Payloads that would also write the prompt or its images."""
+        writes = (
+            "text",
+            "quote",
+            "conversation",
+            "near_limit",
+            "positions",
+            "images",
+            "hostile_images",
+            "video",
+            "audio",
+        )
+        return [name for name in names if name in writes]
+
+    def sizes(self) -> Sequence[Size]:
+        """All sizes that are sent."""
+        return (self.size,)
+
+    def per_request(self) -> dict[str, float]:
+        """Average content of a request for `explain`.
+
+        Without `at`, with the usual size of a step.
+        """
+        at = self.at or (_USUAL_STEPS[0],)
+        cost = image_tokens.predict("", self.size.width, self.size.height)
+        return {"tokens": sum(at) / len(at), "images": 1.0, "image_tokens": float(cost)}
+
+    def describe(self) -> str:
+        """Describe the payload, for `explain`."""
+        where = " or ".join(f"{p:,}" for p in self.at) or "at the end of the first or second step of prefill"
+        return (
+            f"a turn of text, and then a new image of {self.size} that begins {'at token ' if self.at else ''}{where}"
+        )
+
+    def fitting(self, facts: Facts, output: int) -> Sequence[int]:
+        """Positions at which an image and `output` tokens behind it fit."""
+        text = facts.text
+        overhead = 0 if text is None else text.overhead + _turn_overhead(text)
+        steps = (facts.step_tokens,) if facts.step_tokens else _USUAL_STEPS
+        wanted = self.at or tuple(step * n for n in range(1, _STEPS_EACH + 1) for step in steps)
+        limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
+        longest = min((n for n in limits if n is not None), default=None)
+        cost, _ = image_tokens.token_cost(facts, self.size.width, self.size.height)
+        needed = cost + overhead + _QUESTION_TOKENS + output
+        return [
+            p
+            for p in wanted
+            if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and longest is not None and p + needed <= longest
+        ]
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+    """Write an earlier turn so long that the image begins at one position."""
+    assert isinstance(options, Options)
+    draft.fixed_length = True
+    fitting = options.fitting(facts, output_tokens(draft.output))
+    if facts.images is False:
+        write_prompt(draft, facts, _SHORT_TOKENS, rng)
+        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        return
+    if not fitting or facts.text is None:
+        write_prompt(draft, facts, _SHORT_TOKENS, rng)
+        draft.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
+        return
+    tries = template_tokens(facts.text.overhead)
+    position = fitting[step.ordinal // len(tries) % len(fitting)]
+    _write_turn(draft, facts.text, position - tries[step.ordinal % len(tries)], rng)
+    write_prompt(draft, facts, facts.text.overhead + draft.history_tokens + _QUESTION_TOKENS, rng)
+    images.add(draft, _one_image(options.size), step, facts, rng)
+
+
+def _write_turn(draft: Draft, text: TextFacts, tokens: int, rng: Rng) -> None:
+    """Write a question and its answer of so many tokens, template included."""
+    corpus = corpus_for(text)
+    words = tokens - _turn_overhead(text)
+    turn = (("user", words - _ANSWER_TOKENS), ("assistant", _ANSWER_TOKENS))
+    draft.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
+    draft.history_tokens = tokens
+    draft.length_known = text.turn_overhead is not None
+
+
+def _turn_overhead(text: TextFacts) -> int:
+    """Tokens that the template adds to an earlier turn.
+
+    Where they were not measured, twice those of one message.
+    """
+    return 2 * text.overhead if text.turn_overhead is None else text.turn_overhead
+
+
+@functools.lru_cache(maxsize=16)
+def _one_image(size: Size) -> images.Options:
+    return images.Options(size=size)
+
+
+def template_tokens(overhead: int) -> Sequence[int]:
+    """Possible numbers of tokens that the template puts before the image.
+
+    The middle one is the first.
+
+    Args:
+        overhead: Tokens that the template adds to a text, before and behind it.
+    """
+    most = overhead + _BEFORE_IMAGE
+    middle = most // 2
+    return sorted(range(most + 1), key=lambda n: (abs(n - middle), n))[:_MOST_TRIES]
