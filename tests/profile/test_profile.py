@@ -366,10 +366,10 @@ def test_profile_to_yaml_can_be_loaded_again(tmp_path: Path, registry: Registry)
     assert load(tmp_path / "again.yaml", registry) == first
 
 
-def test_demo_profile_has_600_requests_and_reset_attacks(registry: Registry) -> None:
+def test_demo_profile_has_632_requests_and_reset_attacks(registry: Registry) -> None:
     profile = load(resources.profile("mtp_mm"), registry)
-    assert planned_requests(profile.load) == 600
-    assert profile.image_sizes() == ([(1024, 1024)], 2)
+    assert planned_requests(profile.load) == 632
+    assert profile.image_sizes() == ([(1024, 1024), (256, 256)], 2)
     assert profile.recovers_within_s() == 300.0
     assert profile.attacks[0].spec()["every_s"] == 2.0
 

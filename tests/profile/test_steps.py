@@ -165,7 +165,7 @@ def test_steps_of_a_phase_with_a_duration_are_endless(write: Write, good: str) -
 
 
 def test_steps_keep_weights_and_shares(registry: Registry) -> None:
-    profile = load(resources.profile("mtp_mm"), registry, ["load.0.requests=20000", "load.0.rounds=1"])
+    profile = load(resources.profile("mtp_mm"), registry, ["load.1.requests=20000", "load.1.rounds=1"])
     got = Counter((s.traffic, s.behaviour) for s in steps(profile, 3))
     assert abs(got["images", "plain"] / 20000 - 0.7) < 0.02
     text = got["text", "plain"] + got["text", "abort"]

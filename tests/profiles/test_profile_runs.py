@@ -103,7 +103,7 @@ def test_profile_finds_its_planted_bug(
 
 
 SHORT: dict[str, list[str]] = {
-    "mtp_mm": [FAST, "load.0.rounds=1", "exposure.at_least=60"],
+    "mtp_mm": [FAST, "load.1.rounds=1", "exposure.at_least=60"],
     "mm_chunked_prefill": [FAST, "load.0.repeat=1"],
     "lmdeploy_kv_capacity": [FAST, "load.1.requests=60"],
     "pp_memory_pressure": ["load.0.repeat=1", "exposure.at_least=100"],
@@ -129,6 +129,13 @@ def test_encoder_cache_bugs_need_no_attack(defect: str, tmp_path: Path) -> None:
     assert [f["id"] for f in verdict["failures"]] == ["encoder_cache_miss"]
 
 
+def test_image_at_the_end_of_a_step_kills_within_the_first_phase_of_mtp_mm(tmp_path: Path) -> None:
+    code, verdict, _ = run(tmp_path, "mtp_mm", "target.embedded.defects=[encoder_skipped_at_step_end]")
+    assert code == 1
+    assert [f["id"] for f in verdict["failures"] if not f.get("before_load")] == ["encoder_cache_miss"]
+    assert sum(verdict["outcomes"].values()) <= 20, "one prompt for each number of tokens before the image"
+
+
 TEXT_ONLY = "traffic=[{name: text, payload: {text: {tokens: 32..64}}, output: {max: 16}}]"
 PROVED_NOTHING = [
     "target.embedded.flags.num_speculative_tokens=0",
@@ -136,7 +143,7 @@ PROVED_NOTHING = [
     "attacks=[]",
     TEXT_ONLY,
     FAST,
-    "load.0.rounds=1",
+    "load=[{users: 80, requests: 200}]",
 ]
 
 
