@@ -17,6 +17,7 @@ from loadchaos.server.dialects import MetricName
 
 _MOST_SERIES = 20_000  # a server that adds labels without end must not fill our memory, nor take our CPU
 _LONGEST_LINE_BYTES = 1 << 16
+_LARGEST = float(1 << 62)  # no count of a server: overflowed, and too large for a row of the ledger
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _OTHER = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*[ \t]*(?:\{[^\n]*\})?[ \t]+[^ \t]+(?:[ \t]+-?[0-9.]+)?[ \t\r]*")
 """A line of a metric that is not read: the form is enough."""
@@ -99,7 +100,7 @@ class PageParser:
             except ValueError:
                 self.bad_lines += 1
                 return
-            if not math.isfinite(value):
+            if not math.isfinite(value) or abs(value) > _LARGEST:
                 continue
             key = (series.engine, series.ours)
             rank, so_far = found.get(key, (series.rank, 0.0))

@@ -60,8 +60,8 @@ def test_page_parser_prefers_the_newer_name() -> None:
     assert parser.parse(b"old 1\n") == {"0": {"a": 1}}
 
 
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
-def test_page_parser_skips_values_that_are_no_number(value: str) -> None:
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300", "-1e40", "1.8446744073709552e+19"])
+def test_page_parser_skips_values_that_are_no_count(value: str) -> None:
     assert PageParser([MetricName("a", ("x",))]).parse(f"x {value}\n".encode()) == {}
 
 
