@@ -49,7 +49,7 @@ class Answer:
     finish: str | None = None
     tokens: list[str] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, int] = field(default_factory=dict)
 
 
 class Asker:
@@ -133,10 +133,14 @@ class Asker:
             answer = await bounded_http.request(self._client, "POST", self._url, json=body, limit_s=LIMIT_S)
             if answer.status != 200:
                 return answer.status, Answer(), answer.text
-            return 200, _parsed(json.loads(answer.text)), ""
+            body = json.loads(answer.text)
+            error = _error_in(body)
+            return 200, Answer() if error else _parsed(body), error
+        except (LookupError, TypeError, AttributeError):
+            return 0, Answer(), "the answer has status 200 and is no chat completion"
         except (
-            httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
-            bounded_http.IncompleteError, bounded_http.TooLargeError,
+            httpx.HTTPError, TimeoutError, ValueError, RecursionError, bounded_http.IncompleteError,
+            bounded_http.TooLargeError,
         ) as e:  # fmt: skip
             return 0, Answer(), f"{type(e).__name__}: {e}"
 
@@ -154,9 +158,9 @@ class Asker:
                 if lines > _MOST_LINES:
                     return 200, whole, f"the stream has more than {_MOST_LINES:,} lines"
                 chunk = json.loads(data)
-                if "error" in chunk and not chunk.get("choices"):
-                    return 200, whole, json.dumps(chunk["error"])
-                whole.usage = chunk.get("usage") or whole.usage
+                if error := _error_in(chunk):
+                    return 200, whole, error
+                whole.usage = _usage(chunk.get("usage")) or whole.usage
                 for choice in chunk.get("choices") or ():
                     _add(whole, choice, choice.get("delta") or {})
         return 200, whole, ""
@@ -164,7 +168,6 @@ class Asker:
     def _row(self, question: Question, purpose: Purpose, answer: Answer, result: tuple[int, str]) -> QuestionRow:
         status, error = result
         message = json.dumps([question.prompt, *question.images])
-        details = answer.usage.get("prompt_tokens_details")
         row: QuestionRow = {
             "row": "question", "at_ns": time.monotonic_ns(), "sent_ns": 0, "n": 0, "group": purpose.group,
             "part": purpose.part, "kind": purpose.kind, "when": purpose.when, "role": purpose.role, "model": "",
@@ -181,7 +184,7 @@ class Asker:
         if answer.usage:
             row["prompt_tokens"] = answer.usage.get("prompt_tokens")
             row["completion_tokens"] = answer.usage.get("completion_tokens")
-            row["cached_tokens"] = details.get("cached_tokens") if isinstance(details, Mapping) else None
+            row["cached_tokens"] = answer.usage.get("cached_tokens")
         return row
 
 
@@ -198,12 +201,31 @@ def _content(question: Question) -> object:
     return [*images, {"type": "text", "text": question.prompt}]
 
 
+def _error_in(body: Any) -> str:
+    """Text of the error that stands in place of an answer; empty without one."""
+    error = body.get("error")
+    if not error or body.get("choices"):
+        return ""
+    text = error.get("message") if isinstance(error, Mapping) else error
+    return text if isinstance(text, str) and text else json.dumps(error)
+
+
+def _usage(usage: Any) -> Mapping[str, int]:
+    """Counts of an answer that are numbers; a server may send anything."""
+    if not isinstance(usage, Mapping):
+        return {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    found = {**{key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}, "cached_tokens": cached}
+    return {key: value for key, value in found.items() if type(value) is int}
+
+
 def _parsed(body: Any) -> Answer:
     """Parse a chat completion.
 
     Raises LookupError or TypeError for anything else.
     """
-    answer = Answer(usage=body.get("usage") or {})
+    answer = Answer(usage=_usage(body.get("usage")))
     choice = body["choices"][0]
     _add(answer, choice, choice["message"])
     return answer
@@ -213,7 +235,8 @@ def _add(answer: Answer, choice: Mapping[str, Any], part: Mapping[str, Any]) -> 
     """Add the text and the tokens of a message or of a delta."""
     found = (part.get(key) for key in ("content", "reasoning_content", "reasoning"))
     answer.text += next((text for text in found if isinstance(text, str) and text), "")
-    answer.finish = choice.get("finish_reason") or answer.finish
+    finish = choice.get("finish_reason")
+    answer.finish = finish if isinstance(finish, str) and finish else answer.finish
     for token, gap in _tokens(choice.get("logprobs")):
         answer.tokens.append(token)
         answer.gaps.append(gap)
