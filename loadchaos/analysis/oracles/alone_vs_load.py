@@ -10,9 +10,9 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import NEAR_TIE, answered
 from loadchaos.core.ledger.rows import QuestionRow
+from loadchaos.core.probe_names import LEARNED_UNDER_LOAD
 
 _ID = "answer_changed_under_load"
-_FIRST_UNDER_LOAD = 2
 
 
 class AloneVsLoadOracle(Oracle):
@@ -58,7 +58,7 @@ class AloneVsLoadOracle(Oracle):
                 self._ties += 1
             return
         first = self._loaded.setdefault(row["hash"], [])
-        if len(first) < _FIRST_UNDER_LOAD:
+        if len(first) < LEARNED_UNDER_LOAD:
             first.append(row["text"])
             return
         tolerated = learn([*self.margin.texts(row), *first])

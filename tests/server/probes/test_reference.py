@@ -41,10 +41,11 @@ def test_reference_says_before_the_load_that_idle_answers_disagree(asker: Any, c
     assert [(row["kind"], row["used"], row["why"]) for row in rows] == [("equal answers", False, why)]
 
 
-def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any) -> None:
-    """A short load has ten answers: of three prompts four are compared, of nine none."""
+@pytest.mark.parametrize(("asked", "compared"), [(10, 4), (6, 2), (3, 1)])
+def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any, asked: int, compared: int) -> None:
+    """A short load has ten answers or six: of nine prompts none is compared, and in turns of three prompts none of six."""
     server = asker(lambda question, *_: question.prompt)
-    part = ReferencePart(server, random.Random(3), share=0.1, requests=lambda: 100)
+    part = ReferencePart(server, random.Random(3), share=0.1, requests=lambda: asked * 10)
     asyncio.run(part.learn())
     oracle = AloneVsLoadOracle()
     asyncio.run(part.act())
@@ -53,4 +54,4 @@ def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any) -> 
     [check] = oracle.conclude()
     assert isinstance(check, Check)
     assert check.verdict == "pass"
-    assert check.actual.startswith("10 answers, 4 compared by text, 0 differ")
+    assert check.actual.startswith(f"{asked} answers, {compared} compared by text, 0 differ")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from loadchaos.core.ledger.rows import LearnedRow
-from loadchaos.core.probe_names import EQUAL_ANSWERS
+from loadchaos.core.probe_names import EQUAL_ANSWERS, LEARNED_UNDER_LOAD
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.question import Question, story
@@ -66,8 +66,10 @@ class ReferencePart:
                 known.append((kind, question))
                 row = await self._asker.ask(question, Purpose("reference", kind, "idle"))
                 logprobs |= bool(row.get("tokens"))
-        # Without logprobs the first answers under load to a prompt are not compared: few prompts, so that others are.
-        self._order = itertools.cycle(known if logprobs else known[:_EACH])
+        # Without logprobs the first answers under load to a prompt are not compared: few prompts, each several times in
+        # a row, so that others are even where few are asked.
+        in_a_row = [prompt for prompt in known[:_EACH] for _ in range(LEARNED_UNDER_LOAD + 1)]
+        self._order = itertools.cycle(known if logprobs else in_a_row)
         await self._learn_equality(known[:_EACH])
         for n in range(_BUSY_TIMES):
             if n and time.monotonic() - begin_s > _IDLE_S + _BUSY_S:
