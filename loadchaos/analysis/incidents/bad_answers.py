@@ -39,7 +39,7 @@ _OVERLOAD = (
 _TITLES = {
     "http_error": "Unexplained HTTP error", "stream_error": "Unexplained error in a stream",
     "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers aborted by the server",
-    "truncated": "Stream ended without finish_reason", "empty": "Answers without a token",
+    "truncated": "Incomplete answer", "empty": "Answers without a token",
     "protocol_error": "Invalid HTTP, SSE or JSON", "wrong_output": "Wrong answer",
     "connect_error": "Connections fail", "reset": "Connections reset", "stalled": "Answers stall",
     "timeout": "Requests exceed the time limit",
@@ -205,6 +205,8 @@ def _named(bad: BadAnswer) -> Failure:
         )
     label = _TITLES.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
+    if bad.outcome == "http_error" and status == 200:
+        label = "Error in place of an answer, with status 200"
     details = [str(status)] if status and status != 200 else []
     details += [_titled(bad.text)] if bad.text else []
     title = f"{label}: {' '.join(details)}" if details else label

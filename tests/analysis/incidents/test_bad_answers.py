@@ -32,3 +32,14 @@ def test_deadly_text_that_a_model_may_have_written_names_no_failure(outcome: str
 )
 def test_echo_of_a_death_is_no_text_of_a_model(outcome: str, echo: bool) -> None:
     assert is_echo(bad(outcome, ECHO)) is echo
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "title"),
+    [
+        ("truncated", "the stream ended without its [DONE]", "Incomplete answer: the stream ended without its [DONE]"),
+        ("http_error", "backend exploded", "Error in place of an answer, with status 200: backend exploded"),
+    ],
+)
+def test_title_does_not_contradict_what_the_server_sent(outcome: str, text: str, title: str) -> None:
+    assert failure_of(bad(outcome, text)).title == title
