@@ -89,7 +89,7 @@ class _PromptCounter:
 async def measure_images(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
     """Measure image support, the limit per request, and tokens by size."""
     if facts.text is None:
-        return facts
+        return await _without_counts(client, facts)
     sources = dict(facts.sources)
     tokens: dict[str, int] = {}
     failed: list[DiscoveryResponse] = []
@@ -118,6 +118,15 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
         return replace(facts, images=False, sources=sources)
     facts = replace(facts, images=True, image_tokens=tokens, sources={**sources, "images": "a request with an image"})
     return await _max_images(client, facts, request, prompts, sentence)
+
+
+async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
+    """Find out if a server that counts no tokens refuses images; one that answers them stays unknown."""
+    small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
+    if small.status not in _NO_IMAGES or (await client.generate(facts.model, "Hello")).status != 200:
+        return facts
+    refused = f"refused with {small.status}: {small.text[:160]}"
+    return replace(facts, images=False, sources={**facts.sources, "images": refused})
 
 
 def _is_error(answer: DiscoveryResponse) -> bool:

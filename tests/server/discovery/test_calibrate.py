@@ -93,6 +93,41 @@ def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
     assert "400" in facts.sources["images"]
 
 
+@pytest.mark.parametrize(("text", "images"), [(200, False), (400, None)])
+def test_calibrate_text_model_without_usage_takes_no_images(text: int, images: bool | None) -> None:
+    """A server that refuses text as well says nothing about images."""
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200 if self.path == "/v1/models" else 404, {"data": [{"id": "m", "object": "model"}]})
+
+        def do_POST(self) -> None:
+            asked = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path != "/v1/chat/completions":
+                self.answer(404, {})
+            elif b"image_url" in asked:
+                self.answer(400, {"error": {"message": "m is not a multimodal model", "code": 400}})
+            else:
+                self.answer(text, {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}]})
+
+        def answer(self, status: int, body: object) -> None:
+            page = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        facts, _ = learn(url, calibrate.CalibrationRequest(((448, 448),), images_per_request=1))
+        server.shutdown()
+    assert (facts.text, facts.images) == (None, images)
+
+
 LMDEPLOY_LOG = """\
 2024-12-10 09:59:59,000 - lmdeploy - INFO - async_engine.py:1 - input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, session_len=None, max_batch_size=128, block_size=64, num_cpu_blocks=0, num_gpu_blocks=0)
 2024-12-10 10:00:00,000 - lmdeploy - DEBUG - engine.py:1 - block num: 21
