@@ -114,7 +114,8 @@ class LocalProxy:
             start_new_session=True,
         )
         try:
-            answer = await asyncio.wait_for(self._answer(), _START_S)
+            async with asyncio.timeout(_START_S):
+                answer = await self._answer()
         except (TimeoutError, ValueError):
             raise TargetError(
                 "the network proxy did not start: check that this machine has free processes and ports"
@@ -153,7 +154,8 @@ class LocalProxy:
             self._child.stdin.write(json.dumps(order).encode() + b"\n")
             await self._child.stdin.drain()
             try:
-                answer = await asyncio.wait_for(self._answer(), _ORDER_S)
+                async with asyncio.timeout(_ORDER_S):
+                    answer = await self._answer()
             except ValueError:
                 raise ConnectionError("the network proxy is gone") from None
         if answer["what"] != "done":

@@ -32,5 +32,6 @@ def _words(text: str) -> str:
     """Words of a text, without quotes, full stops and line ends."""
     return " ".join("".join(c if c.isalnum() or c in "-_" else " " for c in text).split())
 
+
 LEARNED_UNDER_LOAD = 2
 """First answers under load to a prompt that are learned from, not judged, where the server gives no logprobs."""

@@ -86,7 +86,8 @@ class ChildProcess:
         if self._process is None:
             return None
         try:
-            return await asyncio.wait_for(self._process.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                return await self._process.wait()
         except TimeoutError:
             return None
 

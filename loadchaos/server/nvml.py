@@ -42,7 +42,8 @@ async def memory_used_mib() -> list[int] | None:
     except OSError:
         return None
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), _SMI_TIMEOUT_S)
+        async with asyncio.timeout(_SMI_TIMEOUT_S):
+            output, _ = await process.communicate()
         return [int(line) for line in output.decode().split()] if process.returncode == 0 else None
     except (TimeoutError, ValueError):  # a driver that hangs, or a GPU without this figure: [N/A]
         return None

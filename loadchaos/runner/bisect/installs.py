@@ -286,7 +286,8 @@ async def _run(command: str, output: int, lock: int) -> int:
         pass_fds=(lock,),
     )
     try:
-        return await asyncio.wait_for(process.wait(), _INSTALL_S)
+        async with asyncio.timeout(_INSTALL_S):
+            return await process.wait()
     except TimeoutError:
         os.write(output, f"error: not finished within {_INSTALL_S:.0f} s\n".encode())
         return 1

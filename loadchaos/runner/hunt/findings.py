@@ -204,7 +204,8 @@ class Reproduction:
             )
             for number, wait_s in ((signal.SIGINT, limit_s), (signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._process.wait()
                     break
                 self._process.send_signal(number)
         await self._process.wait()

@@ -116,7 +116,8 @@ class HuntWorker:
             self._send(messages.HELLO, hello)
             kind, data = "", dict[str, Any]()
             with contextlib.suppress(TimeoutError):
-                kind, data = await asyncio.wait_for(self._receive(), link.PING_S)
+                async with asyncio.timeout(link.PING_S):
+                    kind, data = await self._receive()
             if kind == messages.REFUSED:
                 raise OptionError(f"refused: {data.get('why')}")
             if kind == messages.WELCOME:

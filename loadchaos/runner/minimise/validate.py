@@ -98,7 +98,8 @@ async def run_once(
         sys.executable, str(script), held.url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), limit_s)
+        async with asyncio.timeout(limit_s):
+            said, _ = await process.communicate()
     except TimeoutError:
         return ScriptRun(None, f"stopped after {limit_s:.0f} s", None)
     finally:

@@ -89,7 +89,8 @@ class ProcessMonitor:
                 for known in list(self._known.values()):
                     self._update(known, sample=full)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await self._changed.wait()
         finally:
             for known in self._known.values():
                 self._forget_fd(known)

@@ -353,7 +353,8 @@ class LaunchedServer:
         if self._supervisor is None:
             return
         try:
-            await asyncio.wait_for(self._supervisor.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._supervisor.wait()
         except TimeoutError:
             self._supervisor.kill()
             await self._supervisor.wait()
