@@ -173,7 +173,11 @@ class ServerUnderTest:
             if self._monitor is not None and dialect == self._dialect:
                 return
             if dialect.health_knows_death != self._dialect.health_knows_death:
-                self._machines = self._new_machines(dialect)
+                new = self._new_machines(dialect)
+                # A healthy server was not misread. Another machine for it would record its start again.
+                self._machines = {n: m if m.state == "healthy" else new[n] for n, m in self._machines.items()}
+                for machine in self._machines.values():
+                    machine.knows_death = dialect.health_knows_death
             self._dialect = dialect
             self._set_known()
         if self._monitor is not None:

@@ -46,7 +46,7 @@ def asked(body: Any, *, stream: bool) -> Any:
     async def ask(url: str) -> Any:
         asker = Asker(url, "m", lambda row: None, Redactor(), ServerAccess())
         try:
-            return await asker.ask(Question("Hello", "Hello", 8), Purpose("questions", "copy", "idle"), stream=stream)
+            return await asker.ask(Question("Hello", "Hello", 8), Purpose("reference", "copy", "idle"), stream=stream)
         finally:
             await asker.close()
 
