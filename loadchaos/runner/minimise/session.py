@@ -67,7 +67,8 @@ class MinimiseSession:
             return MinimiseResult(exit_codes.FAIL, None, self._whole)
         if result.out_of_time:
             self._print("the budget is spent: the smallest candidate so far is validated")
-        for candidate in to_validate(result.kept):
+        candidates = to_validate(result.kept)
+        for candidate in candidates:
             found = await self._validated(candidate, replace(result, candidate=candidate))
             if found is not None and (rounds := more_rounds(candidate.rounds, found.runs)) > candidate.rounds:
                 self._print(f"repro.py is made to send its requests {rounds} times, as it reproduces too rarely")
@@ -77,7 +78,7 @@ class MinimiseSession:
                 return found
             self._print(
                 f"repro.py with {_plural(candidate.requests, 'request')} reproduces in less than {LEAST_P * 100:.0f} % of "
-                "the runs: a larger candidate follows"
+                f"the runs{': a larger candidate follows' if candidate is not candidates[-1] else ''}"
             )
         return MinimiseResult(exit_codes.UNKNOWN, result, self._whole)
 
@@ -104,7 +105,8 @@ class MinimiseSession:
             self._smallest = decision.requests, decision.flags
         requests, flags = self._smallest
         elapsed = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
-        p = f"p = {self._decider.p:.2f}, " if len(self._decider.steps) > 1 else ""
+        # The decision itself is the newest step. Before the first failure p is only assumed.
+        p = f"p = {self._decider.p:.2f}, " if any(step.fails for step in self._decider.steps[:-1]) else ""
         self._print(
             f"{decision.step}: {_plural(decision.requests, 'request')}, {_plural(decision.flags, 'flag')}: {verdict} "
             f"({decision.successes} of {decision.tries}); smallest: {_plural(requests, 'request')}, "

@@ -110,6 +110,14 @@ def test_minimiser_says_what_is_left_also_for_decisions_of_an_earlier_run(tmp_pa
     assert whole.change == ""
 
 
+def test_minimiser_tells_no_probability_before_anything_has_failed(tmp_path: Path) -> None:
+    found, _, lines = minimiser(tmp_path, Pool())
+    found._decider.steps = [Decision(False, 0, 1), Decision(False, 0, 8, "the whole", requests=46, flags=2)]
+    found._report(found._decider.steps[-1])
+    assert lines[0].startswith("the whole: 46 requests, 2 flags: does not fail (0 of 8); smallest: ")
+    assert "p = " not in lines[0]
+
+
 def test_candidates_differ_by_what_they_send_and_not_by_the_name_of_a_change(tmp_path: Path) -> None:
     _, whole, _ = minimiser(tmp_path, Pool())
     assert replace(whole, change="one image").key() == whole.key()
@@ -140,6 +148,9 @@ def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: 
     assert ran == [1, 3, 4]
     assert "MINIMISED 1 to 4 requests" in summary(result, 1.0)
     assert "repro.py with 1 request reproduces in less than 15 % of the runs: a larger candidate follows" in lines
+    del sized[1:]  # none is larger
+    assert asyncio.run(found.run()).script is None
+    assert lines[-1] == "repro.py with 9 requests reproduces in less than 15 % of the runs"
 
 
 @pytest.mark.parametrize(("n", "places"), [(1, [0]), (2, [1, 0]), (5, [4, 3, 1, 0]), (9, [8, 7, 5, 1, 0])])
