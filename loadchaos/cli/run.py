@@ -17,6 +17,7 @@ from loadchaos.cli.common import (
     exporter_port_option,
     free_exporter_port,
     parse_header_options,
+    positive_duration,
     process_count,
     profile_names,
     server_options,
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     "--duration",
     "--run-time",
     "duration",
-    callback=duration,
+    callback=positive_duration,
     metavar="TIME",
     help="End the load after this time.",
 )
@@ -188,9 +189,16 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if options["dry_run"]:
         from loadchaos.profile.explain import explain
 
-        click.echo(explain(loaded, seed=options["seed"]))
+        click.echo(explain(loaded, options["seed"], target=_server_of(options), ends_s=options["duration"]))
         return
     sys.exit(_run(loaded, profile, options, resumed))
+
+
+def _server_of(options: Mapping[str, Any]) -> str | None:
+    """URL of --target; None where the profile has the server."""
+    from loadchaos.server.discovery.calibrate import parse_target
+
+    return None if options["target"] is None else parse_target(options["target"])
 
 
 def _processes_for(loaded: Profile, options: Mapping[str, Any]) -> int:

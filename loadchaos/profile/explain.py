@@ -34,10 +34,17 @@ _EXPOSURES = {
 }
 
 
-def explain(profile: Profile, seed: int = 0) -> str:
-    """Describe a profile in several lines of unlimited width."""
+def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None) -> str:
+    """Describe a profile in several lines of unlimited width.
+
+    Args:
+        profile: The profile.
+        seed: Seed of the requests.
+        target: Server of the run, where it is not the profile's.
+        ends_s: Time after which the load ends, where that is not left to the profile.
+    """
     planned = planned_requests(profile.load, seed)
-    lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_server(profile), "", "Traffic"]
+    lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_server(profile, target), "", "Traffic"]
     for traffic in profile.traffic:
         lines += _traffic(profile, traffic, planned)
     lines += ["", "Load"]
@@ -47,16 +54,22 @@ def explain(profile: Profile, seed: int = 0) -> str:
     ]
     if profile.warm_up:
         lines.append(f"  figures leave out the first {describe_duration(profile.warm_up)}, a warm-up")
+    if ends_s is not None:
+        lines.append(
+            f"  the load ends after {describe_duration(ends_s)}, finished or not; the figures below are for all of it"
+        )
     lines += [f"  note: {warning}" for warning in profile.warnings()]
     lines += ["", *_cost(profile, planned, seed), "", *_attacks(profile)]
     lines += ["", *_expectations(profile), "", *_first_requests(profile, seed)]
     return "\n".join(lines)
 
 
-def _server(profile: Profile) -> Iterator[str]:
+def _server(profile: Profile, target: str | None) -> Iterator[str]:
     embedded, launch = profile.target.embedded, profile.target.launch
     yield "Server"
-    if launch is not None:
+    if target is not None:
+        yield f"  {target}"
+    elif launch is not None:
         yield f"  default: loadchaos starts it with: {' '.join(launch.command)}"
     elif embedded is not None:
         version = f" {embedded.era}" if embedded.era else ""
@@ -64,7 +77,7 @@ def _server(profile: Profile) -> Iterator[str]:
         yield f"  default: the embedded server, which simulates {embedded.dialect}{version} {bugs}"
     else:
         yield "  default: none, so --target URL is required"
-    if launch is not None or embedded is not None:
+    if target is None and (launch is not None or embedded is not None):
         yield "  your own: --target URL"
     if profile.requires:
         yield f"  it must have: {', '.join(profile.requires)}"

@@ -112,3 +112,24 @@ def test_duration_that_the_phase_does_not_have_is_that_of_the_run(
     monkeypatch.setattr(sys.modules["loadchaos.cli.run"], "_run", keep)
     assert run("--embedded", *words, "--duration", "2s")[0] == 0
     assert given == [duration_s]
+
+
+def test_dry_run_tells_the_server_and_the_end_that_the_options_give() -> None:
+    code, output = run("smoke", "--target", "127.0.0.1:8000/v1", "-t", "10s", "--dry-run")
+    assert code == 0, output
+    assert "Server\n  http://127.0.0.1:8000\n  if it dies" in output
+    assert "the load ends after 10 s" in output
+    assert "embedded" not in run("smoke", "--target", "127.0.0.1:8000", "--dry-run")[1]
+    assert "the load ends after" not in run("smoke", "--dry-run")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--target", "htp://foo"], "--target 'htp://foo' is no URL"),
+        (["-t", "0"], "--duration: more than 0 was expected"),
+    ],
+)
+def test_dry_run_refuses_options_that_a_run_refuses(words: list[str], text: str) -> None:
+    code, output = run("smoke", *words, "--dry-run")
+    assert (code, text in output) == (2, True), output
