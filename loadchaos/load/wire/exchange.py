@@ -385,7 +385,7 @@ class Exchange:
 
     def _on_read_error(self, error: OSError) -> bool:
         """Reading failed; True when it continues on a new connection."""
-        return self._retry_as_stale() or self._finish("cut", describe_os_error(error))
+        return self._retry_as_stale() or self._finish("cut", self._closed_unannounced() or describe_os_error(error))
 
     def _on_peer_closed(self) -> bool:
         """The peer closed; True when it continues on a new connection."""
@@ -394,7 +394,17 @@ class Exchange:
         self._parser.eof()
         if self._parser.done and not self._ended_from_outside:
             return self._finish("complete", "")
-        return self._finish("cut", "the server closed the connection before the end of its answer")
+        text = self._closed_unannounced() or "the server closed the connection before the end of its answer"
+        return self._finish("cut", text)
+
+    def _closed_unannounced(self) -> str:
+        """Error text of a request that met the end of a connection which its answer before had left open; else empty."""
+        sent_ns = self._sent_all_ns or self.sent_ns or self.begun_ns
+        if not self.reused or self._resent or self.first_byte_ns is not None or self._ended_from_outside:
+            return ""
+        if time.monotonic_ns() - sent_ns > _STALE_WITHIN_NS:
+            return ""
+        return "the server closed the kept-alive connection as this request came, without a `Connection: close` before"
 
     def _feed(self, at_ns: int, data: bytes) -> bool:
         self._bytes_in += len(data)

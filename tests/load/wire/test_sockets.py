@@ -109,6 +109,9 @@ def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(ser
     slot = Slot(Origin(server.url("dropping")))
     replies = [ask(slot)[0] for _ in range(60)]
     assert Counter(r.outcome for r in replies) == {"ok": 56, "reset": 4}
+    assert {r.error for r in replies if r.error} == {
+        "the server closed the kept-alive connection as this request came, without a `Connection: close` before"
+    }
     assert len(server.requests) == 60, "each was sent once"
     assert not any("resent" in r.detail or "stale_retry" in r.detail for r in replies)
     slot.close()
