@@ -64,7 +64,7 @@ def report(run_folder: Path) -> None:
     verdict = conclude(folder, rebuild.store, on_terminal())
     if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
         raise LedgerError(
-            f"{folder.path}: {'; '.join(unwritten)}; make the folder writable or move the run to one that is"
+            f"{folder.path}: {'; '.join(unwritten)}; make room, make the folder writable, or move the run to one that is"
         )
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))

@@ -286,7 +286,7 @@ def _files(page: _TextPage, verdict: Mapping[str, Any], folder: Path) -> None:
     page.section(SECTIONS["files"])
     logs = ["server.log", *(str(p.relative_to(folder)) for p in sorted((folder / "watch" / "logs").glob("*.log")))]
     for label, part in (("report", "report.html"), ("verdict", "verdict.json"), *(("server log", log) for log in logs)):
-        if part == "verdict.json" or ((folder / part).exists() and (folder / part).stat().st_size):
+        if (folder / part).exists() and (folder / part).stat().st_size:
             page.line(f"  {label.ljust(14)} {short_path(folder, part)}")
     page.line(f"  {'show again'.ljust(14)} loadchaos report {short_path(folder, '.')}")
     command = verdict.get("replay")

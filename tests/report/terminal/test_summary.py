@@ -136,3 +136,10 @@ def test_summary_has_a_line_for_each_endpoint(verdict: Verdict) -> None:
         ["embeddings", "50", "50", "–", "–", "–", "–", "50.0", "ms", "60.0", "ms"],
     ]
     assert max(map(len, lines[at : at + 3])) <= 80
+
+
+def test_summary_lists_only_files_that_are_there(verdict: Verdict, tmp_path: Path) -> None:
+    """On a full disk verdict.json cannot be written, and `loadchaos judge` writes none."""
+    assert "verdict.json" not in summary.render(verdict, tmp_path)
+    (tmp_path / "verdict.json").write_text("{}")
+    assert "verdict.json" in summary.render(verdict, tmp_path)
