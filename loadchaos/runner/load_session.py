@@ -53,6 +53,7 @@ class LoadSession:
         self._silent_ticks = 0  # ticks and not time: a run that was stopped (SIGSTOP) has received nothing either
         self.begun = self.running = self.shortened = False
         self.begun_s: float | None = None
+        self._loading_since_s: float | None = None  # by our clock; a process needs seconds to start on a busy machine
         rule = context.profile.abort_when
         self._watch = context.options.watch
         if self._watch is not None:
@@ -94,7 +95,6 @@ class LoadSession:
 
         Raises LedgerError when it is silent.
         """
-        begin_s = time.monotonic()
         stopped_s: float | None = None
         while self._process.alive:
             await tick()
@@ -103,7 +103,8 @@ class LoadSession:
                     f"the load process wrote nothing for {_SILENT_S:g} s and was ended: see locust.log and run it again"
                 )
             now_s = time.monotonic()
-            if stopped_s is None and (why := self._stop_reason(now_s - begin_s)):
+            loaded_s = 0.0 if self._loading_since_s is None else now_s - self._loading_since_s
+            if stopped_s is None and (why := self._stop_reason(loaded_s)):
                 stopped_s = now_s
                 self._gate.closing = True
                 self._record.control("stop", why, grace_s=self._interrupts.timeouts.drain_s)
@@ -159,6 +160,7 @@ class LoadSession:
                 self._silent_ticks = 0
                 if row.get("row") == "load" and row.get("what") == "begin" and self.begun_s is None:
                     self.begun_s = int(row["at_ns"]) / 1e9
+                    self._loading_since_s = time.monotonic()
                 row["file"] = path.name  # heartbeats are of one worker: the file tells which
                 self._process.feed(row)
                 self._notices.feed(row)

@@ -1,7 +1,9 @@
 """Console lines of a run: progress, metrics URL, waiting."""
 
+import os
 import re
 import signal
+import time
 import urllib.request
 from typing import Any
 
@@ -46,3 +48,17 @@ def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Any, f
     ends = run.rows("requests-*.jsonl", row="end")
     missed = sum(row["count"] for row in run.rows("requests-*.jsonl", row="missed"))
     assert sum(outcomes.values()) == len(ends) + missed
+
+
+def test_duration_counts_from_the_first_request_and_not_from_the_start_of_the_load_process(
+    start: Any, for_long: Any
+) -> None:
+    """On a busy machine the process needs seconds to start, and a short load ended before it began."""
+    run = start("--duration", "2s", **for_long)
+    locust = run.wait_for(row="locust", what="start")[0]["pid"]
+    os.kill(locust, signal.SIGSTOP)
+    time.sleep(4)
+    os.kill(locust, signal.SIGCONT)
+    assert run.ends() == 0, run.output
+    times = {row["what"]: row["at_ns"] / 1e9 for row in run.rows("requests-0.jsonl", row="load")}
+    assert 1.5 < times["end"] - times["begin"] < 10
