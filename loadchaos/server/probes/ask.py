@@ -133,9 +133,7 @@ class Asker:
             answer = await bounded_http.request(self._client, "POST", self._url, json=body, limit_s=LIMIT_S)
             if answer.status != 200:
                 return answer.status, Answer(), answer.text
-            body = json.loads(answer.text)
-            error = _error_in(body)
-            return 200, Answer() if error else _parsed(body), error
+            return 200, *_of_body(answer.text)
         except (LookupError, TypeError, AttributeError):
             return 0, Answer(), "the answer has status 200 and is no chat completion"
         except (
@@ -149,20 +147,24 @@ class Asker:
         async with asyncio.timeout(LIMIT_S), self._client.stream("POST", self._url, json=body) as response:
             if response.status_code != 200:
                 return response.status_code, whole, (await response.aread()).decode("utf-8", "replace")
-            lines = 0
+            lines, others = 0, list[str]()
             async for line in response.aiter_lines():
                 lines += 1
                 data = line.removeprefix("data:").strip()
-                if not line.startswith("data:") or data == "[DONE]":
-                    continue
                 if lines > _MOST_LINES:
                     return 200, whole, f"the stream has more than {_MOST_LINES:,} lines"
+                if not line.startswith("data:"):
+                    others.append(line)
+                if not line.startswith("data:") or data == "[DONE]":
+                    continue
                 chunk = json.loads(data)
                 if error := _error_in(chunk):
                     return 200, whole, error
                 whole.usage = _usage(chunk.get("usage")) or whole.usage
                 for choice in chunk.get("choices") or ():
                     _add(whole, choice, choice.get("delta") or {})
+        if others and others[0].startswith("{"):  # one JSON value in place of a stream
+            return 200, *_of_body("".join(others))
         return 200, whole, ""
 
     def _row(self, question: Question, purpose: Purpose, answer: Answer, result: tuple[int, str]) -> QuestionRow:
@@ -199,6 +201,13 @@ def _content(question: Question) -> object:
     named = {"uuid": question.uuid} if question.uuid else {}
     images = [{"type": "image_url", "image_url": {"url": url}, **named} for url in question.images]
     return [*images, {"type": "text", "text": question.prompt}]
+
+
+def _of_body(text: str) -> tuple[Answer, str]:
+    """Answer and error of a JSON body."""
+    body = json.loads(text)
+    error = _error_in(body)
+    return Answer() if error else _parsed(body), error
 
 
 def _error_in(body: Any) -> str:

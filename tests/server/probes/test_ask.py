@@ -20,14 +20,14 @@ from loadchaos.server.probes.question import Question
 
 
 @contextmanager
-def server(body: Any) -> Iterator[str]:
-    """Answers every request with this JSON value, streamed where that was asked."""
+def server(body: Any, *, streams: bool = True) -> Iterator[str]:
+    """Answers every request with this JSON value, streamed where that was asked and `streams` is set."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
             text = json.dumps(body)
-            page = f"data: {text}\n\ndata: [DONE]\n\n".encode() if asked["stream"] else text.encode()
+            page = f"data: {text}\n\ndata: [DONE]\n\n".encode() if asked["stream"] and streams else text.encode()
             self.send_response(200)
             self.send_header("content-length", str(len(page)))
             self.end_headers()
@@ -42,7 +42,7 @@ def server(body: Any) -> Iterator[str]:
         http.shutdown()
 
 
-def asked(body: Any, *, stream: bool) -> Any:
+def asked(body: Any, *, stream: bool, streams: bool = True) -> Any:
     async def ask(url: str) -> Any:
         asker = Asker(url, "m", lambda row: None, Redactor(), ServerAccess())
         try:
@@ -50,7 +50,7 @@ def asked(body: Any, *, stream: bool) -> Any:
         finally:
             await asker.close()
 
-    with server(body) as url:
+    with server(body, streams=streams) as url:
         return asyncio.run(ask(url))
 
 
@@ -91,3 +91,10 @@ def test_asker_tells_the_error_that_stands_in_place_of_an_answer(error: Any, str
 @pytest.mark.parametrize("body", [{}, [], {"choices": []}, {"choices": [1]}])
 def test_asker_says_that_a_body_is_no_chat_completion(body: Any) -> None:
     assert asked(body, stream=False)["error"] == "the answer has status 200 and is no chat completion"
+
+
+def test_asker_reads_a_body_in_place_of_a_stream() -> None:
+    """An error in it was an empty answer, which differs from the whole one."""
+    assert asked({"error": {"message": "backend exploded"}}, stream=True, streams=False)["error"] == "backend exploded"
+    row = asked(completion({"completion_tokens": 1}), stream=True, streams=False)
+    assert (row["text"], row["completion_tokens"], row["error"]) == ("Hello", 1, "")
