@@ -58,6 +58,8 @@ CAUSE = {
 
 FAILED_START = "the server's command, files, environment or code (not caused by our attacks)"
 """Cause of a failed start, which is often no bug of the server."""
+UNEXPLAINED = "not known: no log and no answer names it (not caused by our attacks)"
+"""Cause of a failure that nothing explains: a bug of the server, or somebody ended it, or a gateway before it."""
 
 TARGET = {
     "embedded": "embedded server (a simulation inside loadchaos)",
@@ -324,6 +326,8 @@ def cause_text(failure: Mapping[str, Any]) -> str:
     attribution = str(failure.get("attribution") or "server")
     if attribution == "server" and failure.get("severity") == "startup":
         return FAILED_START
+    if attribution == "server" and "unexplained" in str(failure.get("id")):
+        return UNEXPLAINED
     return CAUSE.get(attribution, clean(attribution, 60))
 
 

@@ -207,3 +207,17 @@ def test_wrong_answers_begin_with_what_was_expected_and_are_their_own_evidence()
         {"wrong_answers": [{"subject": "r1", "summary": "no JSON", "facts": {"rule": "type"}}]}
     )
     assert shown == "r1: no JSON; rule type"
+
+
+@pytest.mark.parametrize(
+    ("name", "attribution", "text"),
+    [
+        ("engine_death_unexplained", "server", "not known: no log and no answer names it (not caused by our attacks)"),
+        ("unexplained_reset", "server", "not known: no log and no answer names it (not caused by our attacks)"),
+        ("encoder_cache_miss", "server", "server bug (not caused by our attacks)"),
+        ("engine_death_unexplained", "injected", "injected by our own attack, not a server bug"),
+    ],
+)
+def test_unexplained_failure_is_not_called_a_server_bug(name: str, attribution: str, text: str) -> None:
+    """Somebody may have killed the server, or a gateway stands before it."""
+    assert phrases.cause_text({"id": name, "attribution": attribution, "severity": "engine_death"}) == text
