@@ -398,7 +398,10 @@ class Exchange:
         return self._finish("cut", text)
 
     def _closed_unannounced(self) -> str:
-        """Error text of a request that met the end of a connection which its answer before had left open; else empty."""
+        """Error text of a request whose kept-alive connection was closed.
+
+        Empty where the server had a reason: an answer that began, or work on the request.
+        """
         sent_ns = self._sent_all_ns or self.sent_ns or self.begun_ns
         if not self.reused or self._resent or self.first_byte_ns is not None or self._ended_from_outside:
             return ""

@@ -121,7 +121,10 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
 
 
 async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Find out if a server that counts no tokens refuses images; one that answers them stays unknown."""
+    """Find out if a server that counts no tokens refuses images.
+
+    One that answers them stays unknown.
+    """
     small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
     if small.status not in _NO_IMAGES or (await client.generate(facts.model, "Hello")).status != 200:
         return facts
