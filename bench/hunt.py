@@ -49,6 +49,7 @@ CASES = (
     HuntCase("encoder_free_on_speculated", "mtp_mm"),
     HuntCase("encoder_free_on_scheduled", "mtp_mm"),
     HuntCase("encoder_pop_before_draft", "mtp_mm"),
+    HuntCase("encoder_skipped_at_step_end", "mtp_mm"),
     HuntCase("mm_cache_desync", "mtp_mm"),
     HuntCase("mm_chunk_split", "mm_chunked_prefill", {"era": "0.8.1"}),
     HuntCase("near_max_oob", "near_max_len", {"max_model_len": 4096}),

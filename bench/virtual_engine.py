@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadchaos.analysis.coverage import WorkloadCoverage
 from loadchaos.core.model import Facts, Step
 from loadchaos.core.rng import Rng, hash64, text_seed
+from loadchaos.load.payloads.image_positions import template_tokens
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile import steps
 from loadchaos.profile.profile import Profile
@@ -24,6 +25,8 @@ from loadchaos.simulator.media.sender_cache import SenderCache
 
 S = 1_000_000_000
 _HEAD = 8
+_TEMPLATE, _LEAD = 12, 4
+"""Tokens of a chat template in all, and those before an image."""
 _BETWEEN_S = 1.0
 _NAMES = {
     name: f"{name}_total"
@@ -335,7 +338,9 @@ class _Prompt:
         output = step.output.exact or step.output.max or 128
         items, prompt = self._images(payload["images"]) if "images" in payload else ([], _HEAD)
         blocks: list[tuple[int, ...]] = []
-        if "near_limit" in payload:
+        if "image_positions" in payload:
+            items, prompt = self._image_at_position(payload["image_positions"])
+        elif "near_limit" in payload:
             rung: Any = payload["near_limit"]
             limit = input_limit(config) + 1 if config.dialect == "lmdeploy" else config.max_model_len
             prompt = max(prompt + 16, limit + rung.rung.margin)
@@ -363,6 +368,19 @@ class _Prompt:
         hashes = tuple(hash64(11, *(part & 0xFFFFFFFFFFFFFFF for part in block)) for block in named)
         least = output if step.output.exact else 0
         return EngineRequest(f"{step.index}-{step.seed}", prompt, output, least, items, hashes, step.seed & 0xFFFFFFFF)
+
+    def _image_at_position(self, options: Any) -> tuple[list[MMItem], int]:
+        """Image at the position of the step, behind a template that puts `_LEAD` tokens before it."""
+        step, config = self._step, self._server.config
+        facts = replace(self._server.facts(), step_tokens=config.max_num_batched_tokens)
+        positions, tries = options.fitting(facts, step.output.max or 0), template_tokens(_TEMPLATE)
+        if not positions:
+            return [], 64
+        position = positions[step.ordinal // len(tries) % len(positions)] - tries[step.ordinal % len(tries)] + _LEAD
+        cost = qwen(options.size.width, options.size.height)
+        name = f"{hash64(step.run_seed, text_seed(step.traffic), step.phase, step.ordinal):016x}"
+        item = MMItem(name, cost - 2, position, self._server.sender.must_send(name))
+        return [item], position + cost + 16
 
     def _images(self, options: Any) -> tuple[list[MMItem], int]:
         step, place, items = self._step, _HEAD, []
