@@ -16,6 +16,7 @@ from loadchaos.simulator.options import SimulatorSpec
 from loadchaos.simulator.server import config_from_args
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+DEAD_TO_CLIENTS = "The server had an error while processing your request."
 EVENT = f'data: {{"error": {{"message": "{DEAD}", "type": "InternalServerError", "param": null, "code": 500}}}}\n\n'
 BODY = f'{{"error":{{"message":"{DEAD}","type":"InternalServerError","param":null,"code":500}}}}'
 
@@ -48,6 +49,17 @@ def refused(server: Any) -> bool:
     except ConnectionError:
         return True
     return False
+
+
+def test_killed_engine_core_of_0_33_has_a_text_of_its_own_for_clients(start: Any, eventually: Any) -> None:
+    server = start(era="0.33")
+    flying = InFlight(server, eventually)
+    server.core.kill()
+    answers = flying.ended()
+    assert answers["plain"] == (500, BODY.replace(DEAD, DEAD_TO_CLIENTS))
+    assert DEAD_TO_CLIENTS in answers["stream"][1]
+    assert server.process.wait(60) == 0
+    eventually(lambda: f"vllm.v1.engine.exceptions.EngineDeadError: {DEAD}" in server.text)
 
 
 def test_killed_engine_core_has_the_effects_of_a_real_server(start: Any, eventually: Any) -> None:

@@ -1,4 +1,4 @@
-"""vLLM 0.8 to 0.33, as measured on 0.32 and read in its sources."""
+"""vLLM 0.8 to 0.33, as measured on 0.32 and 0.33 and read in its sources."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ _SHED = patterns(
 )
 
 _ENGINE_DEAD = patterns(
-    r"EngineCore encountered an issue",
+    r"EngineCore encountered an issue",  # in answers until 0.32; from 0.33 on only in the log
+    r"The server had an error while processing your request\.(?! ?Sorry)",  # answers of 0.33; OpenAI's own goes on
     r"EngineDeadError",  # V0 has it as AsyncEngineDeadError and MQEngineDeadError
     r"[Bb]ackground loop (?:has errored|is stopped|is not running)",
     r"Engine loop has died",

@@ -78,7 +78,7 @@ class Admin:
         try:
             return await self._api.engine.call(method, *arguments)
         except EngineDiedEarlyError:
-            errors.send(exchange, errors.dead(), self._api.release)
+            errors.send(exchange, errors.dead(self._api.release), self._api.release)
             return None
 
     async def _reset_mm_cache(self, exchange: HttpExchange) -> None:

@@ -278,7 +278,7 @@ class VllmApi:
         form = transcription.Form(exchange)
         requests.check_model(form.fields, self.model, self.adapters)
         if self.engine.dead:
-            raise errors.dead()
+            raise errors.dead(self.release)
         sampling = requests.sampling(form.sampling_fields(), True, self.options)
         source = requests.MediaSource(transcription.PATH, None)
         shown_id = f"trsc-{uuid.uuid4().hex[:16]}"
@@ -304,7 +304,7 @@ class VllmApi:
             requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
         adapter = requests.check_model(data, self.model, self.adapters)
         if self.engine.dead:
-            raise errors.dead()
+            raise errors.dead(self.release)
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
         guided = guided_answer(data, zlib.crc32(exchange.body))

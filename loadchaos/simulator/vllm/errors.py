@@ -1,6 +1,6 @@
 """vLLM's refusals and errors in its own words.
 
-Texts of 0.32.0 are as measured, those of older eras as read in their sources.
+Texts of 0.32.0 and 0.33.0 are as measured, those of older eras as read in their sources.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from loadchaos.simulator.http.server import HttpExchange
 
 Release = tuple[int, int, int]
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+ENGINE_DEAD_TO_CLIENTS = "The server had an error while processing your request."  # from 0.33 on
 PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
@@ -59,9 +60,10 @@ def stream_event(refusal: VllmRefusal, release: Release) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def dead() -> VllmRefusal:
+def dead(release: Release) -> VllmRefusal:
     """Return the error of a dead engine."""
-    return VllmRefusal(ENGINE_DEAD, "InternalServerError", None, 500)
+    text = ENGINE_DEAD if release < (0, 33, 0) else ENGINE_DEAD_TO_CLIENTS
+    return VllmRefusal(text, "InternalServerError", None, 500)
 
 
 def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:

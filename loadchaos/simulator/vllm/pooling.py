@@ -54,7 +54,7 @@ class _Sink:
 
     def engine_died(self) -> None:
         """Handle a call of the engine client."""
-        self.owner.fail(errors.dead())
+        self.owner.engine_died()
 
 
 class PoolingRequest:
@@ -68,7 +68,7 @@ class PoolingRequest:
         data = requests.parse_body(exchange)
         requests.check_model(data, server.model, server.adapters)
         if server.engine.dead:
-            raise errors.dead()
+            raise errors.dead(server.release)
         kind = exchange.path.removeprefix("/v1").removeprefix("/")
         self._prompts, self._body = _KINDS[kind](data)
         limit = server.options.engine.max_model_len
@@ -93,6 +93,10 @@ class PoolingRequest:
             self._left -= 1
             if not self._left:
                 self._answer()
+
+    def engine_died(self) -> None:
+        """End with the error of a dead engine."""
+        self.fail(errors.dead(self._server.release))
 
     def fail(self, refusal: VllmRefusal) -> None:
         """End with an error."""

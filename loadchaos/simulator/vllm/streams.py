@@ -86,7 +86,7 @@ class Choice:
 
     def engine_died(self) -> None:
         """Handle a call of the engine client."""
-        self.owner.fail(errors.dead())
+        self.owner.engine_died()
 
 
 class VllmGeneration:
@@ -173,6 +173,10 @@ class VllmGeneration:
             choice.answer = AnswerText(choice.answer.seed, opening)
         else:
             choice.answer.derail(after=0)
+
+    def engine_died(self) -> None:
+        """End with the error of a dead engine."""
+        self.fail(errors.dead(self._server.release))
 
     def fail(self, refusal: VllmRefusal) -> None:
         """End with an error: inside the stream, or as the answer."""

@@ -71,6 +71,12 @@ def test_engine_dead_of_vllm_knows_its_text() -> None:
     assert hit(DIALECTS["vllm"].engine_dead, json.dumps({"error": {"message": DEAD, "code": 500}}))
 
 
+def test_engine_dead_of_vllm_knows_the_text_for_clients_of_0_33() -> None:
+    text = "The server had an error while processing your request."
+    assert hit(DIALECTS["vllm"].engine_dead, json.dumps({"error": {"message": text, "code": 500}}))
+    assert not hit(DIALECTS["vllm"].engine_dead, f"{text} Sorry about that! You can retry your request.")  # OpenAI's
+
+
 @pytest.mark.parametrize(
     "text",
     [
