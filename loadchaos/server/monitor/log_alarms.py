@@ -23,7 +23,7 @@ _SHUTDOWN = "|".join(p.pattern for p in any_server(lambda d: d.log_shutdown))
 _TEXTS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHUTDOWN})".encode())
 _QUOTING = re.compile(
     r"\b(?:prompt|text|messages|input_text|response)[=:] ?['\"\[]|\b(?:Receive(?: OpenAI)?|Finish): obj=|\] in=['\"]"
-    r"|\b(?:Received request|Generated response|Request) \S+(?: \(\w+ \w+\))?(?: details)?: |\bresponse_body="
+    r"|\b(?:Received request|Generated response|Request) \S+(?: \(\w+ \w+\))?(?: details| JSON body)?: |\bresponse_body="
 )
 """A line that logs a request: what it says is the client's text."""
 

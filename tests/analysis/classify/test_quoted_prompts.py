@@ -36,6 +36,8 @@ FORMS = {
     "SamplingParams(n=1, stop=[{0!r}]), lora_request: None.",
     "vllm 0.32 debug": "(APIServer pid=1) DEBUG 06-14 11:20:31 [request_logger.py:49] Request chatcmpl-1 details: prompt: {0!r}, "
     "prompt_token_ids: [1], prompt_embeds shape: None.",
+    "vllm 0.33 body": "(APIServer pid=1) INFO 11-25 21:40:12 [request_logger.py:84] Request chatcmpl-1 JSON body: "
+    '{{"messages":[{{"role":"user","content":{1}}}],"model":"tiny"}}',
     "vllm output": "(APIServer pid=1) INFO 06-14 11:20:31 [request_logger.py:108] Generated response chatcmpl-1 "
     "(streaming complete): output: {0!r}, finish_reason: stop",
     "vllm body": "(APIServer pid=1) INFO 06-14 11:20:31 [api_server.py:1400] response_body={{streaming_complete: content={0!r}, chunks=7}}",
@@ -58,7 +60,7 @@ AFTER = 'INFO:     10.0.0.7:41214 - "POST /v1/chat/completions HTTP/1.1" 200 OK\
 @pytest.mark.parametrize("form", FORMS)
 def test_quoted_prompt_is_no_failure(form: str) -> None:
     for text in HOSTILE:
-        for line in (FORMS[form].format(text), "vllm-1  | " + FORMS[form].format(text)):
+        for line in (FORMS[form].format(text, json.dumps(text)), "vllm-1  | " + FORMS[form].format(text, json.dumps(text))):
             assert classify_text(f"{BEFORE}{line}\n{AFTER}") == [], line
             assert classify_text(f"{BEFORE}{line}\n") == [], line
             diagnosis = Diagnosis()
@@ -90,14 +92,14 @@ def test_quoted_prompt_raises_no_alarm(form: str, tmp_path: Path) -> None:
     log.write_text("")
     alarms = LogAlarms(log, "server", emit)
     alarms.poll()
-    log.write_text("".join(FORMS[form].format(text) + "\n" for text in HOSTILE))
+    log.write_text("".join(FORMS[form].format(text, json.dumps(text)) + "\n" for text in HOSTILE))
     alarms.poll()
     alarms.close()
     assert [row for row in rows if row["what"] != "listening"] == []
 
 
 def test_quoted_prompts_do_not_hide_a_death_after_them() -> None:
-    quoted = "".join(FORMS[form].format(HOSTILE[4]) + "\n" for form in FORMS)
+    quoted = "".join(FORMS[form].format(HOSTILE[4], json.dumps(HOSTILE[4])) + "\n" for form in FORMS)
     engine = "(EngineCore pid=15) ERROR 06-14 11:20:32 [core.py:1142] "
     rows = [
         "EngineCore encountered a fatal error.",
