@@ -315,6 +315,32 @@ def test_vllm_paused_server_answers_health_only_until_resume(server: Any, eventu
     assert answers[1][0] == 200
 
 
+@pytest.mark.parametrize("mode", ["abort", "wait"])
+def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Any, mode: str) -> None:
+    server = start(era="0.33")
+    assert server.post(f"/pause?mode={mode}", {}) == (200, '{"status":"paused"}')
+    status, body = server.chat(max_tokens=1)
+    assert (status, json.loads(body)["error"]["type"]) == (503, "ServiceUnavailableError")
+    status, body = server.chat(max_tokens=1, stream=True)
+    assert status == 200
+    assert "Generation is paused" in body
+    assert server.post("/resume", {}) == (200, '{"status":"resumed"}')
+    assert server.chat(max_tokens=1)[0] == 200
+
+
+def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Any) -> None:
+    server = start(era="0.33")
+    assert server.post("/pause?mode=keep", {})[0] == 200
+    answers: list[tuple[int, str]] = []
+    late = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=1)))
+    late.start()
+    late.join(0.3)
+    assert late.is_alive()
+    assert server.post("/resume", {})[0] == 200
+    late.join(5)
+    assert answers[0][0] == 200
+
+
 def test_vllm_abort_requests_ends_running_requests(server: Any, eventually: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))

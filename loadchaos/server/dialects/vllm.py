@@ -40,6 +40,10 @@ _VALIDATION = patterns(
     r"Non-base64 digit found|Incorrect padding|Invalid base64|Only base64 data(?: URLs)? ",
     r"The URL must be either a HTTP, data or file URL",
     r"multi_modal_data\[",
+    r"Request decoded media exceeds VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES",
+    r"Structured output processing only supports one backend per engine",
+    r"structured outputs backend does not support",
+    r"Grammar error: |Invalid grammar specification: |Invalid structured outputs: ",
     r"Failed to fetch media from URL",
     # Of the request's own models only: a ValidationError of a *Response is the server's fault.
     r"\d+ validation errors?(?: for (?!\w*Response)\w+|:)",
@@ -63,6 +67,7 @@ _SHED = patterns(
     r"The engine is currently busy and cannot accept new requests",
     r"The engine has reached its prefill token backlog limit",
     r"The model is currently scaling\. Please try again later",
+    r"Generation is paused\. Please retry after it resumes",
 )
 
 _ENGINE_DEAD = patterns(

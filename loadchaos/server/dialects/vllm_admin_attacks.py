@@ -14,6 +14,8 @@ _PROFILE = "start the server with a profiler configured (--profiler-config, befo
 
 # While generation is stopped requests are accepted and hang without a byte, and /health says 200 (measured, 0.32).
 _FROZEN = ("alive_but_hung", "stalled", "timeout")
+# From 0.33 on a pause with abort or wait refuses new requests with 503; keep and sleep let them wait (measured).
+_REFUSED = ("http_paused", "shed")
 # A request that is aborted before its first token ends with [DONE] and no finish_reason (measured, 0.32).
 _ABORTED = ("finish_abort", "truncated")
 
@@ -49,7 +51,8 @@ ADMIN_ATTACKS = (
     AdminOperation(
         "pause", "POST", "/pause", params={"mode": "abort"}, gate=DEVELOPMENT_GATE, since="0.12.0", undo="resume",
         effects=_FROZEN,
-        effects_when={"mode=abort": _ABORTED}, limit_s=120.0,  # mode=wait answers when all running are done
+        effects_when={"mode=abort": (*_ABORTED, *_REFUSED), "mode=wait": _REFUSED},
+        limit_s=120.0,  # mode=wait answers when all running are done
     ),
     AdminOperation("resume", "POST", "/resume", gate=DEVELOPMENT_GATE, since="0.12.0"),
     AdminOperation(

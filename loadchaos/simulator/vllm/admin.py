@@ -21,6 +21,7 @@ from loadchaos.simulator.vllm.errors import Release, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 
 _MODES = ("abort", "wait", "keep")
+_REFUSES_SINCE = (0, 33, 0)
 
 
 class AdminContext(Protocol):
@@ -46,12 +47,16 @@ class AdminContext(Protocol):
 
 
 class Admin:
-    """The development endpoints; they report `paused` and `sleeping`."""
+    """The development endpoints; they report `paused` and `sleeping`.
+
+    `refusing`: new requests are refused instead of held back.
+    """
 
     def __init__(self, api: AdminContext) -> None:
         self._api = api
         self.paused = False
         self.sleeping = False
+        self.refusing = False
 
     def routes(self) -> Mapping[tuple[str, str], Callable[[HttpExchange], Awaitable[None]]]:
         """Return the handlers by method and path that this era has."""
@@ -107,6 +112,7 @@ class Admin:
             text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
             errors.send(exchange, VllmRefusal(text), self._api.release)
             return
+        self.refusing = mode != "keep" and self._api.release >= _REFUSES_SINCE
         await self._stop_serving(mode)
         if await self._call_engine(exchange, "pause", mode) is not None:
             self.paused = True
@@ -121,7 +127,7 @@ class Admin:
 
     async def _resume(self, exchange: HttpExchange) -> None:
         if await self._call_engine(exchange, "resume") is not None:
-            self.paused = False
+            self.paused = self.refusing = False
             self._api.set_holding(self.sleeping)
             exchange.send(200, b'{"status":"resumed"}')
 
@@ -139,7 +145,7 @@ class Admin:
 
     async def _wake_up(self, exchange: HttpExchange) -> None:
         if await self._call_engine(exchange, "wake_up") is not None:
-            self.sleeping = self.paused = False
+            self.sleeping = self.paused = self.refusing = False
             self._api.metrics.sleep_level = 0
             self._api.set_holding(False)
             exchange.send(200, orjson.dumps({"status": "awake", "tags": exchange.query.get("tags")}))

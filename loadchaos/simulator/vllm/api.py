@@ -316,7 +316,7 @@ class VllmApi:
         checked = CheckedRequest(
             prompt, sampling, chat, shown_id, guided=guided, messages=messages, adapter=adapter, cache_salt=salt
         )
-        if prompt.sources or not self._admitting.is_set():
+        if prompt.sources or not (self._admitting.is_set() or self._admin.refusing):
             return self._submit_later(exchange, checked)
         self._submit(exchange, checked, ())
         return None
@@ -330,7 +330,7 @@ class VllmApi:
 
         exchange.on_disconnect = note_disconnect
         decoded = await self._decode_images(checked.prompt.sources)
-        while not self._admitting.is_set():
+        while not (self._admitting.is_set() or self._admin.refusing):
             await self._admitting.wait()
         if not client_left:
             self._submit(exchange, checked, decoded)
@@ -367,6 +367,9 @@ class VllmApi:
         generation = GENERATIONS.get(exchange.path, VllmGeneration)(
             self, exchange, checked, engine_id, seeds_for(checked, lambda: self._random.getrandbits(31))
         )
+        if self._admin.refusing:
+            generation.fail(errors.paused())
+            return
         if self._full():
             self.metrics.rejected += 1
             generation.fail(VllmRefusal(errors.BUSY, "Service Unavailable", None, 503))

@@ -66,6 +66,11 @@ def dead(release: Release) -> VllmRefusal:
     return VllmRefusal(text, "InternalServerError", None, 500)
 
 
+def paused() -> VllmRefusal:
+    """Return the refusal of a request by a paused server, from 0.33 on."""
+    return VllmRefusal("Generation is paused. Please retry after it resumes.", "ServiceUnavailableError", None, 503)
+
+
 def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:
     """Answer with an error.
 

@@ -41,6 +41,19 @@ def test_validation_of_vllm_knows_refusals_that_hunts_met(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "Request decoded media exceeds VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES=715827880 (720000000 bytes).",
+        "Structured output processing only supports one backend per engine. The engine is already using 'xgrammar', but",
+        'Grammar error: at 1(8): invalid regex "(?=a)b+" (in regex): regex parse error:',
+        "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: Rule 'x' not found",
+    ],
+)
+def test_validation_of_vllm_knows_refusals_of_0_33(text: str) -> None:
+    assert hit(DIALECTS["vllm"].validation, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '{"detail":"Not Found"}',
         "Internal Server Error",
         DEAD,
@@ -60,6 +73,7 @@ def test_validation_of_vllm_lacks_server_faults(text: str) -> None:
         "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.",
         "The engine has reached its prefill token backlog limit. Please try again later or on a different instance.",
         '{"error": "The model is currently scaling. Please try again later."}',
+        "Generation is paused. Please retry after it resumes.",
     ],
 )
 def test_shed_of_vllm_knows_its_queue_texts(text: str) -> None:
