@@ -161,6 +161,8 @@ class Judge:
             self._efficiency.end(row)
             if self._terms is not None and self._terms.slo:
                 self._goodput.end(row, self._terms.slo)
+        if outcome == "shed" and self._attacks.attribute(("shed",), row["at_ns"]) == "expected":
+            self._stats.shed_by_attacks += 1
         self._mechanisms.end(row)
         self._queue_order.feed(row)
         self._length_symptoms.feed(row)

@@ -113,6 +113,7 @@ class RequestStats:
         self.due_ok: Counter[str] = Counter()
         self.came_ok: Counter[str] = Counter()
         self.shed: Counter[str] = Counter()  # of those due to succeed
+        self.shed_by_attacks = 0  # refused because an attack made the server refuse
         self.failed: Counter[str] = Counter()
         self.judged: Counter[str] = Counter()
         self.first_sent_ns: int | None = None

@@ -377,6 +377,18 @@ def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: Any) -> N
     assert other[0]["verdict"] == "fail"
 
 
+@pytest.mark.parametrize(("effects", "verdict"), [(["shed", "http_paused"], "pass"), (["finish_abort"], "unknown")])
+def test_shed_requests_that_an_attack_had_refused_are_no_sign_of_too_much_load(
+    history: Any, effects: list[str], verdict: str
+) -> None:
+    history.begin().work(30)
+    history.attacked("pause", effects)
+    history.answer(history.send(10), "shed", status=503, error="Generation is paused. Please retry after it resumes.")
+    (check,) = [c for c in history.work(10).end().verdict()["checks"] if c["name"] == "shed"]
+    assert check["verdict"] == verdict
+    assert ("10 requests that an attack had refused" in check["actual"]) is (verdict == "pass")
+
+
 def failing(history: Any, n: int, traffic: str = "text", outcome: str = "http_error") -> Any:
     """A run of 200 answers of two traffics, and `n` errors."""
     history.begin().work(10).work(10, traffic="images")

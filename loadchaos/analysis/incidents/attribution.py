@@ -42,7 +42,9 @@ _INJECTED: Mapping[str, Sequence[str]] = {
 _NOT_A_SERVER_BUG = "None: loadchaos-vllm injected this fault, as LOADCHAOS_SABOTAGE asked. It is not a server bug."
 
 # Effects of an admin operation by design, unlike what may break by it (encoder_cache_miss after our own reset).
-_BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling"})
+_BY_DESIGN = frozenset(
+    {*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling", "http_paused"}
+)
 
 
 @dataclass
