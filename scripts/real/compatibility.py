@@ -50,6 +50,7 @@ class Setup:
 
 
 SERVERS: Mapping[str, Setup] = {
+    "vllm-0.33.0": Setup("vLLM 0.33.0", servers.vllm_033, "random weights, CPU kernels of 0.32.0"),
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
     "vllm-0.27.1": Setup("vLLM 0.27.1", servers.vllm_0271, "random weights, CPU"),
     "vllm-0.22.1": Setup("vLLM 0.22.1", servers.vllm_0221, "random weights, CPU"),
@@ -63,6 +64,9 @@ SERVERS: Mapping[str, Setup] = {
         behind=(servers.vllm_032,),
     ),
     "llama.cpp": Setup("llama.cpp 0c1e570", servers.llama_cpp, "random weights, CPU"),
+    "transformers-5.24.0": Setup(
+        "transformers serve 5.24.0", servers.transformers_524, "random weights, CPU", ("--model", "tiny-text")
+    ),
     "transformers-5.19.0": Setup(
         "transformers serve 5.19.0", servers.transformers_519, "random weights, CPU", ("--model", "tiny-text")
     ),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the real servers of tests/real; none needs a GPU.   usage: install.sh [vllm-0.32.0] [vllm-0.22.1] [lmdeploy-0.18.0] [lmdeploy-0.6.5] [lmdeploy-0.10.0]
-# [vllm-router-0.1.17] [transformers-5.19.0] [llama.cpp-0.3.36] [litellm-1.106.2] [sglang-0.5.23]
+# Install the real servers of tests/real; none needs a GPU.   usage: install.sh [vllm-0.33.0] [vllm-0.32.0] [vllm-0.22.1] [lmdeploy-0.18.0] [lmdeploy-0.6.5] [lmdeploy-0.10.0]
+# [vllm-router-0.1.17] [transformers-5.24.0] [llama.cpp-0.3.36] [litellm-1.106.2] [sglang-0.5.23]
 # Needs Python 3.11. Installs to $LOADCHAOS_REAL (~/.cache/loadchaos): 2 GB, 8 GB, 2 GB and 2 GB. Skips what exists.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) root=${LOADCHAOS_REAL:-$HOME/.cache/loadchaos}

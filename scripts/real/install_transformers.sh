@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install `transformers serve`, which runs on the CPU, and a tiny model for it.   usage: install_transformers.sh DEST [VERSION]
-# Python 3.11; VERSION is 5.19.0 (default).
+# Python 3.11; VERSION is 5.24.0 (default).
 set -euo pipefail
-dest=$1 version=${2:-5.19.0} here=$(cd "$(dirname "$0")" && pwd)
+dest=$1 version=${2:-5.24.0} here=$(cd "$(dirname "$0")" && pwd)
 python3 -m venv "$dest"
 links=(); [[ -d /opt/wheels ]] && links=(--find-links /opt/wheels)
 "$dest/bin/pip" install -q "${links[@]}" torch==2.13.0

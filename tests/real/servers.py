@@ -64,22 +64,20 @@ def vllm(
     return Command(argv, environment, f"http://127.0.0.1:{port}")
 
 
+_ALL_ROUTES = (
+    "--limit-mm-per-prompt", '{"image":2,"video":1}', "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+    "--max-num-seqs", "64", "--enable-scale-out", "--max-num-batched-tokens", "2048",
+)  # fmt: skip
+
+
 def vllm_032(**env: str) -> Command:
     """vLLM 0.32.0 with images and /render, as most tests want it."""
-    return vllm(
-        "0.32.0",
-        "--limit-mm-per-prompt",
-        '{"image":2,"video":1}',
-        "--enable-auto-tool-choice",
-        "--tool-call-parser",
-        "hermes",
-        "--max-num-seqs",
-        "64",
-        "--enable-scale-out",
-        "--max-num-batched-tokens",
-        "2048",
-        env=env,
-    )
+    return vllm("0.32.0", *_ALL_ROUTES, env=env)
+
+
+def vllm_033(**env: str) -> Command:
+    """vLLM 0.33.0, like vllm_032: its Python over the CPU kernels of 0.32.0."""
+    return vllm("0.33.0", *_ALL_ROUTES, env=env)
 
 
 def vllm_0271(**env: str) -> Command:
@@ -176,13 +174,23 @@ def vllm_032_mtp() -> Command:
 
 
 def transformers_519(*flags: str) -> Command:
+    """`transformers serve` 5.19.0."""
+    return transformers("5.19.0", *flags)
+
+
+def transformers_524(*flags: str) -> Command:
+    """`transformers serve` 5.24.0."""
+    return transformers("5.24.0", *flags)
+
+
+def transformers(version: str, *flags: str) -> Command:
     """`transformers serve` with continuous batching. Raises NotInstalledError.
 
     Without --cb-num-blocks it takes most of the machine's memory for the KV cache.
     """
-    home = ROOT / "transformers-5.19.0"
+    home = ROOT / f"transformers-{version}"
     if not (home / "bin/transformers").is_file():
-        raise NotInstalledError(f"transformers is not installed in {home}: scripts/real/install.sh transformers-5.19.0")
+        raise NotInstalledError(f"it is not installed in {home}: scripts/real/install.sh transformers-{version}")
     port = free_port()
     argv = [
         "env", "-C", str(home / "models"), str(home / "bin/transformers"), "serve", "tiny-text",

@@ -22,10 +22,11 @@ from tests.real.servers import Command
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 Run = Callable[..., RunOutput]
 STARTS: dict[str, Callable[..., Command]] = {
-    "transformers": servers.transformers_519,
+    "transformers": servers.transformers_524,
     "llamacpp": servers.llama_cpp,
     "lmdeploy-0.6.5": servers.lmdeploy_0_6,
     "lmdeploy-0.10.0": servers.lmdeploy_0_10,
+    "vllm-0.33.0": servers.vllm_033,
     "vllm-0.27.1": servers.vllm_0271,
     "vllm-0.22.1": servers.vllm_0221,
 }

@@ -60,7 +60,10 @@ AFTER = 'INFO:     10.0.0.7:41214 - "POST /v1/chat/completions HTTP/1.1" 200 OK\
 @pytest.mark.parametrize("form", FORMS)
 def test_quoted_prompt_is_no_failure(form: str) -> None:
     for text in HOSTILE:
-        for line in (FORMS[form].format(text, json.dumps(text)), "vllm-1  | " + FORMS[form].format(text, json.dumps(text))):
+        for line in (
+            FORMS[form].format(text, json.dumps(text)),
+            "vllm-1  | " + FORMS[form].format(text, json.dumps(text)),
+        ):
             assert classify_text(f"{BEFORE}{line}\n{AFTER}") == [], line
             assert classify_text(f"{BEFORE}{line}\n") == [], line
             diagnosis = Diagnosis()
