@@ -68,6 +68,7 @@ _SHED = patterns(
     r"The engine has reached its prefill token backlog limit",
     r"The model is currently scaling\. Please try again later",
     r"Generation is paused\. Please retry after it resumes",
+    r"This data-parallel rank has been retired and is awaiting shutdown",
 )
 
 _ENGINE_DEAD = patterns(

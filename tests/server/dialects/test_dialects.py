@@ -74,6 +74,7 @@ def test_validation_of_vllm_lacks_server_faults(text: str) -> None:
         "The engine has reached its prefill token backlog limit. Please try again later or on a different instance.",
         '{"error": "The model is currently scaling. Please try again later."}',
         "Generation is paused. Please retry after it resumes.",
+        '{"error": "This data-parallel rank has been retired and is awaiting shutdown."}',
     ],
 )
 def test_shed_of_vllm_knows_its_queue_texts(text: str) -> None:
