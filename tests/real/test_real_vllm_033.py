@@ -26,7 +26,8 @@ LONG: dict[str, Any] = {
 def engine_core(url: str) -> psutil.Process:
     """The engine core of the server at this address."""
     port = int(url.rpartition(":")[2])
-    (listener,) = {c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port}
+    held = psutil.net_connections("tcp")
+    (listener,) = {c.pid for c in held if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port}
     return next(p for p in psutil.Process(listener).children() if "EngineCore" in p.name())
 
 
