@@ -50,7 +50,7 @@ class Setup:
 
 
 SERVERS: Mapping[str, Setup] = {
-    "vllm-0.33.0": Setup("vLLM 0.33.0", servers.vllm_033, "random weights, CPU kernels of 0.32.0"),
+    "vllm-0.33.0": Setup("vLLM 0.33.0", servers.vllm_033, "random weights, the CPU kernels and torch of vLLM 0.32.0"),
     "vllm-0.32.0": Setup("vLLM 0.32.0", servers.vllm_032, "random weights, CPU"),
     "vllm-0.27.1": Setup("vLLM 0.27.1", servers.vllm_0271, "random weights, CPU"),
     "vllm-0.22.1": Setup("vLLM 0.22.1", servers.vllm_0221, "random weights, CPU"),
