@@ -18,6 +18,7 @@ from loadchaos.runner.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery import preflight
 from loadchaos.server.discovery.client import DiscoveryClient
+from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 
 _RESET_S = 10.0
@@ -30,16 +31,24 @@ class HeldServer:
     """
 
     def __init__(
-        self, server: CommandLine, folder: Path, secrets: Sequence[str] = (), limits: Mapping[str, int] | None = None
+        self,
+        server: CommandLine,
+        folder: Path,
+        secrets: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
+        memory: ServerMemory | None = None,
     ) -> None:
-        """Take the command line; `limits` are those of its processes."""
+        """Take the command line; `limits` are those of its processes.
+
+        `memory`: what runs on it have learned, which later runs do not ask again; None: each run asks anew.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         files = RunFolder(folder)
         redactor = Redactor.from_environment(os.environ)
         for value in launch_secrets(server.env).values():
             redactor.add(value)
         self.url, self.log, self.folder = server.url, files.server_log, folder
-        self.runs = 0
+        self.runs, self.memory = 0, memory
         self._events = Writer(files.events, "launch")
         self._emit: Emit | None = None
         command = LaunchCommand(server.argv, server.env, secrets=list(secrets), limits=limits or {})

@@ -18,6 +18,7 @@ import httpx
 
 from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, RunProxy
 from loadchaos.core.errors import TargetError
+from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
@@ -54,6 +55,7 @@ class Preparation:
         self._profile, self._options, self._target = context.profile, context.options, context.target
         self._record, self._redactor, self._print = context.record, context.record.redactor, context.print_line
         self._server, self._probes, self._last_question = server, probes, last_question
+        self._memory = self._target.held.memory if self._target.held is not None else None
 
     async def run(self) -> AttackInjector:
         """Prepare the load and write facts.json and plan.json.
@@ -68,6 +70,7 @@ class Preparation:
             url = self._server.url
             client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
             await self._wait_until_healthy(client)
+            client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
             try:
                 attacks = await self._discover(client)
@@ -76,6 +79,7 @@ class Preparation:
                 raise
             finally:
                 progress.cancel()
+                self._record.event(_sent(client))
             await self._refuse_dead_server(client)
             if client.failures:
                 await asyncio.sleep(_LOG_READ_S)
@@ -187,6 +191,8 @@ class Preparation:
         request = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, tokenizer)
         head = await self._server.read_log_head()
         facts = calibrate.with_log(await calibrate.identify_server(client, request), head)
+        if self._memory is not None:
+            self._memory.identified(facts)
         if self._server.launched is not None:
             await preflight.require_first_answer(client, facts.model)
             self._server.launched.ready()
@@ -326,6 +332,14 @@ class Preparation:
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
         self._record.keep(folder.plan, json.dumps(plan, indent=1))
+
+
+def _sent(client: calibrate.DiscoveryClient) -> DiscoveryRow:
+    """Row with the requests that identified and measured the server."""
+    return {
+        "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads, "generations": client.generations,
+        "remembered": client.remembered,
+    }  # fmt: skip
 
 
 def facts_line(facts: Facts) -> str:

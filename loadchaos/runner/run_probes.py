@@ -15,6 +15,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.runner.server_under_test import ServerUnderTest
 from loadchaos.server.monitor.base import ServerAccess
 from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.parts.cold_warm import ColdWarmPart
@@ -38,6 +39,7 @@ class PartSetup:
         requests: returns the number of requests that the load has sent.
         images: True if the traffic has images, and the model is not known to take none.
         facts: what is known of the server.
+        memory: what earlier runs on the server have learned; None: each run asks anew.
     """
 
     options: CorrectnessOptions
@@ -46,6 +48,7 @@ class PartSetup:
     requests: Callable[[], int]
     images: bool
     facts: Facts
+    memory: ProbeMemory | None = None
 
 
 def _keyed(setup: PartSetup) -> ProbePart | None:
@@ -81,7 +84,9 @@ def _reference(setup: PartSetup) -> ProbePart | None:
     of = setup.options.alone_vs_load
     compared = [name for name in CorrectnessOptions.model_fields if name != "probes" and getattr(setup.options, name)]
     share = 0.0 if of is None else of.share
-    return ReferencePart(setup.asker, setup.rng, share=share, requests=setup.requests, compared=compared)
+    return ReferencePart(
+        setup.asker, setup.rng, share=share, requests=setup.requests, compared=compared, memory=setup.memory
+    )
 
 
 def _adapters(setup: PartSetup) -> ProbePart | None:
@@ -136,12 +141,14 @@ class RunProbes:
         if not options.model_fields_set:
             return []
         access = ServerAccess(self._server.target.headers, self._server.target.tls.context())
-        asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access)
+        held = self._server.target.held
+        memory = held.memory.probes if held is not None and held.memory is not None else None
+        asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access, memory)
         rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
         images = facts.images is not False and any("images" in traffic.payload for traffic in self._profile.traffic)
-        setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts)
+        setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts, memory)
         made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
-        self._prober = Prober(asker, [part for part in made if part is not None])
+        self._prober = Prober(asker, [part for part in made if part is not None], memory)
         refused = options.images is not None and facts.images is False
         notes = ["questions about images are not asked: the model takes none"] if refused else []
         return [*notes, *await self._prober.learn()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
@@ -15,6 +16,15 @@ from loadchaos.core.probe_names import LEARNED_UNDER_LOAD
 _ID = "answer_changed_under_load"
 
 
+@dataclass(frozen=True)
+class _Unconfirmed:
+    """Answer that differs from one that an earlier run has learned."""
+
+    row: QuestionRow
+    expected: str
+    about: str
+
+
 class AloneVsLoadOracle(Oracle):
     """Compares the answer under load with the idle one by the logprob margin.
 
@@ -23,7 +33,10 @@ class AloneVsLoadOracle(Oracle):
 
     name: ClassVar[str] = "alone_vs_load"
     detects: ClassVar[str] = "a prompt that gets another answer under load than alone"
-    false_alarms: ClassVar[str] = MARGIN_RULE
+    false_alarms: ClassVar[str] = (
+        f"{MARGIN_RULE}; where an earlier run on the server has asked the prompt, the idle server has to differ after the "
+        "load, too"
+    )
     asked_by: ClassVar[str] = "alone_vs_load"
     check: ClassVar[str] = "alone_vs_load"
 
@@ -31,12 +44,16 @@ class AloneVsLoadOracle(Oracle):
         super().__init__()
         self._busy: list[QuestionRow] = []
         self._loaded: dict[str, list[str]] = {}
-        self._answers = self._ties = self._compared = 0
+        self._answers = self._ties = self._compared = self._withdrawn = 0
+        self._unconfirmed: list[_Unconfirmed] = []
 
     def judge(self, row: QuestionRow) -> None:
         """Compare one answer under load, and those of the benign load first."""
-        if row.get("part") == "reference" and row.get("when") == "busy":
-            self._busy.append(row)
+        if row.get("part") == "reference" and row.get("when") in ("busy", "after"):
+            if row["when"] == "after":
+                self._confirm(row)
+            elif not row.get("remembered"):  # else the run that asked has judged it
+                self._busy.append(row)
             return
         if row.get("when") == "load" and self._busy:
             benign, self._busy = self._busy, []
@@ -53,7 +70,7 @@ class AloneVsLoadOracle(Oracle):
                 return
             if difference.proved:
                 about = f"token {difference.at}, {difference.describe()}"
-                self.report(_ID, row, idle["text"], about)
+                self._found(row, idle, idle["text"], about)
             else:
                 self._ties += 1
             return
@@ -65,7 +82,27 @@ class AloneVsLoadOracle(Oracle):
         self._compared += tolerated is not None
         if tolerated is not None and not tolerated.admits(row["text"]):
             n = len(self.margin.texts(row)) + len(first)
-            self.report(_ID, row, tolerated.text, f"{n} earlier answers begin with it")
+            self._found(row, idle, tolerated.text, f"{n} earlier answers begin with it")
+
+    def _found(self, row: QuestionRow, idle: QuestionRow, expected: str, about: str) -> None:
+        """Report an answer, or keep it until the idle server is asked again."""
+        if idle.get("remembered"):
+            self._unconfirmed.append(_Unconfirmed(row, expected, about))
+        else:
+            self.report(_ID, row, expected, about)
+
+    def _confirm(self, now: QuestionRow) -> None:
+        """Report what differs from the answer of the idle server after the load, too."""
+        kept, self._unconfirmed = self._unconfirmed, []
+        for one in kept:
+            if (one.row["model"], one.row["hash"]) != (now["model"], now["hash"]):
+                self._unconfirmed.append(one)
+                continue
+            difference = self.margin.compare(now, one.row) if answered(now) else None
+            if difference is not None and (difference.proved or difference.gap is None):
+                self.report(_ID, one.row, one.expected, f"{one.about}; the idle server differs after the load, too")
+            else:
+                self._withdrawn += 1
 
     def _judge_benign(self, row: QuestionRow) -> None:
         """Judge an answer from before the load: only a clear preference counts."""
@@ -84,4 +121,7 @@ class AloneVsLoadOracle(Oracle):
         actual = (
             f"{self._answers} answers, {self._compared} compared by {by}, {self.wrong} differ, {self._ties} near ties"
         )
-        return [Check("alone_vs_load", "answers as when idle", actual, "pass" if self._compared else "unknown")]
+        if open_ := self._withdrawn + len(self._unconfirmed):
+            actual += f", {open_} not confirmed by the idle server after the load"
+        proved = self._compared and not open_
+        return [Check("alone_vs_load", "answers as when idle", actual, "pass" if proved else "unknown")]

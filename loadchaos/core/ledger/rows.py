@@ -527,6 +527,18 @@ class FactsRow(_Row):
     facts: Annotated[Mapping[str, Any], "fields of `core.model.Facts`"]
 
 
+class DiscoveryRow(_Row):
+    """Requests that identified and measured the server before the load.
+
+    Written by runner/prepare.py.
+    """
+
+    row: Literal["discovery"]
+    reads: Annotated[int, "pages and tokenizer calls"]
+    generations: Annotated[int, "requests that run the model"]
+    remembered: Annotated[int, "requests that an earlier run on this server sent, and this one did not"]
+
+
 class ConfigurationRow(_Row):
     """Configuration of the server before the load.
 
@@ -739,6 +751,7 @@ class QuestionRow(_Row):
     prompt_tokens: NotRequired[Annotated[int | None, TOKENS, "prompt, from usage"]]
     completion_tokens: NotRequired[Annotated[int | None, TOKENS, "answer, from usage"]]
     cached_tokens: NotRequired[Annotated[int | None, TOKENS, "prompt tokens from the prefix cache; null: not reported"]]
+    remembered: NotRequired[Annotated[bool, "true: asked by an earlier run on this server, and not again"]]
 
 
 class LearnedRow(_Row):
@@ -754,6 +767,7 @@ class LearnedRow(_Row):
     asked: Annotated[int, "questions"]
     right: Annotated[int, "right answers"]
     why: Annotated[str, "why it is not used; empty: it is used"]
+    remembered: NotRequired[Annotated[bool, "true: learned by an earlier run on this server"]]
 
 
 class OffersRow(_Row):
@@ -967,11 +981,10 @@ class SessionRow(_At, SessionDetail):
 AnyRow: TypeAlias = (
     HeaderRow | BeginRow | EndRow | MissedRow | WellRow | AnswerRow | ConversationRow | HeartbeatRow | PhaseRow | LoadRow
     | WorkerRow | ClockRow
-    | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow
-    | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow | LastQuestionRow
-    | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow | LinesRow | LogRow
-    | FailureRow
-    | IncidentRow | ExporterRow | SessionRow
+    | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | DiscoveryRow | ConfigurationRow | LaunchRow
+    | ProcessRow | GapRow | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | BaselineRow | CanaryRow
+    | LastQuestionRow | QuestionRow | LearnedRow | OffersRow | CommandRow | MetricsRow | PageRow | DeviceRow | ControlRow
+    | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
 )  # fmt: skip
 """A row of any kind; `row` tells them apart."""
 
@@ -995,7 +1008,8 @@ FILES = (
     )),
     LedgerFile("requests-master.jsonl", "the Locust master of several workers", (WorkerRow, MissedRow)),
     LedgerFile("events.jsonl", "the run process", (
-        RunRow, ProbeRow, StateRow, AttackRow, FactsRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow, PreflightRow,
+        RunRow, ProbeRow, StateRow, AttackRow, FactsRow, DiscoveryRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow,
+        PreflightRow,
         LocustRow, GateRow, HeardRow, SupervisorRow, BaselineRow, CanaryRow, LastQuestionRow, QuestionRow, LearnedRow,
         OffersRow, CommandRow, DiskRow,
     )),

@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ from loadchaos.runner.replay.expected import guilty_frame
 from loadchaos.runner.replay.servers import ServerChoice, ServerPool
 from loadchaos.runner.run import run_quietly
 from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient
+from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine
 
 _PORT_FREE_S = 20.0
@@ -48,6 +50,8 @@ _LEAKS = ("kv_leak", "lost_requests_held")
 _STOPPED = (130, 143)
 _NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
 _LIMIT = 1 << 26
+QUESTIONS = ("before", "beside", "after", "last")
+"""Purposes of the questions of a workload: to the idle server, beside the load, again after it, and the last one."""
 _REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
 
 
@@ -93,7 +97,7 @@ class ServerSlot:
 
     def __init__(self, settings: SlotSettings) -> None:
         self._settings, self._choice = settings, settings.server()
-        self._pool = ServerPool(self._choice, Path(settings.folder))
+        self._pool = ServerPool(self._choice, Path(settings.folder), ServerMemory())
 
     async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Do what an order says."""
@@ -114,6 +118,7 @@ class ServerSlot:
         tls = TlsSettings(settings.ca, settings.insecure).context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
+            client.memory = held.memory.discovery if held.memory is not None else None
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
             probed = await probe.probe(client, request, {})
         await asyncio.sleep(_DEATH_SHOWS_S if probed.trouble else 0.0)
@@ -124,6 +129,7 @@ class ServerSlot:
         return {
             "facts": probed.facts.to_json(), "models": list(probed.models), "trouble": probed.trouble,
             "settings": {name: value for name, (value, _) in probed.configured.items()},
+            "asked": {"reads": client.reads, "generations": client.generations},
         }  # fmt: skip
 
     async def _server(self) -> HeldServer:
@@ -163,14 +169,17 @@ class ServerSlot:
 
 def summary(result: Result) -> dict[str, Any]:
     """Result of a run as a hunt needs it: coverage, failures, requests."""
-    coverage, begins, questions = WorkloadCoverage(), [], 0
+    coverage, begins, asked = WorkloadCoverage(), [], Counter[str]()
     state, refusals = "healthy", set[str]()
     for row in Reader(result.folder).new(final=True):
         coverage.feed(row)
         if row.get("row") == "begin":
             begins.append(int(row["at_ns"]))
-        elif row.get("row") == "question" or (row.get("row") == "last_question" and row.get("what") == "ask"):
-            questions += 1
+        elif purpose := _purpose(row):
+            asked[purpose] += 1
+        elif row.get("row") == "discovery":
+            asked["discovery"] += int(row["generations"])
+            asked["reads"] += int(row["reads"])
         elif row.get("row") == "state":
             state = str(row["to"])
         elif row.get("row") == "end" and (text := _refusal(row)):
@@ -180,11 +189,21 @@ def summary(result: Result) -> dict[str, Any]:
     why = _unproved(result, verdict, len(begins))
     return {
         "features": sorted(coverage.features), "lines": list(coverage.lines), "idle_lines": list(coverage.idle_lines),
-        "failures": failures, "requests": len(begins), "questions": questions, "proved": not why, "why": why,
+        "failures": failures, "requests": len(begins), "questions": sum(asked[name] for name in QUESTIONS),
+        "asked": dict(asked), "proved": not why, "why": why,
         "outcomes": dict(verdict.get("outcomes") or {}),
         "died": state != "healthy" or any(f["severity"] in DEADLY or f["id"] in _LEAKS for f in failures),
         "stopped": result.exit_code in _STOPPED, "run": str(result.folder.path),
     }  # fmt: skip
+
+
+def _purpose(row: Mapping[str, Any]) -> str:
+    """Purpose of a question that was sent; "" for any other row."""
+    if row.get("row") == "last_question" and row.get("what") == "ask":
+        return "last"
+    if row.get("row") != "question" or row.get("remembered"):
+        return ""
+    return {"load": "beside", "after": "after"}.get(str(row.get("when")), "before")
 
 
 def _refusal(row: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.ports import free_port
 from loadchaos.server.discovery.client import parse_target
+from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine, parse_command_line
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import SimulatorSpec
@@ -144,8 +145,9 @@ class ServerPool:
     One at a time, started again when it died.
     """
 
-    def __init__(self, choice: ServerChoice, folder: Path) -> None:
-        self._choice, self._folder = choice, folder
+    def __init__(self, choice: ServerChoice, folder: Path, memory: ServerMemory | None = None) -> None:
+        """Take the server; `memory` is that of its runs, of equal commands only."""
+        self._choice, self._folder, self._memory = choice, folder, memory
         self._held: HeldServer | None = None
         self.started = len(list(folder.glob("[0-9]*"))) if folder.is_dir() else 0
 
@@ -162,7 +164,9 @@ class ServerPool:
         if self._held is None:
             self.started += 1
             assert self._choice.launch is not None
-            held = HeldServer(self._choice.launch, self._folder / f"{self.started:03}")
+            if self._memory is not None:
+                self._memory.restarted()
+            held = HeldServer(self._choice.launch, self._folder / f"{self.started:03}", memory=self._memory)
             self._held = held
             try:
                 await held.start(self._choice.ready_within_s)

@@ -16,6 +16,7 @@ from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.units import describe_duration
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+from loadchaos.server.discovery.memory import DiscoveryMemory, Key
 
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
@@ -98,6 +99,8 @@ class DiscoveryClient:
         failed: Error of the last generation with status 0 or 5xx.
         began_s: When the server was found healthy; all requests together have 30 minutes from there.
         incomplete: Number of answers that began and did not end; the third ends the discovery.
+        memory: Answers of the same server to earlier runs, which are not asked for again; None: everything is sent.
+        remembered: Number of answers from the memory.
     """
 
     http: httpx.AsyncClient
@@ -113,6 +116,8 @@ class DiscoveryClient:
     health_path: str | None = None
     began_s: float = field(default_factory=time.monotonic)
     incomplete: int = 0
+    memory: DiscoveryMemory | None = None
+    remembered: int = 0
 
     async def find_health_path(self) -> None:
         """Find the page to ask for health: /health, or LiteLLM's liveness page.
@@ -129,11 +134,25 @@ class DiscoveryClient:
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
     ) -> DiscoveryResponse:
         """Send one request and read the complete response."""
-        self.reads += 1
-        answer = await self._send(method, (self.admin_url if admin else self.base_url) + path, body, limit_s)
+        url = (self.admin_url if admin else self.base_url) + path
+        key = (method, url, b"" if body is None else json.dumps(body).encode())
+        answer = self._remembered(key)
+        if answer is None:
+            self.reads += 1
+            answer = await self._send(method, url, body, limit_s)
+            self._keep(key, answer, process=method == "GET")
         if method == "GET":
             self.pages[path] = answer
         return answer
+
+    def _remembered(self, key: Key) -> DiscoveryResponse | None:
+        answer = None if self.memory is None else self.memory.answer(key)
+        self.remembered += answer is not None
+        return answer
+
+    def _keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
+        if self.memory is not None:
+            self.memory.keep(key, answer, process=process)
 
     async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
         """POST to an endpoint that not every server has.
@@ -176,21 +195,27 @@ class DiscoveryClient:
             return DiscoveryResponse(0, {}, f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
         return DiscoveryResponse(response.status, response.headers, response.text)
 
-    async def generate(self, model: str, content: Any) -> DiscoveryResponse:
-        """Request a chat completion of one token."""
+    async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
+        """Request a chat completion of one token; `process`: anew from each process of the server."""
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
-        return await self.post("/v1/chat/completions", body)
+        return await self.post_bytes("/v1/chat/completions", json.dumps(body).encode(), _JSON, process=process)
 
     async def post(self, path: str, body: Any) -> DiscoveryResponse:
         """Send a request that runs the model; it counts as a generation."""
         return await self.post_bytes(path, json.dumps(body).encode(), _JSON)
 
-    async def post_bytes(self, path: str, body: bytes, headers: Mapping[str, str]) -> DiscoveryResponse:
+    async def post_bytes(
+        self, path: str, body: bytes, headers: Mapping[str, str], *, process: bool = False
+    ) -> DiscoveryResponse:
         """Send a body that is made already, as `post` does."""
+        key = ("POST", self.base_url + path, body)
+        if (known := self._remembered(key)) is not None:
+            return known
         self.generations += 1
         answer = await self._send("POST", self.base_url + path, body, _FIRST_GENERATION_LIMIT_S, headers)
+        self._keep(key, answer, process=process)
         if answer.status == 0 or answer.status >= 500:
             self.failures += 1
             self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]

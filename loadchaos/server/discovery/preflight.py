@@ -87,7 +87,7 @@ async def require_first_answer(client: DiscoveryClient, model: str) -> None:
 
     Raises TargetError without an answer.
     """
-    answer = await client.generate(model, FIRST_QUESTION)
+    answer = await client.generate(model, FIRST_QUESTION, process=True)
     if answer.status in (401, 403):
         return  # an answer; the error for it is raised where the models are read
     if client.failed is not None:

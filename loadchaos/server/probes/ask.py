@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from loadchaos.core import bounded_http
 from loadchaos.core.ledger.rows import Emit, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.base import ServerAccess
+from loadchaos.server.probes.memory import Learned, ProbeMemory
 from loadchaos.server.probes.question import Question
 
 LIMIT_S = 120.0
@@ -55,7 +55,15 @@ class Answer:
 class Asker:
     """Sends questions to one server; writes a row for each, never raises."""
 
-    def __init__(self, url: str, model: str, emit: Emit, redactor: Redactor, access: ServerAccess) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        emit: Emit,
+        redactor: Redactor,
+        access: ServerAccess,
+        memory: ProbeMemory | None = None,
+    ) -> None:
         self._url, self.model, self._emit, self._redactor = (
             url.rstrip("/") + "/v1/chat/completions",
             model,
@@ -66,18 +74,24 @@ class Asker:
             headers=dict(access.headers), verify=access.tls or True, trust_env=False, timeout=LIMIT_S,
             limits=httpx.Limits(max_connections=512, keepalive_expiry=0.0),
         )  # fmt: skip
-        self._numbers, self._groups = itertools.count(1), itertools.count(1)
-        self.logprobs = True
-        """False once the server refused a request with logprobs."""
+        self._memory = memory if memory is not None else ProbeMemory()
+        self.kept: list[Learned] | None = None
+        """Collects the rows that are written; None: they are not collected."""
 
     @property
-    def emit(self) -> Emit:
-        """Accepts the rows."""
-        return self._emit
+    def logprobs(self) -> bool:
+        """False once the server refused a request with logprobs."""
+        return self._memory.logprobs
+
+    def emit(self, row: Learned) -> None:
+        """Write a row."""
+        self._emit(row)
+        if self.kept is not None:
+            self.kept.append(row)
 
     def new_group(self) -> int:
         """Return a number for questions that are compared with each other."""
-        return next(self._groups)
+        return next(self._memory.groups)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -87,17 +101,17 @@ class Asker:
         self, question: Question, purpose: Purpose, *, stream: bool = False, model: str | None = None
     ) -> QuestionRow:
         """Send a question, wait for its answer, write and return the row."""
-        sent_ns, n, model = time.monotonic_ns(), next(self._numbers), model or self.model
+        sent_ns, n, model = time.monotonic_ns(), next(self._memory.numbers), model or self.model
         status, answer, error = 0, Answer(), "not waited for"
         try:
             status, answer, error = await self._exchange(question, model, stream=stream)
             if self.logprobs and 400 <= status < 500 and "logprob" in error.lower():
-                self.logprobs = False
+                self._memory.logprobs = False
                 status, answer, error = await self._exchange(question, model, stream=stream)
         finally:
             row = self._row(question, purpose, answer, (status, error))
             row |= {"n": n, "sent_ns": sent_ns, "model": model}
-            self._emit(row)
+            self.emit(row)
         return row
 
     async def leave(self, question: Question, *, after_tokens: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from loadchaos.server.probes.ask import Asker
-from loadchaos.server.probes.parts.base import ProbePart
+from loadchaos.server.probes.memory import Learned, ProbeMemory
+from loadchaos.server.probes.parts.base import ProbePart, RecallingPart
 
 _CHECK_S = 60.0
 _SHORTEST_WAIT_S = 0.05
@@ -19,15 +21,42 @@ class Prober:
     Call `learn`, `start`, `stop`, `check` and `close` in this order.
     """
 
-    def __init__(self, asker: Asker, parts: Sequence[ProbePart]) -> None:
-        self._asker, self._parts = asker, parts
+    def __init__(self, asker: Asker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
+        """Take the parts; `memory`: what earlier runs on the server have learned, and where this run adds to it."""
+        self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
 
     async def learn(self) -> list[str]:
-        """Ask the idle server; returns notes for the user."""
+        """Ask the idle server what is not remembered; returns notes for the user."""
+        notes: list[str] = []
         for part in self._parts:
+            if self._memory is None or not isinstance(part, RecallingPart):
+                await part.learn()
+                notes += getattr(part, "notes", ())
+            else:
+                notes += await self._learn_once(part, self._memory)
+        return notes
+
+    async def _learn_once(self, part: RecallingPart, memory: ProbeMemory) -> Sequence[str]:
+        """Recall what a part has learned; let it learn the rest, and keep that."""
+        known: Sequence[Learned] = ()
+        notes: list[str] = []
+        if memory.rows(part.part) and await part.recall(memory):
+            known, notes = memory.rows(part.part), [*memory.notes(part.part)]
+            for row in known:
+                again: Any = {**row, "at_ns": time.monotonic_ns()}
+                self._asker.emit(again)
+            if not part.incomplete:
+                return notes
+        rows: list[Learned] = []
+        self._asker.kept = rows
+        try:
             await part.learn()
-        return [note for part in self._parts for note in getattr(part, "notes", ())]
+        finally:
+            self._asker.kept = None
+        notes += getattr(part, "notes", ())
+        memory.keep(part.part, [*known, *rows], notes)
+        return notes
 
     def start(self, paused: Callable[[], bool]) -> None:
         """Ask until `stop`, except while `paused()` is true."""

@@ -1,5 +1,6 @@
 """Each oracle on histories of a faulty and of a healthy server."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -488,3 +489,22 @@ def test_keyed_goes_on_where_idle_answers_disagree(questions: Any) -> None:
     server.ask("a b x", part="probes", expected=RIGHT, group=7)
     again(server, RIGHT)
     assert [f.id for f in server.found()] == ["wrong_answer"]
+
+
+@pytest.mark.parametrize(
+    ("after", "found"), [("right", True), ("wrong", False), (None, False)], ids=["confirmed", "withdrawn", "not asked"]
+)
+def test_remembered_idle_answer_has_to_be_confirmed_after_the_load(
+    questions: Callable[..., Any], after: str | None, found: bool
+) -> None:
+    texts = {"right": "t0 t1 t2", "wrong": "t0 x t2"}
+    asked = questions(AloneVsLoadOracle)
+    asked.calibrate()
+    asked.ask(texts["right"], part="reference", prompt="p", when="idle", remembered=True)
+    asked.ask("t0 y t2", part="reference", prompt="p", when="busy", remembered=True)
+    asked.ask(texts["wrong"], part="reference", prompt="p", when="load")
+    assert not asked.found(), "nothing is known of the server's state now"
+    if after is not None:
+        asked.ask(texts[after], part="reference", prompt="p", when="after")
+    assert bool(asked.found()) is found
+    assert asked.check().verdict == ("pass" if found else "unknown")

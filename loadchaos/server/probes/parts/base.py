@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from loadchaos.core.ledger.rows import QuestionPart
+from loadchaos.server.probes.memory import ProbeMemory
 
 _SHOWN = 160
 
@@ -25,6 +28,24 @@ class ProbePart(Protocol):
 
     async def check(self) -> None:
         """Ask again after the load."""
+
+
+@runtime_checkable
+class RecallingPart(ProbePart, Protocol):
+    """Part that can use what an earlier run on the same server has learned.
+
+    Attributes:
+        part: its name in the rows.
+    """
+
+    part: QuestionPart
+
+    @property
+    def incomplete(self) -> bool:
+        """True if something is left to learn after `recall`."""
+
+    async def recall(self, memory: ProbeMemory) -> bool:
+        """Take what was learned; False: it does not hold any more."""
 
 
 def idle_error(error: str) -> str:

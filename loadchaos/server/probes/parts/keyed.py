@@ -15,10 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
+from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
 from loadchaos.core.probe_names import NEW_QUESTIONS, ProbeKind, is_exact, is_right
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.base import idle_error
 from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import Question
@@ -33,16 +34,19 @@ _SHOWN = 60
 class KeyedPart:
     """Part `probes`."""
 
+    part: QuestionPart = "probes"
+
     def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
         self._asker, self._rng, self.every_s, self._asked = asker, rng, every_s, kinds
         self._exact: dict[ProbeKind, bool] = {}
+        self._known: set[str] = set()
         self._wrong: list[tuple[ProbeKind, Question, int]] = []
         self.notes: list[str] = []
 
     async def learn(self) -> None:
         """Find the kinds that the idle server answers right every time."""
         off: dict[str, list[str]] = {}
-        for kind in dict.fromkeys(self._asked):
+        for kind in (kind for kind in dict.fromkeys(self._asked) if kind not in self._known):
             rows = []
             for _ in range(IDLE_TIMES):
                 question = KINDS[kind](self._rng)
@@ -65,6 +69,18 @@ class KeyedPart:
         for why, kinds in off.items():
             s = "s" if len(kinds) > 1 else ""
             self.notes.append(f"questions of the kind{s} {', '.join(kinds)} are not asked: {why}")
+
+    async def recall(self, memory: ProbeMemory) -> bool:
+        """Take the kinds that an earlier run has asked."""
+        known = {row["kind"]: row for row in memory.rows(self.part) if row["row"] == "learned"}
+        self._exact = {kind: known[kind]["exact"] for kind in self._asked if kind in known and known[kind]["used"]}
+        self._known = set(known)
+        return True
+
+    @property
+    def incomplete(self) -> bool:
+        """True if a kind has to be learned."""
+        return not self._known.issuperset(self._asked)
 
     async def act(self) -> None:
         """Ask one new question of each kind that is used."""

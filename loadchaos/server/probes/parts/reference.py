@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from loadchaos.core.ledger.rows import LearnedRow
+from loadchaos.core.ledger.rows import LearnedRow, QuestionPart
 from loadchaos.core.probe_names import EQUAL_ANSWERS, LEARNED_UNDER_LOAD
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.question import Question, story
 
 _EACH = 3
@@ -31,6 +34,8 @@ class ReferencePart:
     """Part `alone_vs_load`; with share 0 it only calibrates before the load."""
 
     every_s = _TICK_S
+    part: QuestionPart = "reference"
+    incomplete = False
 
     def __init__(
         self,
@@ -40,14 +45,21 @@ class ReferencePart:
         share: float,
         requests: Callable[[], int],
         compared: Sequence[str] = (),
+        memory: ProbeMemory | None = None,
     ) -> None:
+        """Draw the prompts.
+
+        Where several short runs share a memory, each asks a few under load: one prompt of each kind is learned, and once.
+        """
         self.notes: list[str] = []
         self._compared = compared
-        self._asker, self._share, self._requests = asker, share, requests
+        self._asker, self._share, self._requests, self._memory = asker, share, requests, memory
+        self._recalled: dict[str, str] = {}  # idle answers of an earlier run, by the hash of the prompt
+        self._changed: dict[str, tuple[str, Question]] = {}
         # From each kind one first, for a slow server.
         self._prompts = [
             prompt
-            for _ in range(_EACH)
+            for _ in range(_EACH if memory is None else 1)
             for prompt in (("story", story(rng)), ("copy", KINDS["copy"](rng)), ("lookup", KINDS["lookup"](rng)))
         ]
         self._order = itertools.cycle(self._prompts)
@@ -59,6 +71,8 @@ class ReferencePart:
         A slow server is asked fewer of them.
         """
         begin_s = time.monotonic()
+        if self._memory is not None:
+            self._memory.prompts = self._prompts
         known: list[tuple[str, Question]] = []
         logprobs = False
         for kind, question in self._prompts:
@@ -66,16 +80,39 @@ class ReferencePart:
                 known.append((kind, question))
                 row = await self._asker.ask(question, Purpose("reference", kind, "idle"))
                 logprobs |= bool(row.get("tokens"))
-        # Without logprobs the first answers under load to a prompt are not compared: few prompts, each several times in
-        # a row, so that others are even where few are asked.
-        in_a_row = [prompt for prompt in known[:_EACH] for _ in range(LEARNED_UNDER_LOAD + 1)]
-        self._order = itertools.cycle(known if logprobs else in_a_row)
+        self._put_in_order(known, logprobs=logprobs)
         await self._learn_equality(known[:_EACH])
-        for n in range(_BUSY_TIMES):
+        # The few prompts of a memory all at once, so that the batch is no smaller.
+        rounds, copies = (_BUSY_TIMES, 1) if self._memory is None else (1, _BUSY_TIMES)
+        for n in range(rounds):
             if n and time.monotonic() - begin_s > _IDLE_S + _BUSY_S:
                 return
-            asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in known]
+            asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in [*known] * copies]
             await asyncio.gather(*asked)
+
+    async def recall(self, memory: ProbeMemory) -> bool:
+        """Take the prompts.
+
+        A server that was restarted has to give one of the answers again.
+        """
+        kind, question = memory.prompts[0]
+        if not memory.confirmed:
+            row = await self._asker.ask(question, Purpose("reference", kind, "idle"))
+            if not memory.confirm(row):
+                return False
+        rows = [row for row in memory.rows(self.part) if row["row"] == "question"]
+        self._put_in_order(memory.prompts, logprobs=any(row.get("tokens") for row in rows))
+        self._recalled = {row["hash"]: row["text"] for row in reversed(rows)}  # the first answers count
+        return True
+
+    def _put_in_order(self, known: Sequence[tuple[str, Question]], *, logprobs: bool) -> None:
+        """Set the order of the prompts under load.
+
+        Without logprobs the first answers under load to a prompt are not compared: few prompts, each several times in a
+        row, so that others are even where few are asked.
+        """
+        in_a_row = [prompt for prompt in known[:_EACH] for _ in range(LEARNED_UNDER_LOAD + 1)]
+        self._order = itertools.cycle(known if logprobs else in_a_row)
 
     async def _learn_equality(self, known: Sequence[tuple[str, Question]]) -> None:
         """Find out if equal prompts get equal answers on the idle server.
@@ -100,8 +137,18 @@ class ReferencePart:
         """Ask as many as the share of the requests that were sent."""
         due = min(int(self._share * self._requests()) - self._sent, _MOST_AT_ONCE)
         self._sent += max(due, 0)
-        chosen = [next(self._order) for _ in range(due)]
-        await asyncio.gather(*(self._asker.ask(q, Purpose("reference", kind, "load")) for kind, q in chosen))
+        await asyncio.gather(*(self._ask_under_load(*next(self._order)) for _ in range(due)))
+
+    async def _ask_under_load(self, kind: str, question: Question) -> None:
+        row = await self._asker.ask(question, Purpose("reference", kind, "load"))
+        if self._recalled and self._recalled.get(row["hash"]) not in (None, row["text"]):
+            self._changed[row["hash"]] = kind, question
 
     async def check(self) -> None:
-        """Nothing."""
+        """Ask again what differs from an answer that an earlier run has learned.
+
+        Without the prefix cache, which may keep a wrong state. So a finding does not rest on an older state of the server.
+        """
+        for kind, question in self._changed.values():
+            salted = replace(question, salt=f"loadchaos-{secrets.token_hex(6)}")
+            await self._asker.ask(salted, Purpose("reference", kind, "after"))

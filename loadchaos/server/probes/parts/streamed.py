@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 
+from loadchaos.core.ledger.rows import QuestionPart
 from loadchaos.server.probes.ask import Asker, Purpose
 from loadchaos.server.probes.kinds import KINDS
+from loadchaos.server.probes.memory import ProbeMemory
 
 _IDLE_TIMES = 2
 
 
 class StreamedPart:
     """Part `streamed`."""
+
+    part: QuestionPart = "streamed"
+    incomplete = False
 
     def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
         self._asker, self._rng, self.every_s = asker, rng, every_s
@@ -23,6 +28,10 @@ class StreamedPart:
             question, group = KINDS["copy"](self._rng), self._asker.new_group()
             await self._asker.ask(question, Purpose("streamed", "copy", "idle", group, "streamed"), stream=True)
             await self._asker.ask(question, Purpose("streamed", "copy", "idle", group, "whole"))
+
+    async def recall(self, memory: ProbeMemory) -> bool:  # noqa: ARG002 - the protocol's
+        """Nothing: the rows say whether pairs may be compared."""
+        return True
 
     async def act(self) -> None:
         """Ask both ways at once."""

@@ -1,0 +1,54 @@
+"""Keep the answers of a server to discovery, for later runs on it.
+
+What a server says about itself lasts as long as its process. Token counts and limits last as long as its launch command:
+after a restart they are kept if the server identifies itself by the same facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from loadchaos.core.model import Facts
+
+if TYPE_CHECKING:
+    from loadchaos.server.discovery.client import DiscoveryResponse
+
+Key = tuple[str, str, bytes]
+"""Method, URL and body of a request."""
+_REFUSED_NOW = frozenset({401, 403, 408, 429})
+"""Refusals that another try may not get."""
+
+
+@dataclass
+class DiscoveryMemory:
+    """Answers by request: those of one process, and those of one launch command."""
+
+    _process: dict[Key, DiscoveryResponse] = field(default_factory=dict)
+    _command: dict[Key, DiscoveryResponse] = field(default_factory=dict)
+    _identity: tuple[object, ...] = ()
+
+    def restarted(self) -> None:
+        """Forget what only the process before has said."""
+        self._process.clear()
+
+    def identified(self, facts: Facts) -> bool:
+        """Note what a server is. Another one than before: forget everything and return False."""
+        identity = (facts.dialect, facts.version, facts.model, facts.max_model_len, facts.lora_adapters)
+        same = self._identity in ((), identity)
+        if not same:
+            self._command.clear()
+        self._identity = identity
+        return same
+
+    def answer(self, key: Key) -> DiscoveryResponse | None:
+        """Answer to the same request before; None: it has to be sent."""
+        return self._process.get(key) or self._command.get(key)
+
+    def keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
+        """Keep an answer, `process`: until the server is started again.
+
+        Failures are not kept: 5xx, broken connections, refusals that may end.
+        """
+        if 200 <= answer.status < 500 and answer.status not in _REFUSED_NOW:
+            (self._process if process else self._command)[key] = answer

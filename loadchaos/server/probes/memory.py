@@ -1,0 +1,70 @@
+"""Keep what questions to an idle server have shown, for later runs on it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
+from loadchaos.server.probes.question import Question
+
+_MOST_MOVED = 0.1
+"""Logprob margin that two idle answers of one server may differ by: the least that the oracles allow, too."""
+_FAILED = 500
+Learned = QuestionRow | LearnedRow
+
+
+@dataclass
+class ProbeMemory:
+    """Rows of what the idle server answered, by part; written again into each later run.
+
+    Attributes:
+        confirmed: False after a restart, until the server has given one of these answers again.
+        prompts: fixed prompts with their kinds.
+        logprobs: False once the server refused a request with logprobs.
+        numbers: numbers of questions, which go on from run to run, as `groups` do.
+    """
+
+    confirmed: bool = True
+    prompts: Sequence[tuple[str, Question]] = ()
+    logprobs: bool = True
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    groups: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _rows: dict[str, tuple[list[Learned], list[str]]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Forget all answers: the server has changed."""
+        self.prompts, self.confirmed = (), True
+        self._rows.clear()
+
+    def keep(self, part: str, rows: Sequence[Learned], notes: Sequence[str]) -> None:
+        """Keep the rows that a part has written before the load, and its notes.
+
+        Nothing is kept where the server failed.
+        """
+        if any(row["row"] == "question" and (not row["status"] or row["status"] >= _FAILED) for row in rows):
+            return
+        self.confirmed = self.confirmed or not self._rows
+        self._rows[part] = [{**row, "remembered": True} for row in rows], list(notes)  # type: ignore[misc]
+
+    def rows(self, part: str) -> Sequence[Learned]:
+        """Rows of a part; empty: it has not asked this server."""
+        return self._rows.get(part, ((), ()))[0]
+
+    def notes(self, part: str) -> Sequence[str]:
+        """Notes of a part."""
+        return self._rows.get(part, ((), ()))[1]
+
+    def confirm(self, row: QuestionRow) -> bool:
+        """Compare an answer of a restarted server with the first one to the same prompt.
+
+        Returns False, and forgets everything, where they differ by more than numerics.
+        """
+        first = next(r for r in self.rows(row["part"]) if r["row"] == "question" and r["hash"] == row["hash"])
+        assert first["row"] == "question"
+        gaps = zip(first.get("gaps", ()), row.get("gaps", ()), strict=False)
+        self.confirmed = first["text"] == row["text"] and all(abs(a - b) <= _MOST_MOVED for a, b in gaps)
+        if not self.confirmed:
+            self.forget()
+        return bool(self._rows)
