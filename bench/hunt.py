@@ -2,8 +2,9 @@
 
 `python -m bench.hunt [DEFECT...] [--seeds 5] [--budget 20000]` compares the shipped profile, a hunt, random genes without
 feedback (with the lengths of a hunt, and with fixed ones), and plain load. All run in virtual time (bench/virtual_engine.py)
-with equal flags of the server. It prints the table of docs/hunt.md. With `--tools` real benchmark tools load the embedded
-server over HTTP (bench/hunt_tools.py).
+with equal flags of the server. Virtual time has neither questions nor discovery: only requests of the load are counted, and
+a wrong answer counts when the engine makes it. It prints the table of docs/hunt.md. With `--tools` real benchmark tools load
+the embedded server over HTTP (bench/hunt_tools.py).
 """
 
 from __future__ import annotations
@@ -207,6 +208,9 @@ def main() -> None:
         tools = options.tools or list(hunt_tools.TOOLS)
         print_tools(cases, options.seeds, ToolSettings(options.budget, options.speed, tools, Environments(given)))
         return
+    print(
+        "<!-- requests of the load: in virtual time nothing is asked beside it, and no server has to be identified -->"
+    )
     print(f"| defect | profile | {' | '.join(STRATEGIES[1:])} |\n|---|---|{'---|' * len(STRATEGIES[1:])}")
     with ProcessPoolExecutor(options.processes) as pool:
         for case in cases:

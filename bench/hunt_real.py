@@ -7,7 +7,7 @@ COMMAND starts the server, as for `loadchaos run --launch`; each measurement sta
 shipped profile, `hunt` or a tool of bench/hunt_tools.py. Tools send through a relay that counts their requests. Their first
 failure is a status of 500 or more, an error event with such a code, a server that is not healthy any more, or 60 s without
 a byte of an answer. That of profiles and hunts is the first that counts as a finding of a hunt; the questions that they ask
-before and beside the load are counted apart. Each measurement is a line
+before and beside the load are counted apart, and so are those that identify the server. Each measurement is a line
 of FOLDER/measured.jsonl, and one that has a line is not made again.
 """
 
@@ -47,6 +47,7 @@ _PROMPT, _OUTPUT = 512, 128
 _REQUEST = re.compile(rb"^POST /\S*completions ")
 _STATUS = re.compile(rb"^HTTP/1\.1 (\d{3})")
 _EVENT = re.compile(rb'data: \{"error".*?"code":\s*"?(\d{3})')
+_POSTED = re.compile(r'"POST /v1/(?:chat/)?completions HTTP')
 _END, _HEAD = b"0\r\n\r\n", 2000
 
 
@@ -152,7 +153,9 @@ class RealSettings:
 class RealResult:
     """One measurement: requests sent and seconds until the first failure, or until it ended without one.
 
-    `questions` are those that a profile or a hunt asked, until its run with the failure ended.
+    `questions` are those that a profile or a hunt asked, and `discovery` its requests that ran the model to identify and
+    measure the server, both until its run with the failure ended. `posted`: all requests for an answer that the log of
+    the server of a hunt has by then; 0: its log has none.
     """
 
     strategy: str
@@ -162,10 +165,13 @@ class RealResult:
     failure: str
     load: float
     questions: int = 0
+    discovery: int = 0
+    posted: int = 0
 
     def describe(self) -> str:
-        """Show requests, questions and seconds; `>`: without a failure."""
+        """Show requests, questions, those that identify the server, and seconds; `>`: without a failure."""
         asked = f" + {self.questions}" if self.questions else ""
+        asked += f" + {self.discovery}" if self.discovery else ""
         return f"{'' if self.failure else '> '}{self.requests}{asked} ({self.seconds:.0f} s)"
 
 
@@ -272,10 +278,10 @@ def measure_ours(strategy: str, seed: int, settings: RealSettings, folder: Path)
     requests, seconds, failure = _hunted(folder) if strategy == "hunt" else _judged(folder)
     if not requests:
         raise RuntimeError(f"{strategy} sent no request: see {folder / 'loadchaos.log'}")
-    asked = _asked(folder)
+    others = (*_asked(folder), _posted(folder))
     if failure:
-        return RealResult(strategy, seed, requests, seconds, failure, 0.0, asked)
-    return RealResult(strategy, seed, ended, took_s, "", 0.0, asked)
+        return RealResult(strategy, seed, requests, seconds, failure, 0.0, *others)
+    return RealResult(strategy, seed, ended, took_s, "", 0.0, *others)
 
 
 def command_of_ours(strategy: str, seed: int, settings: RealSettings, folder: Path) -> list[str]:
@@ -321,16 +327,28 @@ def _judged(folder: Path) -> tuple[int, float, str]:
     return int(found[0]["after_requests"]), (first_ns - min(begins)) / 1e9, ", ".join(ids)
 
 
-def _asked(folder: Path) -> int:
-    """Questions of the run in a folder, or of the workloads of a hunt until its first failure."""
-    asked, hunts = 0, [*folder.glob("*/workloads.jsonl")]
+def _asked(folder: Path) -> tuple[int, int]:
+    """Questions, and requests that identify the server, of a run or of a hunt until its first failure."""
+    asked, discovery, hunts = 0, 0, [*folder.glob("*/workloads.jsonl")]
+    for file in hunts:
+        stored = file.with_name("hunt.json")
+        settings: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
+        discovery += int((settings.get("identified_with") or {}).get("generations") or 0)
     for row in (row for file in hunts for row in Tail(file).rows() if row.get("row") != "header"):
         asked += int(row["questions"])
+        discovery += int((row.get("asked") or {}).get("discovery") or 0)
         if findings_of(row):
-            return asked
-    for run in [] if hunts else _runs(folder):
-        asked += sum(1 for row in Reader(RunFolder(run)).new(final=True) if row.get("row") == "question")
-    return asked
+            return asked, discovery
+    for row in (row for run in ([] if hunts else _runs(folder)) for row in Reader(RunFolder(run)).new(final=True)):
+        asked += row.get("row") == "question"
+        discovery += int(row["generations"]) if row.get("row") == "discovery" else 0
+    return asked, discovery
+
+
+def _posted(folder: Path) -> int:
+    """Requests for an answer in the logs of the servers of a hunt."""
+    logs = folder.glob("*/servers/*/*/server.log")
+    return sum(len(_POSTED.findall(log.read_text("utf-8", "replace"))) for log in logs)
 
 
 def _hunted(folder: Path) -> tuple[int, float, str]:

@@ -113,15 +113,27 @@ def test_first_finding_of_a_hunt_counts_the_workloads_before_it(tmp_path: Path) 
         {"requests": 8, "questions": 1, "at_s": 9.0, "failures": [{"id": "death", "after_requests": 3}]},
         {"requests": 8, "questions": 70, "at_s": 12.0, "failures": [{"id": "other", "after_requests": 1}]},
     ]
+    rows[1]["asked"] = {"before": 59, "last": 1, "discovery": 2}
+    rows[2]["asked"] = {"last": 1, "discovery": 1}
     (folder / "workloads.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "hunt.json").write_text(json.dumps({"identified_with": {"reads": 20, "generations": 3}}))
+    log = folder / "servers" / "1" / "001" / "server.log"
+    log.parent.mkdir(parents=True)
+    lines = [
+        'INFO: 127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        '"POST /v1/completions/render HTTP/1.1" 200',
+    ]
+    log.write_text("\n".join(lines))
     assert hunt_real._hunted(tmp_path) == (13, 9.0, "death")
-    assert hunt_real._asked(tmp_path) == 61
+    assert hunt_real._asked(tmp_path) == (61, 6)
+    assert hunt_real._posted(tmp_path) == 1
 
 
 def test_questions_of_a_run_are_counted(tmp_path: Path) -> None:
     (tmp_path / "run-1").mkdir()
-    (tmp_path / "run-1" / "events.jsonl").write_text('{"row": "question"}\n{"row": "begin"}\n{"row": "question"}\n')
-    assert hunt_real._asked(tmp_path) == 2
+    rows = [{"row": "question"}, {"row": "begin"}, {"row": "question"}, {"row": "discovery", "generations": 3}]
+    (tmp_path / "run-1" / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert hunt_real._asked(tmp_path) == (2, 3)
 
 
 def test_result_without_a_failure_is_censored() -> None:

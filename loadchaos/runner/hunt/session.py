@@ -158,7 +158,10 @@ class HuntSession:
         if corpus.workloads:
             self._print(f"continuing after {corpus.workloads:,} workloads")
         file = self._folder / SETTINGS
-        data = {**_read(file), "server": {"dialect": facts.dialect, "version": facts.version, "model": facts.model}}
+        data = _read(file)
+        before = data.get("identified_with") or {}
+        data["identified_with"] = {name: n + before.get(name, 0) for name, n in (probed.get("asked") or {}).items()}
+        data["server"] = {"dialect": facts.dialect, "version": facts.version, "model": facts.model}
         write_json(file, data)
         return pool
 
@@ -300,9 +303,7 @@ class HuntSession:
         assert corpus is not None
         origin = "drawn" if choice.parent is None else f"{choice.change} of {choice.parent}"
         at = f" on {row['server']}" if row.get("server") else ""
-        shown = (
-            f"workload {choice.number}{at} ({origin}): {plural(row['requests'], 'request')}, {row['seconds']:.0f} s, "
-        )
+        shown = f"workload {choice.number}{at} ({origin}): {sent_of([row])}, {row['seconds']:.0f} s, "
         shown += f"{len(corpus.news_of_last)} new of {len(corpus.hits)} features"
         if not row["proved"]:
             shown += f", proved nothing ({row['why']})"
@@ -336,7 +337,8 @@ class HuntSession:
 
     def worth(self) -> str:
         """Describe what the hunt is worth: workloads, requests, time, coverage."""
-        return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0)
+        first = (_read(self._folder / SETTINGS).get("identified_with") or {}).get("generations") or 0
+        return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0, first)
 
     def _conclude(self, found: Sequence[HuntFinding]) -> int:
         """Print the findings and the worth. Returns the exit code."""
@@ -357,14 +359,27 @@ class HuntSession:
         return exit_codes.PASS
 
 
-def worth(rows: Sequence[Mapping[str, Any]], features: int) -> str:
-    """Describe what rows of workloads are worth."""
-    requests, proved = sum(int(r.get("requests") or 0) for r in rows), sum(bool(r["proved"]) for r in rows)
+def sent_of(rows: Sequence[Mapping[str, Any]], first: int = 0) -> str:
+    """Describe the requests of workloads by purpose.
+
+    `first`: requests that identified the server before the first workload. Pages and tokenizer calls are not counted.
+    """
+    requests = sum(int(r.get("requests") or 0) for r in rows)
+    questions = sum(int(r.get("questions") or 0) for r in rows)
+    discovery = first + sum(int((r.get("asked") or {}).get("discovery") or 0) for r in rows)
+    others = [plural(questions, "question")] if questions else []
+    others += [f"{discovery:,} to identify the server"] if discovery else []
+    return plural(requests, "request") + (f" (and {', '.join(others)})" if others else "")
+
+
+def worth(rows: Sequence[Mapping[str, Any]], features: int, first: int = 0) -> str:
+    """Describe what rows of workloads are worth; `first` as in `sent_of`."""
+    proved = sum(bool(r["proved"]) for r in rows)
     failed = sum(bool(findings_of(r)) for r in rows)
     servers = len({"", *(r.get("server", "") for r in rows)})
     starts = servers + sum(bool(r.get("restarted")) for r in rows)
     took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
-    text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {plural(requests, 'request')}, "
+    text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {sent_of(rows, first)}, "
     text += f"{took}, {features:,} features"
     bound = upper_bound_at_zero(proved) if proved and not failed else None
     if bound is not None:
