@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -20,6 +20,12 @@ from loadchaos.runner.hunt.mutation import Breeder
 from loadchaos.runner.hunt.workload import Workload
 
 _FIRST_DRAWN = 4
+FIRST_ASKING = 3
+"""First workload with questions beside its load, which always has them.
+
+Most deaths come in the first workloads, and what the idle server answers has to be learned once. The gene alone gives the
+third workload on average, too.
+"""
 _DRAWN_SHARE = 0.75
 _CANDIDATES = 32
 """Every second drawn workload is the one of so many with the most pairs of values that no workload has had.
@@ -168,6 +174,16 @@ class Corpus:
         values = sorted(v for v in workload.values() if self.weigh(v) >= _DEADLY_WEIGHT)
         return sum(pair not in self._pairs for pair in combinations(values, 2))
 
+    def _asking(self, number: int, drawn: Workload) -> Workload:
+        """Take the questions from the first workloads, and give them to the one after.
+
+        They stay as drawn where the user's file has the gene.
+        """
+        if number > FIRST_ASKING or not self.pool.choices["load"]["questions"] or "questions" in self.pool.named:
+            return drawn
+        load = {name: value for name, value in drawn.load.items() if name != "questions"}
+        return replace(drawn, load=load if number < FIRST_ASKING else {**load, "questions": True})
+
     def choose(self) -> WorkloadChoice:
         """Choose the next workload."""
         self.chosen += 1
@@ -178,7 +194,8 @@ class Corpus:
         if fresh or not self.feedback:
             count = _CANDIDATES if self.feedback and number % 2 == 0 else 1
             candidates = [breeder.drawn(rng) for _ in range(count)]
-            return WorkloadChoice(number, max(candidates, key=self._untried), seed & 0x7FFFFFFF, "drawn", None)
+            drawn = self._asking(number, max(candidates, key=self._untried))
+            return WorkloadChoice(number, drawn, seed & 0x7FFFFFFF, "drawn", None)
         parent = rng.choices(self.entries, [self.energy(e) for e in self.entries])[0]
         others = [e.workload for e in self.entries if e is not parent]
         child, change = breeder.changed(parent.workload, others, rng)

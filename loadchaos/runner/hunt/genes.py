@@ -197,7 +197,7 @@ class GenePool:
 
     `choices` of genes that the server or the user's file does not allow are empty; `keys` are the same as texts. `block` and
     `longest` bound small changes of lengths. `most_requests`: requests of the largest load, which follow from the users;
-    None where the user's file has the gene `requests`.
+    None where the user's file has the gene `requests`. `named`: genes of the load that the user's file has.
     """
 
     choices: Mapping[str, Mapping[str, tuple[Any, ...]]]
@@ -207,6 +207,7 @@ class GenePool:
     longest: int
     models: tuple[str, ...] = ()
     most_requests: int | None = None
+    named: frozenset[str] = frozenset()
 
     @property
     def attacks(self) -> bool:
@@ -239,8 +240,9 @@ def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None
         group: {name: tuple(value_key(group, name, value) for value in values) for name, values in genes.items()}
         for group, genes in choices.items()
     }
-    most = None if (chosen.get("load") or {}).get("requests") else limits.requests
-    return GenePool(choices, keys, shares, limits.block, limits.longest, limits.models, most)
+    load = chosen.get("load") or {}
+    most = None if load.get("requests") else limits.requests
+    return GenePool(choices, keys, shares, limits.block, limits.longest, limits.models, most, frozenset(load))
 
 
 def differences(ours: GenePool, theirs: GenePool) -> list[str]:

@@ -221,3 +221,22 @@ def test_failures_that_an_attack_explains_are_no_findings(pool: GenePool) -> Non
     assert findings_of({"failures": [{**refused, "refused": False}]})
     corpus.fold(row(corpus.choose(), **result("a:1", failures=({**failure(), "attribution": "self-inflicted"},))))
     assert list(corpus.findings) == ["engine_died|f.py g"]
+
+
+def test_first_workloads_ask_nothing_and_the_third_one_does(pool: GenePool) -> None:
+    asking = Counter[int]()
+    for seed in range(20):
+        corpus = Corpus(seed, pool)
+        for _ in range(4):
+            choice = corpus.choose()
+            asking[choice.number] += bool(choice.workload.load.get("questions"))
+            corpus.fold(row(choice, **result("metric:a")))
+    assert (asking[1], asking[2], asking[3]) == (0, 0, 20)
+    assert 0 < asking[4] < 20, "as drawn"
+
+
+@pytest.mark.parametrize(("gene", "asking"), [([True], True), (False, False)])
+def test_questions_that_the_user_chose_stay_as_drawn(gene: object, asking: bool) -> None:
+    chosen: dict[str, dict[str, object]] = {"load": {"questions": gene}}
+    found = [Corpus(seed, pool_of(LIMITS, chosen)).choose().workload.load.get("questions") for seed in range(20)]
+    assert any(found) is asking
