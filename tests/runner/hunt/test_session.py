@@ -32,7 +32,13 @@ class RuleRunner:
 
     async def probe(self) -> Mapping[str, Any]:
         self._answer(0)
-        return {"facts": FACTS.to_json(), "settings": {}, "models": ["a"], "trouble": None}
+        return {
+            "facts": FACTS.to_json(),
+            "settings": {},
+            "models": ["a"],
+            "trouble": None,
+            "asked": {"reads": 20, "generations": 3},
+        }
 
     async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
         self.orders.append(order)
@@ -113,6 +119,19 @@ def test_nothing_found_is_0_with_what_it_is_worth(tmp_path: Path) -> None:
     code, lines, _ = hunt(tmp_path / "b", lambda n: result("a:1"), budget_s=0.05)
     assert code == 0
     assert lines[-1] == "NOTHING FOUND"
+
+
+def test_questions_and_requests_that_identify_the_server_are_told(tmp_path: Path) -> None:
+    asked = {"before": 29, "beside": 5, "last": 1, "discovery": 2, "reads": 60}
+    _, lines, _ = hunt(
+        tmp_path, lambda n: _ended(n, 2, result(f"a:{n}", questions=35 if n == 1 else 0, asked=asked if n == 1 else {}))
+    )
+    assert lines[1].startswith("workload 1 (drawn): 32 requests (and 35 questions, 2 to identify the server), ")
+    assert lines[2].startswith("workload 2 (drawn): 32 requests, ")
+    settings = json.loads((tmp_path / "hunt.json").read_text())
+    first = settings["identified_with"]["generations"]
+    worth = next(line for line in lines if "workloads (" in line)
+    assert f"64 requests (and 35 questions, {2 + first} to identify the server), " in worth
 
 
 def _ended(n: int, most: int, answer: Mapping[str, Any]) -> Mapping[str, Any]:

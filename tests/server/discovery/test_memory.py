@@ -1,0 +1,76 @@
+"""Later runs on a server do not ask again what an earlier one has asked."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from loadchaos.core.model import Facts
+from loadchaos.server.discovery.calibrate import CalibrationRequest, calibrate, identify_server
+from loadchaos.server.discovery.client import DiscoveryClient
+from loadchaos.server.discovery.memory import DiscoveryMemory
+
+REQUEST = CalibrationRequest(((448, 448),), images_per_request=2)
+
+
+def learned(url: str, memory: DiscoveryMemory) -> tuple[Facts, DiscoveryClient]:
+    """Facts of a run with the memory, and the client that asked for them."""
+
+    async def ask() -> tuple[Facts, DiscoveryClient]:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, url, url, memory=memory)
+            facts = await identify_server(client, REQUEST)
+            memory.identified(facts)
+            return await calibrate(client, facts, REQUEST), client
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("embedded", [[]], indirect=True)
+def test_second_run_sends_nothing_and_a_restarted_server_is_identified(embedded: str) -> None:
+    memory = DiscoveryMemory()
+    facts, first = learned(embedded, memory)
+    assert first.generations == 2
+    again, second = learned(embedded, memory)
+    assert (second.reads, second.generations) == (0, 0)
+    assert again == facts
+    memory.restarted()
+    again, third = learned(embedded, memory)
+    assert (third.reads, third.generations) == (len(third.pages), 0), "pages only"
+    assert again == facts
+
+
+@pytest.mark.parametrize("embedded", [[]], indirect=True)
+def test_another_server_is_measured_anew(embedded: str) -> None:
+    memory = DiscoveryMemory()
+    facts, first = learned(embedded, memory)
+    memory.restarted()
+    assert not memory.identified(replace(facts, version="0.19.0"))
+    _, second = learned(embedded, memory)
+    assert (second.reads, second.generations) == (first.reads, first.generations)
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"), [(200, True), (400, True), (401, False), (429, False), (503, False), (0, False)]
+)
+def test_only_answers_that_another_try_would_get_are_kept(status: int, kept: bool) -> None:
+    memory, sent = DiscoveryMemory(), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        if not status:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(status, json={})
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+            client = DiscoveryClient(http, "http://x", "http://x", memory=memory)
+            for _ in range(2):
+                await client.generate("m", "Hello")
+                await client.ask("GET", "/version")
+
+    asyncio.run(ask())
+    assert len(sent) == (2 if kept else 4)
