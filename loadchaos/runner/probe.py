@@ -93,7 +93,12 @@ class ProbeResult:
 
 
 async def probe(
-    client: DiscoveryClient, request: CalibrationRequest, profiles: Mapping[str, Profile], *, lengths: bool = False
+    client: DiscoveryClient,
+    request: CalibrationRequest,
+    profiles: Mapping[str, Profile],
+    *,
+    lengths: bool = False,
+    quick: bool = True,
 ) -> ProbeResult:
     """Probe a server.
 
@@ -102,6 +107,7 @@ async def probe(
         request: what to calibrate.
         profiles: profiles whose fit is checked.
         lengths: also search the longest prompt; the caller has checked the authorization for it.
+        quick: False where runs with the same memory follow: words are then measured as they need them.
 
     Raises:
         TargetError: the server is unreachable, answers 401 or is not OpenAI-compatible.
@@ -112,7 +118,7 @@ async def probe(
     size, most = _images_to_send(facts)
     try:
         facts = await calibrate(
-            client, facts, replace(request, quick=True, image_sizes=[(size, size)], images_per_request=most)
+            client, facts, replace(request, quick=quick, image_sizes=[(size, size)], images_per_request=most)
         )
     except TargetError as e:  # it does not generate, but the reads have found something
         trouble, chat = str(e), not isinstance(e, NoChatError)

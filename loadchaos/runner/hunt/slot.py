@@ -120,7 +120,7 @@ class ServerSlot:
             client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
             client.memory = held.memory.discovery if held.memory is not None else None
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
-            probed = await probe.probe(client, request, {})
+            probed = await probe.probe(client, request, {}, quick=False)
         await asyncio.sleep(_DEATH_SHOWS_S if probed.trouble else 0.0)
         if not held.alive:
             raise TargetError(

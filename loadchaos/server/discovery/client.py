@@ -18,6 +18,7 @@ from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.memory import DiscoveryMemory, Key
 
+_OK = 200
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
@@ -216,6 +217,8 @@ class DiscoveryClient:
         self.generations += 1
         answer = await self._send("POST", self.base_url + path, body, _FIRST_GENERATION_LIMIT_S, headers)
         self._keep(key, answer, process=process)
+        if self.memory is not None and answer.status == _OK:
+            self.memory.generated = True
         if answer.status == 0 or answer.status >= 500:
             self.failures += 1
             self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]

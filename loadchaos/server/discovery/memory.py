@@ -22,8 +22,12 @@ _REFUSED_NOW = frozenset({401, 403, 408, 429})
 
 @dataclass
 class DiscoveryMemory:
-    """Answers by request: those of one process, and those of one launch command."""
+    """Answers by request: those of one process, and those of one launch command.
 
+    `generated`: the process has answered a request that runs the model.
+    """
+
+    generated: bool = False
     _process: dict[Key, DiscoveryResponse] = field(default_factory=dict)
     _command: dict[Key, DiscoveryResponse] = field(default_factory=dict)
     _identity: tuple[object, ...] = ()
@@ -31,6 +35,7 @@ class DiscoveryMemory:
     def restarted(self) -> None:
         """Forget what only the process before has said."""
         self._process.clear()
+        self.generated = False
 
     def identified(self, facts: Facts) -> bool:
         """Note what a server is. Another one than before: forget everything and return False."""

@@ -85,8 +85,12 @@ async def _health(client: DiscoveryClient) -> DiscoveryResponse:
 async def require_first_answer(client: DiscoveryClient, model: str) -> None:
     """Send one real request, as a healthy server may die of its first.
 
+    A process that has answered an earlier run is not asked.
+
     Raises TargetError without an answer.
     """
+    if client.memory is not None and client.memory.generated:
+        return
     answer = await client.generate(model, FIRST_QUESTION, process=True)
     if answer.status in (401, 403):
         return  # an answer; the error for it is raised where the models are read

@@ -12,6 +12,7 @@ from loadchaos.core.model import Facts
 from loadchaos.server.discovery.calibrate import CalibrationRequest, calibrate, identify_server
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.memory import DiscoveryMemory
+from loadchaos.server.discovery.preflight import require_first_answer
 
 REQUEST = CalibrationRequest(((448, 448),), images_per_request=2)
 
@@ -51,6 +52,24 @@ def test_another_server_is_measured_anew(embedded: str) -> None:
     assert not memory.identified(replace(facts, version="0.19.0"))
     _, second = learned(embedded, memory)
     assert (second.reads, second.generations) == (first.reads, first.generations)
+
+
+@pytest.mark.parametrize("embedded", [[]], indirect=True)
+def test_first_answer_is_asked_of_each_process_once(embedded: str) -> None:
+    memory, sent = DiscoveryMemory(), []
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, embedded, embedded, memory=memory)
+            model = (await identify_server(client, REQUEST)).model
+            for restarted in (False, False, True, False):
+                if restarted:
+                    memory.restarted()
+                await require_first_answer(client, model)
+                sent.append(client.generations)
+
+    asyncio.run(ask())
+    assert sent == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
