@@ -66,7 +66,7 @@ in <code>corpus/</code>.</p>
 </table></div>
 <h2>Workloads</h2>
 <div class=scroll><table><thead><tr><th class=n>workload</th><th>from</th><th class=n>at</th><th class=n>requests</th>
-<th class=n>took</th><th class=n>new features</th><th>result</th></tr></thead>
+<th class=n>questions</th><th class=n>took</th><th class=n>new features</th><th>result</th></tr></thead>
 <tbody>{"".join(map(_row, reversed(rows[-_MOST_WORKLOADS:])))}</tbody></table></div>
 </body></html>
 """
@@ -167,6 +167,7 @@ def _row(row: Mapping[str, Any]) -> str:
     result = found or ("" if row["proved"] else f"proved nothing: {row['why']}")
     return (
         f"<tr><td class=n>{row['n']}</td><td>{_text(origin)}</td><td class=n>{_duration(row['at_s'])}</td>"
-        f"<td class=n>{row['requests']:,}</td><td class=n>{row['seconds']:.0f} s</td>"
+        f"<td class=n>{row['requests']:,}</td><td class=n>{row.get('questions') or 0:,}</td>"
+        f"<td class=n>{row['seconds']:.0f} s</td>"
         f"<td class=n>{len(row.get('news') or ())}</td><td>{_text(result)}</td></tr>"
     )

@@ -40,7 +40,8 @@ class HuntFinding:
 
     Attributes:
         server: name of the worker whose server showed it first; "": this machine.
-        after_requests: requests of the hunt before it showed first.
+        after_requests: requests of the load of the hunt before it showed first.
+        after_others: questions, and requests that identified the server, until the end of its workload.
         at_s: time of the hunt when it showed first.
         workloads: numbers of all workloads that showed it.
         replay: result of the replay: `reproduced`, `tries`, `line`; empty: not replayed, and `note` says why.
@@ -60,6 +61,7 @@ class HuntFinding:
     minimised: str = ""
     repro: str = ""
     note: str = ""
+    after_others: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON."""
@@ -71,6 +73,7 @@ class HuntFinding:
         frame = f" in {failure['frame']}" if failure.get("frame") else ""
         shown = f"{len(self.workloads)} of the workloads" if len(self.workloads) > 1 else f"workload {self.workload}"
         after = f"{f'on {self.server} ' if self.server else ''}after {plural(self.after_requests, 'request')}"
+        after += f" and {self.after_others:,} beside the load" if self.after_others else ""
         parts = [f"{failure['id']}{frame}: {failure['title']} ({shown}, first {after})"]
         if replay.get("tries"):
             low, high = wilson(replay["reproduced"], replay["tries"])
@@ -85,7 +88,7 @@ class HuntFinding:
 def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding]:
     """Group the failures of all rows by id and guilty frame."""
     found: dict[str, HuntFinding] = {}
-    requests = 0
+    requests = others = 0
     for row in rows:
         for failure in findings_of(row):
             key = finding_key(failure)
@@ -95,14 +98,20 @@ def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding
                 found[key] = HuntFinding(
                     key, number, failure, int(row["n"]), float(row["at_s"]),
                     requests + int(failure.get("after_requests") or 0), f"{FINDINGS}/{number:02}-{name}",
-                    row.get("server") or "",
+                    row.get("server") or "", after_others=others + others_of(row),
                 )  # fmt: skip
             if int(row["n"]) not in found[key].workloads:
                 found[key].workloads.append(int(row["n"]))
         requests += int(row.get("requests") or 0)
+        others += others_of(row)
     for finding in found.values():
         _read_back(finding, folder)
     return list(found.values())
+
+
+def others_of(row: Mapping[str, Any]) -> int:
+    """Requests of a workload that are not of its load: questions, and those that identify the server."""
+    return int(row.get("questions") or 0) + int((row.get("asked") or {}).get("discovery") or 0)
 
 
 def _read_back(finding: HuntFinding, folder: Path) -> None:

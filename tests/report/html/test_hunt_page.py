@@ -10,7 +10,8 @@ from loadchaos.report.html import hunt_page
 def data(**more: Any) -> dict[str, Any]:
     workload = {"load": {"users": 4}, "traffic": [{"tokens": "32..128", "abort": {"before": "body"}}]}
     row = {
-        "n": 1, "change": "gene", "parent": 3, "at_s": 60.0, "requests": 1200, "seconds": 9.4, "news": ["a", "b"],
+        "n": 1, "change": "gene", "parent": 3, "at_s": 60.0, "requests": 1200, "questions": 1041,
+        "seconds": 9.4, "news": ["a", "b"],
         "proved": True, "why": "", "failures": [{"id": "<b>engine</b>"}], "workload": workload,
     }  # fmt: skip
     entry = {"n": 1, "news": 2, "chosen": 0, "energy": 1.5, "workload": workload, "known_failure": False}
@@ -41,6 +42,7 @@ def test_page_shows_findings_chart_and_corpus_escaped() -> None:
     assert "users 4 [tokens 32..128, abort {&quot;before&quot;: &quot;body&quot;}]" in page
     assert "2 h" in page
     assert "gene of 3" in page
+    assert "<td class=n>1,200</td><td class=n>1,041</td>" in page
 
 
 def test_page_of_a_hunt_without_a_workload() -> None:

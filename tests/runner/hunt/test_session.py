@@ -128,6 +128,11 @@ def test_questions_and_requests_that_identify_the_server_are_told(tmp_path: Path
     )
     assert lines[1].startswith("workload 1 (drawn): 32 requests (and 35 questions, 2 to identify the server), ")
     assert lines[2].startswith("workload 2 (drawn): 32 requests, ")
+    first_row = {"n": 1, "at_s": 1.0, "questions": 3, "asked": {"discovery": 1}}
+    last_row = {"n": 2, "at_s": 2.0, "questions": 35, "asked": asked, "failures": [failure()]}
+    [found] = collect([first_row, last_row], tmp_path)
+    assert found.after_others == 4 + 37
+    assert "first after 5 requests and 41 beside the load)" in found.describe()
     settings = json.loads((tmp_path / "hunt.json").read_text())
     first = settings["identified_with"]["generations"]
     worth = next(line for line in lines if "workloads (" in line)
