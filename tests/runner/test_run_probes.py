@@ -26,7 +26,7 @@ def prompts(folder: Path, url: str, *, images: bool | None = None, asked: Mappin
     folder.mkdir()
     rows: list[Any] = []
     record = EventRecorder(RunFolder(folder), rows.append)
-    target = SimpleNamespace(headers={}, tls=SimpleNamespace(context=lambda: None))
+    target = SimpleNamespace(held=None, headers={}, tls=SimpleNamespace(context=lambda: None))
     server: Any = SimpleNamespace(target=target, url=url)
     profile = from_mapping(asked, registry.traffic_registry())
     facts = Facts(base_url=url, admin_url=url, dialect="vllm", model="m", images=images)

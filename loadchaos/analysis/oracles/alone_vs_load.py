@@ -92,7 +92,7 @@ class AloneVsLoadOracle(Oracle):
             self.report(_ID, row, expected, about)
 
     def _confirm(self, now: QuestionRow) -> None:
-        """Report what differs from the answer of the idle server after the load, too."""
+        """Report what differs from the idle server after the load, too."""
         kept, self._unconfirmed = self._unconfirmed, []
         for one in kept:
             if (one.row["model"], one.row["hash"]) != (now["model"], now["hash"]):

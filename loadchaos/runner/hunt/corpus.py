@@ -175,7 +175,7 @@ class Corpus:
         return sum(pair not in self._pairs for pair in combinations(values, 2))
 
     def _asking(self, number: int, drawn: Workload) -> Workload:
-        """Take the questions from the first workloads, and give them to the one after.
+        """Move the questions of the first workloads to the one after.
 
         They stay as drawn where the user's file has the gene.
         """

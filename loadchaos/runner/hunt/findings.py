@@ -110,7 +110,10 @@ def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding
 
 
 def others_of(row: Mapping[str, Any]) -> int:
-    """Requests of a workload that are not of its load: questions, and those that identify the server."""
+    """Count the requests of a workload that are not of its load.
+
+    They are questions, and those that identify the server.
+    """
     return int(row.get("questions") or 0) + int((row.get("asked") or {}).get("discovery") or 0)
 
 

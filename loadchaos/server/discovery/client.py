@@ -197,7 +197,10 @@ class DiscoveryClient:
         return DiscoveryResponse(response.status, response.headers, response.text)
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
-        """Request a chat completion of one token; `process`: anew from each process of the server."""
+        """Request a chat completion of one token.
+
+        `process`: each process of the server is asked anew.
+        """
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip

@@ -22,7 +22,7 @@ _REFUSED_NOW = frozenset({401, 403, 408, 429})
 
 @dataclass
 class DiscoveryMemory:
-    """Answers by request: those of one process, and those of one launch command.
+    """Answers by request: of one process, and of one launch command.
 
     `generated`: the process has answered a request that runs the model.
     """
@@ -38,7 +38,10 @@ class DiscoveryMemory:
         self.generated = False
 
     def identified(self, facts: Facts) -> bool:
-        """Note what a server is. Another one than before: forget everything and return False."""
+        """Note what a server is.
+
+        Another one than before: forget everything and return False.
+        """
         identity = (facts.dialect, facts.version, facts.model, facts.max_model_len, facts.lora_adapters)
         same = self._identity in ((), identity)
         if not same:

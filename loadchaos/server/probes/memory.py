@@ -17,7 +17,9 @@ Learned = QuestionRow | LearnedRow
 
 @dataclass
 class ProbeMemory:
-    """Rows of what the idle server answered, by part; written again into each later run.
+    """Rows of what the idle server answered, by part.
+
+    They are written again into each later run.
 
     Attributes:
         confirmed: False after a restart, until the server has given one of these answers again.
@@ -57,7 +59,7 @@ class ProbeMemory:
         return self._rows.get(part, ((), ()))[1]
 
     def confirm(self, row: QuestionRow) -> bool:
-        """Compare an answer of a restarted server with the first one to the same prompt.
+        """Compare an answer of a restarted server with the one before.
 
         Returns False, and forgets everything, where they differ by more than numerics.
         """

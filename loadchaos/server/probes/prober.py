@@ -22,7 +22,10 @@ class Prober:
     """
 
     def __init__(self, asker: Asker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
-        """Take the parts; `memory`: what earlier runs on the server have learned, and where this run adds to it."""
+        """Take the parts.
+
+        `memory`: what earlier runs on the server have learned, and where this run adds to it.
+        """
         self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
 
