@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from urllib.parse import urlsplit
 
@@ -33,6 +34,19 @@ class ReservedPort:
     def release(self) -> None:
         """Let other programs have the port."""
         self._socket.close()
+
+
+def listening_ports(pid: int) -> list[int]:
+    """TCP ports on which a process and those that it started listen."""
+    found = set()
+    try:
+        for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                connections = process.net_connections("tcp")
+                found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+    except psutil.Error:  # it has ended
+        return []
+    return sorted(found)
 
 
 def foreign_listener(url: str, pid: int) -> Listener | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import httpx
@@ -25,7 +25,7 @@ from loadchaos.load import disk_space
 from loadchaos.runner import answer_baseline, requirements
 from loadchaos.runner.last_question import LastQuestion
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
-from loadchaos.runner.ports import foreign_listener
+from loadchaos.runner.ports import foreign_listener, listening_ports
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.run_probes import RunProbes
 from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
@@ -121,7 +121,7 @@ class Preparation:
             return None if launched is None else self._server.exit_status() or stuck.reason()
 
         try:
-            await preflight.wait_until_healthy(client, self._ready_within_s(), ended, self._print)
+            await preflight.wait_until_healthy(client, self._ready_within_s(), ended, self._print, self._launched_ports)
         except TargetError as e:
             if launched is None or launched.pid is None:
                 raise
@@ -129,6 +129,11 @@ class Preparation:
                 await launched.wait_recorded()
             raise TargetError(f"{explained(str(e), log).removesuffix('.')}; see its log {log}") from None
         await self._refuse_foreign_server()
+
+    def _launched_ports(self) -> Sequence[int]:
+        """Ports of the launched server, which may be others than that of its URL."""
+        launched = self._server.launched
+        return () if launched is None or launched.pid is None else listening_ports(launched.pid)
 
     async def _refuse_foreign_server(self) -> None:
         """Raise TargetError where another program has the server's port.

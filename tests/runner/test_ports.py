@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadchaos.runner.ports import ReservedPort, foreign_listener, free_port
+from loadchaos.runner.ports import ReservedPort, foreign_listener, free_port, listening_ports
 
 
 @contextlib.contextmanager
@@ -53,3 +53,16 @@ def test_listener_is_foreign_unless_the_process_or_one_it_started_listens() -> N
     finally:
         other.kill()
         other.wait()
+
+
+def test_listening_ports_are_those_of_a_process_and_what_it_started() -> None:
+    code = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        port = int(child.stdout.readline())
+        assert listening_ports(child.pid) == [port]
+        assert port in listening_ports(os.getpid())
+    finally:
+        child.communicate("\n")
+    assert listening_ports(child.pid) == []

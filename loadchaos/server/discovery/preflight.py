@@ -6,10 +6,15 @@ A failed check is a TargetError (exit code 4) that says what to do; results go t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
+import httpx
+
+from loadchaos.core import bounded_http
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
@@ -22,6 +27,7 @@ FIRST_QUESTION = "Hello"
 _POLL_S = 0.2
 _ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
+_OTHER_PORT_S = 2.0
 _OTHERS_S = 5.0
 _OTHERS_POLL_S = 0.5
 READ_THE_LOG = "; read the end of its log"
@@ -29,7 +35,11 @@ READ_THE_LOG = "; read the end of its log"
 
 
 async def wait_until_healthy(
-    client: DiscoveryClient, within_s: float, ended: Callable[[], str | None], print_line: Callable[[str], None]
+    client: DiscoveryClient,
+    within_s: float,
+    ended: Callable[[], str | None],
+    print_line: Callable[[str], None],
+    ports: Callable[[], Sequence[int]] = tuple,
 ) -> None:
     """Poll /health until it answers.
 
@@ -40,6 +50,7 @@ async def wait_until_healthy(
         within_s: Longest wait in seconds.
         ended: Returns why the launched server has ended, or None while it lives.
         print_line: Called every 10 s with a line about the wait.
+        ports: Returns the ports on which a launched server listens; one that answers /health is told in these lines.
 
     Raises:
         TargetError: It did not become healthy in time, or it has ended.
@@ -62,12 +73,27 @@ async def wait_until_healthy(
                 f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{_hint(answer.text)}"
             )
         if now - printed >= _PRINT_EVERY_S:
+            found = await _healthy_port(client, ports())
+            if found is not None:
+                last = f"the started server answers at {found}: give --target {found}"
             print_line(
                 f"waiting for {client.base_url} to become healthy, {now - begin:.0f} s of at most "
                 f"{describe_duration(within_s)} ({last}); Ctrl-C ends the run"
             )
             printed = now
         await asyncio.sleep(_POLL_S)
+
+
+async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | None:
+    """URL of a port other than the target's that answers /health; None: none does."""
+    own = urlsplit(client.base_url).port
+    for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
+        with contextlib.suppress(
+            httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError
+        ):
+            if (await bounded_http.request(client.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)).status == 200:
+                return url
+    return None
 
 
 async def _health(client: DiscoveryClient) -> DiscoveryResponse:

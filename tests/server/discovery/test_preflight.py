@@ -1,11 +1,17 @@
 """Preflight checks of the needs of a profile."""
 
+import asyncio
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
+import httpx
 import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
+from loadchaos.server.discovery import preflight
+from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.preflight import require
 
 
@@ -52,3 +58,38 @@ def test_require_notes_missing_lora_adapters() -> None:
     assert require(without, ["lora_adapters"], [], ()) == [
         "the server lists no LoRA adapters, which this profile tests: a pass will be unknown"
     ]
+
+
+class _Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_wait_for_a_server_that_listens_on_another_port_tells_its_url(
+    unused_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "_PRINT_EVERY_S", 0.1)
+    lines: list[str] = []
+
+    async def wait(ports: list[int]) -> None:
+        url = f"http://127.0.0.1:{unused_port}"
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, url, url)
+            with pytest.raises(TargetError, match="was not healthy within"):
+                await preflight.wait_until_healthy(client, 1.0, lambda: None, lines.append, lambda: ports)
+
+    with HTTPServer(("127.0.0.1", 0), _Healthy) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            asyncio.run(wait([unused_port, server.server_port]))
+        finally:
+            server.shutdown()
+            thread.join()
+    found = f"http://127.0.0.1:{server.server_port}"
+    assert any(f"the started server answers at {found}: give --target {found}" in line for line in lines), lines
