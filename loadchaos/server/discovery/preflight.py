@@ -85,7 +85,7 @@ async def wait_until_healthy(
 
 
 async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | None:
-    """URL of a port other than the target's that answers /health; None: none does."""
+    """URL of another port that answers /health; None: none does."""
     own = urlsplit(client.base_url).port
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
         with contextlib.suppress(
