@@ -15,7 +15,7 @@ import orjson
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Request, Step
 from loadchaos.load import payloads
-from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, path_at
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.profile.profile import Profile
@@ -24,6 +24,9 @@ from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _TEMPLATED = (DEFAULT, "responses", "messages")
 """Endpoints whose prompts go through the chat template of the model."""
+ENDPOINTS_BESIDE_CHAT = ("completions", "responses", "messages")
+"""Endpoints that answer a prompt with text, as chat does."""
+_METHOD_NOT_ALLOWED = 405
 _UNSUPPORTED = ("does not support", "Unsupported by", "not supported for")
 _ONE = ((48, 1), (96, 1))
 _MANY = (*_ONE, (48, 3))
@@ -34,6 +37,15 @@ _ANSWER_TOKENS = 2
 def uses_chat_template(profile: Profile) -> bool:
     """Tell whether any traffic needs the chat template."""
     return any(t.endpoint in _TEMPLATED for t in profile.traffic if t.weight)
+
+
+async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
+    """Names of the endpoints beside chat that the server has.
+
+    GET on a POST route gives 405 if it exists; nothing is generated.
+    """
+    paths = {name: path_at(name, facts.dialect) for name in ENDPOINTS_BESIDE_CHAT}
+    return [name for name, path in paths.items() if (await client.ask("GET", path)).status == _METHOD_NOT_ALLOWED]
 
 
 async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Facts) -> Facts:

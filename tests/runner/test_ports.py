@@ -56,7 +56,9 @@ def test_listener_is_foreign_unless_the_process_or_one_it_started_listens() -> N
 
 
 def test_listening_ports_are_those_of_a_process_and_what_it_started() -> None:
-    code = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    code = (
+        "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:

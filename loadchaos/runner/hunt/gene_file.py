@@ -20,6 +20,7 @@ from loadchaos.load import registry
 from loadchaos.profile import source
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.source import Document, Mistake
+from loadchaos.runner.endpoint_check import ENDPOINTS_BESIDE_CHAT
 from loadchaos.runner.hunt.genes import GENES, GenePool, ServerLimits, has_no_zero, plain_values, pool_of
 from loadchaos.runner.hunt.workload import Workload
 
@@ -95,7 +96,9 @@ def _refusal(group: str, name: str, value: Any) -> str:
 
 
 def _checking_pool() -> GenePool:
-    return pool_of(ServerLimits(Facts("", "", "vllm", max_model_len=1 << 20), models=("a", "b")))
+    return pool_of(
+        ServerLimits(Facts("", "", "vllm", max_model_len=1 << 20), models=("a", "b"), endpoints=ENDPOINTS_BESIDE_CHAT)
+    )
 
 
 def _nearest(name: Any, names: list[str]) -> str:

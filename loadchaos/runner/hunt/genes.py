@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.core.model import Facts
+from loadchaos.runner.endpoint_check import ENDPOINTS_BESIDE_CHAT
 from loadchaos.server.dialects import DIALECTS, version_key
 
 _BLOCK, _CHUNK, _CONTEXT = 16, 2048, 4096
@@ -35,12 +36,14 @@ class ServerLimits:
         settings: settings that the server reports, by our names.
         models: names of all served models.
         requests: requests of the largest workload.
+        endpoints: names of the endpoints beside chat that the server has.
     """
 
     facts: Facts
     settings: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[str, ...] = ()
     requests: int = 64
+    endpoints: tuple[str, ...] = ()
 
     @property
     def block(self) -> int:
@@ -147,6 +150,8 @@ TRAFFIC_GENES: tuple[Gene, ...] = (
     Gene("schema", _always("small", "deep", "wide", "choice"), 0.12),
     Gene("tools", _always("auto", "required"), 0.05),
     Gene("adapters", lambda limits: (True,) if len(limits.models) > 1 else (), 0.5),
+    Gene("endpoint", lambda limits: limits.endpoints, 0.15),
+    Gene("image_position", _with_images(True), 0.06),
 )  # fmt: skip
 
 LOAD_GENES: tuple[Gene, ...] = (
@@ -275,4 +280,4 @@ def _all_values(group: str, name: str) -> Sequence[Any]:
     """Values of a gene for a server with everything."""
     gene = next(g for g in GENES[group] if g.name == name)
     facts = Facts("", "", "vllm", max_model_len=_CONTEXT, images=True, development_endpoints=True)
-    return gene.values(ServerLimits(facts, models=("a", "b")))
+    return gene.values(ServerLimits(facts, models=("a", "b"), endpoints=ENDPOINTS_BESIDE_CHAT))

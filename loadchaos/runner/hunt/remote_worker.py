@@ -139,7 +139,10 @@ class HuntWorker:
             probed = dict(await self._runner.probe())
         except SlotLostError as e:
             raise TargetError(f"the server could not be started: {e}; see that log") from e
-        limits = ServerLimits(Facts.from_json(probed["facts"]), probed["settings"], tuple(probed["models"]))
+        limits = ServerLimits(
+            Facts.from_json(probed["facts"]), probed["settings"], tuple(probed["models"]),
+            endpoints=tuple(probed.get("endpoints", ())),
+        )  # fmt: skip
         self._pool = pool_of(limits)
         self._report("the server is healthy; waiting for workloads")
         self._confirm(0, messages.READY, {"probed": probed})

@@ -168,7 +168,13 @@ class HuntSession:
     def _pool_of(self, probed: Mapping[str, Any]) -> GenePool:
         """Genes that fit a server."""
         facts = Facts.from_json(probed["facts"])
-        limits = ServerLimits(facts, probed["settings"], tuple(probed["models"]), self._settings.requests)
+        limits = ServerLimits(
+            facts,
+            probed["settings"],
+            tuple(probed["models"]),
+            self._settings.requests,
+            tuple(probed.get("endpoints", ())),
+        )
         return pool_of(limits, self._settings.genes)
 
     async def _work_on_all(self, pool: GenePool) -> None:

@@ -33,6 +33,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.runner import probe
+from loadchaos.runner.endpoint_check import routed_endpoints
 from loadchaos.runner.finalize import Result
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.hunt.corpus import DEADLY
@@ -121,6 +122,7 @@ class ServerSlot:
             client.memory = held.memory.discovery if held.memory is not None else None
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
             probed = await probe.probe(client, request, {}, quick=False)
+            endpoints = await routed_endpoints(client, probed.facts)
         await asyncio.sleep(_DEATH_SHOWS_S if probed.trouble else 0.0)
         if not held.alive:
             raise TargetError(
@@ -129,7 +131,7 @@ class ServerSlot:
         return {
             "facts": probed.facts.to_json(), "models": list(probed.models), "trouble": probed.trouble,
             "settings": {name: value for name, (value, _) in probed.configured.items()},
-            "asked": {"reads": client.reads, "generations": client.generations},
+            "endpoints": endpoints, "asked": {"reads": client.reads, "generations": client.generations},
         }  # fmt: skip
 
     async def _server(self) -> HeldServer:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 from loadchaos.runner.hunt.genes import GenePool, value_key
 
 Genes = Mapping[str, Any]
@@ -18,6 +19,7 @@ _AS_GIVEN = (
 _DRAWN = ("top_k", "top_p", "min_p", "seeded", "n")
 """Options that do nothing to a greedy answer."""
 _TEMPERATURE = 0.8
+_SHORT_TOKENS = 64
 _QUESTIONS = {
     "probes": {"every": "1s"}, "replicas": {"n": 4, "every": "3s"}, "cold_warm": {"every": "2s"},
     "alone_vs_load": {"share": "5%"}, "streamed": {"every": "3s"},
@@ -93,7 +95,9 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
     """Entry of a profile's traffic."""
     payload: dict[str, Any] = {}
     images = genes.get("images")
-    if genes.get("near_limit") and not images:
+    if genes.get("image_position"):
+        payload["image_positions"], images = {"size": genes.get("image_size") or "256x256"}, None
+    elif genes.get("near_limit") and not images:
         payload["near_limit"] = {**genes["near_limit"], "plus": [0, 1], "output": ["one", "edge"]}
     elif genes.get("turns") and not images:
         turns = int(genes["turns"])
@@ -116,7 +120,11 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
         payload["structured"] = {"json_schema": genes["schema"]}
     elif genes.get("tools"):
         payload["tools"] = {"count": 1, "choice": genes["tools"]}
+    endpoint = genes.get("endpoint") or DEFAULT
+    payload = _carried(payload, endpoint)
     entry: dict[str, Any] = {"name": name, "weight": genes.get("weight") or 1, "payload": payload, "expect": _EXPECTED}
+    if endpoint != DEFAULT:
+        entry["endpoint"] = endpoint
     if "near_limit" not in payload:
         kind = "exact" if genes.get("exact") and not (genes.get("schema") or genes.get("tools")) else "max"
         entry["output"] = {kind: genes["output"]}
@@ -126,6 +134,21 @@ def traffic_entry(name: str, genes: Genes, pool: GenePool) -> dict[str, Any]:
     if not stream:
         entry["stream"] = False
     return entry
+
+
+def _carried(payload: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
+    """Payloads and options that a body of an endpoint can hold.
+
+    A text stands in the place of a conversation, and a short one in that of another payload that writes the prompt.
+    """
+    spec, found = ENDPOINTS[endpoint], {}
+    for name, options in payload.items():
+        kept = {key: value for key, value in options.items() if f"{name}.{key}" not in spec.lacks}
+        if spec.carries(name) and (kept or not options):
+            found[name] = kept
+    if not found.keys() & {"text", "conversation", "near_limit", "image_positions"}:
+        found["text"] = {"tokens": payload["conversation"]["tokens"] if "conversation" in payload else _SHORT_TOKENS}
+    return found
 
 
 def _images(genes: Genes) -> dict[str, Any]:

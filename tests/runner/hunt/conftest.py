@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadchaos.core.model import Facts
+from loadchaos.runner.endpoint_check import ENDPOINTS_BESIDE_CHAT
 from loadchaos.runner.hunt.corpus import WorkloadChoice
 from loadchaos.runner.hunt.genes import GenePool, ServerLimits, pool_of
 from loadchaos.runner.hunt.workload import Workload
@@ -16,7 +17,7 @@ FACTS = Facts(
     "http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", version="0.18.0", max_model_len=16384, kv_block_size=16,
     images=True, max_images=4, development_endpoints=True, speculative_decoding=True, metrics=True,
 )  # fmt: skip
-LIMITS = ServerLimits(FACTS, {"sleep_mode": True}, ("a", "b"))
+LIMITS = ServerLimits(FACTS, {"sleep_mode": True}, ("a", "b"), endpoints=ENDPOINTS_BESIDE_CHAT)
 
 
 @pytest.fixture(scope="session")

@@ -62,5 +62,7 @@ def test_idle_answers_are_learned_once_and_every_request_is_counted(tmp_path: Pa
     logs = [log.read_text() for log in sorted((tmp_path / "servers").glob("*/server.log"))]
     answered = [len(_ANSWERED.findall(log)) for log in logs]
     left = [sum(row.get("error") == "not waited for" for row in rows(Path(r["run"]))) for r in (first, second, third)]
-    expected = [probed["asked"]["generations"] + sum(sums[:2]) - sum(left[:2]), sums[2] - left[2]]
-    assert answered == expected, "of each server process, which logs no request whose client has left"
+    sent = [probed["asked"]["generations"] + sum(sums[:2]), sums[2]]
+    # A server process logs a request whose client has left only if it had answered by then.
+    least = [sent[0] - sum(left[:2]), sent[1] - left[2]]
+    assert all(low <= n <= high for low, n, high in zip(least, answered, sent, strict=True)), (least, answered, sent)

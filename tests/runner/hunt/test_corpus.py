@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from loadchaos.profile.profile import from_mapping
 from loadchaos.runner.hunt.corpus import Corpus, finding_key, findings_of
 from loadchaos.runner.hunt.genes import GenePool, ServerLimits, pool_of
 from loadchaos.runner.hunt.mutation import Breeder
-from loadchaos.runner.hunt.workload import Workload
+from loadchaos.runner.hunt.workload import Workload, traffic_entry
 from tests.runner.hunt.conftest import FACTS, LIMITS, Rules, failure, result, row, stairs
 
 
@@ -240,3 +241,35 @@ def test_questions_that_the_user_chose_stay_as_drawn(gene: object, asking: bool)
     chosen: dict[str, dict[str, object]] = {"load": {"questions": gene}}
     found = [Corpus(seed, pool_of(LIMITS, chosen)).choose().workload.load.get("questions") for seed in range(20)]
     assert any(found) is asking
+
+
+def entry(pool: GenePool, **genes: Any) -> dict[str, Any]:
+    return traffic_entry("t", {"tokens": 64, "output": 8, **genes}, pool)
+
+
+def test_endpoint_gene_leaves_out_what_a_body_cannot_hold(pool: GenePool) -> None:
+    genes = {"images": 1, "uuid": "fresh", "n": 2, "temperature": 0.7, "tools": "auto"}
+    chat = entry(pool, **genes)
+    assert "endpoint" not in chat
+    assert (chat["payload"]["images"]["uuid"], chat["payload"]["sampling"]["n"]) == ("fresh", 2)
+    responses = entry(pool, endpoint="responses", **genes)
+    assert responses["endpoint"] == "responses"
+    assert "uuid" not in responses["payload"]["images"]
+    assert responses["payload"]["sampling"] == {"temperature": 0.7}
+    completions = entry(pool, endpoint="completions", **genes)
+    assert set(completions["payload"]) == {"text", "sampling"}
+
+
+def test_endpoint_gene_sends_a_text_where_a_body_holds_no_conversation(pool: GenePool) -> None:
+    assert entry(pool, endpoint="completions", turns=4)["payload"] == {"text": {"tokens": 160}}
+    assert entry(pool, endpoint="completions", image_position=True)["payload"] == {"text": {"tokens": 64}}
+
+
+def test_endpoint_genes_are_those_that_the_server_has() -> None:
+    assert pool_of(ServerLimits(FACTS)).choices["traffic"]["endpoint"] == ()
+    assert pool_of(ServerLimits(FACTS, endpoints=("messages",))).choices["traffic"]["endpoint"] == ("messages",)
+
+
+def test_image_position_gene_writes_prompt_and_image(pool: GenePool) -> None:
+    found = entry(pool, image_position=True, images=4, near_limit={"band": "-8..-1", "step": 1}, image_size="448x448")
+    assert found["payload"] == {"image_positions": {"size": "448x448"}}
