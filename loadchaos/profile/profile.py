@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
@@ -179,10 +179,15 @@ class Profile(ProfilePart):
 
     @field_validator("load")
     @classmethod
-    def _unroll(cls, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    def _unroll(cls, phases: tuple[Phase, ...], info: ValidationInfo) -> tuple[Phase, ...]:
+        """Write repeated phases out, and leave out those whose traffic has the weight 0."""
         found = tuple(islice(unrolled(phases), _MOST_PHASES + 1))
         if len(found) > _MOST_PHASES:
             raise ValueError(f"more than {_MOST_PHASES:,} phases, repeats included: use fewer and longer phases")
+        unsent = {t.name for t in info.data.get("traffic", ()) if not t.weight}
+        found = tuple(phase for phase in found if not phase.traffic or not unsent.issuperset(phase.traffic))
+        if not found:
+            raise ValueError("the weight of all traffic that the phases name is 0, so no phase sends anything")
         if all(phase.warm_up for phase in found):
             raise ValueError(
                 "every phase is a warm-up, so nothing would be measured: a phase without warm_up was expected"
@@ -288,7 +293,7 @@ class Profile(ProfilePart):
     def warnings(self) -> list[str]:
         """Warnings about payload options that have no effect under this load."""
         found = []
-        for traffic in self.traffic:
+        for traffic in (t for t in self.traffic if t.weight):
             sending = [phase for phase in self.load if traffic in self.traffic_of(phase)]
             parts = [traffic.weight / sum(t.weight for t in self.traffic_of(phase)) for phase in sending]
             closed = [(phase, part) for phase, part in zip(sending, parts, strict=True) if phase.kind == "closed"]

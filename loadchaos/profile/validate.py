@@ -174,17 +174,11 @@ def _phase_traffic(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
         names = phase.get("traffic")
         if names == []:
             yield Mistake((*loc, "traffic"), "names of traffic were expected, or leave the key out to send all traffic")
-        if not isinstance(names, list) or not names:
-            continue
-        unknown = [i for i, name in enumerate(names) if name not in weights]
-        for i in unknown:
-            yield Mistake(
-                (*loc, "traffic", i), f"no traffic has the name {names[i]!r}{near(str(names[i]), list(weights))}"
-            )
-        if not unknown and all(weights[name] == 0 for name in names):
-            yield Mistake((*loc, "traffic"), "the weight of all this traffic is 0, so the phase sends nothing")
+        for i, name in enumerate(names if isinstance(names, list) else ()):
+            if isinstance(name, str) and name not in weights:  # the model refuses what is no text
+                yield Mistake((*loc, "traffic", i), f"no traffic has the name {name!r}{near(name, list(weights))}")
     if given and all(isinstance(phase.get("traffic"), list) and phase["traffic"] for _, phase in given):
-        sent = {name for _, phase in given for name in phase["traffic"]}
+        sent = {str(name) for _, phase in given for name in phase["traffic"]}
         if not sent <= set(weights):
             return
         for i, entry in _entries(data, "traffic"):

@@ -16,6 +16,7 @@ from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, Registry, from_mapping, load
 from loadchaos.profile.schema import schema
+from loadchaos.profile.steps import steps
 from loadchaos.simulator.options import SimulatorSpec, make_options
 
 Write = Callable[..., Profile]
@@ -75,12 +76,16 @@ BAD = {
         "name: x\n" + TRAFFIC + "load: [{users: 1, requests: 1, traffic: []}]\n",
         "load.0.traffic: names of traffic were expected, or leave the key out",
     ),
-    "phase of weightless traffic": (
+    "traffic of a phase that is no text": (
+        "name: x\n" + TRAFFIC + "load: [{users: 1, requests: 1, traffic: [{t: 1}]}]\n",
+        "load.0.traffic.0: text was expected",
+    ),
+    "only phases of weightless traffic": (
         (
             "name: x\ntraffic: [{name: a, weight: 0, payload: {text: {}}}, {name: b, payload: {text: {}}}]\n"
-            "load: [{users: 1, requests: 1, traffic: [a]}, {users: 1, requests: 1, traffic: [b]}]\n"
+            "load: [{users: 1, requests: 1, traffic: [a]}]\n"
         ),
-        "load.0.traffic: the weight of all this traffic is 0, so the phase sends nothing",
+        "load: the weight of all traffic that the phases name is 0, so no phase sends anything",
     ),
     "traffic of no phase": (
         (
@@ -372,6 +377,16 @@ def test_demo_profile_has_632_requests_and_reset_attacks(registry: Registry) -> 
     assert profile.image_sizes() == ([(1024, 1024), (256, 256)], 2)
     assert profile.recovers_within_s() == 300.0
     assert profile.attacks[0].spec()["every_s"] == 2.0
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_each_traffic_of_the_demo_can_be_left_out(number: int, registry: Registry) -> None:
+    profile = load(resources.profile("mtp_mm"), registry, [f"traffic.{number}.weight=0"])
+    assert planned_requests(profile.load, 0) == (600 if number == 3 else 632)
+    sent = {step.traffic for step in steps(profile, 0)}
+    assert sent == {name for i, name in enumerate(profile.traffic_names()) if i != number}
+    assert profile.warnings() == [], "none about a traffic that is left out"
+    assert from_mapping(profile.to_json(), registry) == profile
 
 
 def test_schema_file_is_current() -> None:
