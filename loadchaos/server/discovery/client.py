@@ -137,7 +137,7 @@ class DiscoveryClient:
         """Send one request and read the complete response."""
         url = (self.admin_url if admin else self.base_url) + path
         key = (method, url, b"" if body is None else json.dumps(body).encode())
-        answer = self._remembered(key)
+        answer = self._remembered(key, process=method == "GET")
         if answer is None:
             self.reads += 1
             answer = await self._send(method, url, body, limit_s)
@@ -146,8 +146,8 @@ class DiscoveryClient:
             self.pages[path] = answer
         return answer
 
-    def _remembered(self, key: Key) -> DiscoveryResponse | None:
-        answer = None if self.memory is None else self.memory.answer(key)
+    def _remembered(self, key: Key, *, process: bool) -> DiscoveryResponse | None:
+        answer = None if self.memory is None else self.memory.answer(key, process=process)
         self.remembered += answer is not None
         return answer
 
@@ -215,7 +215,7 @@ class DiscoveryClient:
     ) -> DiscoveryResponse:
         """Send a body that is made already, as `post` does."""
         key = ("POST", self.base_url + path, body)
-        if (known := self._remembered(key)) is not None:
+        if (known := self._remembered(key, process=process)) is not None:
             return known
         self.generations += 1
         answer = await self._send("POST", self.base_url + path, body, _FIRST_GENERATION_LIMIT_S, headers)

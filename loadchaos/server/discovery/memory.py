@@ -49,9 +49,12 @@ class DiscoveryMemory:
         self._identity = identity
         return same
 
-    def answer(self, key: Key) -> DiscoveryResponse | None:
-        """Answer to the same request before; None: it has to be sent."""
-        return self._process.get(key) or self._command.get(key)
+    def answer(self, key: Key, *, process: bool = False) -> DiscoveryResponse | None:
+        """Answer to the same request before; None: it has to be sent.
+
+        `process`: an answer of a process before does not count.
+        """
+        return self._process.get(key) or (None if process else self._command.get(key))
 
     def keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
         """Keep an answer, `process`: until the server is started again.

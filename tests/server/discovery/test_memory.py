@@ -93,3 +93,19 @@ def test_only_answers_that_another_try_would_get_are_kept(status: int, kept: boo
 
     asyncio.run(ask())
     assert len(sent) == (2 if kept else 4)
+
+
+@pytest.mark.parametrize("embedded", [[]], indirect=True)
+def test_restarted_server_is_asked_its_first_question_although_an_earlier_process_answered_it(embedded: str) -> None:
+    memory = DiscoveryMemory()
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, embedded, embedded, memory=memory)
+            await client.generate("sim", "Hello")  # for the facts, as of a model that no list has
+            memory.restarted()
+            await client.generate("sim", "Hello")
+            await require_first_answer(client, "sim")
+            return client.generations
+
+    assert asyncio.run(ask()) == 2, "the second one of the facts is remembered, the first question is not"
