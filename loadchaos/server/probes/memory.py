@@ -12,6 +12,8 @@ from loadchaos.server.probes.question import Question
 _MOST_MOVED = 0.1
 """Logprob margin that two idle answers of one server may differ by: the least that the oracles allow, too."""
 _FAILED = 500
+_REFUSED_NOW = frozenset({401, 403, 408, 429})
+"""Refusals that another try may not get."""
 Learned = QuestionRow | LearnedRow
 
 
@@ -43,9 +45,9 @@ class ProbeMemory:
     def keep(self, part: str, rows: Sequence[Learned], notes: Sequence[str]) -> None:
         """Keep the rows that a part has written before the load, and its notes.
 
-        Nothing is kept where the server failed.
+        Nothing is kept where the server failed, or gave a refusal that another try may not get.
         """
-        if any(row["row"] == "question" and (not row["status"] or row["status"] >= _FAILED) for row in rows):
+        if any(row["row"] == "question" and _passes(row) for row in rows):
             return
         self.confirmed = self.confirmed or not self._rows
         self._rows[part] = [{**row, "remembered": True} for row in rows], list(notes)  # type: ignore[misc]
@@ -70,3 +72,9 @@ class ProbeMemory:
         if not self.confirmed:
             self.forget()
         return bool(self._rows)
+
+
+def _passes(row: QuestionRow) -> bool:
+    """True for an error that another try may not get; one with status 200 ended an answer."""
+    status = row["status"]
+    return not status or status >= _FAILED or status in _REFUSED_NOW or (status < 400 and bool(row["error"]))

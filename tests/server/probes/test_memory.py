@@ -103,6 +103,23 @@ def test_answers_of_a_server_that_failed_are_not_kept() -> None:
         assert bool(memory.rows(part)) == (part != "streamed")
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "kept"),
+    [
+        (200, "", True), (400, "no such option", True), (404, "no such model", True), (0, "broken", False),
+        (200, "the stream has an error", False), (429, "too many requests", False), (401, "no key", False),
+        (503, "down", False),
+    ],
+)  # fmt: skip
+def test_answer_that_another_try_may_not_get_is_not_kept(status: int, error: str, kept: bool) -> None:
+    memory = ProbeMemory()
+    asker, *_ = learned(memory, right)
+    rows = [row for row in asker.rows if row.get("part") == "streamed"]
+    memory.forget()
+    memory.keep("streamed", [*rows[:-1], {**rows[-1], "status": status, "error": error}], [])
+    assert bool(memory.rows("streamed")) == kept
+
+
 def test_answer_that_differs_from_a_remembered_one_is_asked_again_without_the_cache() -> None:
     memory = ProbeMemory()
     learned(memory, right)
