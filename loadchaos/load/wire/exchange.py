@@ -32,6 +32,11 @@ __all__ = ["CONNECT_AGAIN_S", "Exchange", "Progress", "WireRequest", "WireTimeou
 _JOIN_BYTES = 64 * 1024
 _KEPT_ERROR_BYTES = 64 * 1024
 _STALE_WITHIN_NS = 1_000_000_000
+_UNANNOUNCED_WITHIN_NS = 100_000_000  # a server that closes later has begun to work on the request, or died
+_CLOSED_UNANNOUNCED = (
+    "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed it "
+    "after its last answer, or dropped this request"
+)
 CONNECT_AGAIN_S = 5.0
 _WORTH_REPORTING_NS = 1_000_000
 _PAUSE_SLICE_S = 0.05
@@ -400,14 +405,15 @@ class Exchange:
     def _closed_unannounced(self) -> str:
         """Error text of a request whose kept-alive connection was closed.
 
-        Empty where the server had a reason: an answer that began, or work on the request.
+        Empty where the server may have had a reason: an answer that began, or work on the request. One that reads the
+        request and drops it at once looks the same from here.
         """
         sent_ns = self._sent_all_ns or self.sent_ns or self.begun_ns
         if not self.reused or self._resent or self.first_byte_ns is not None or self._ended_from_outside:
             return ""
-        if time.monotonic_ns() - sent_ns > _STALE_WITHIN_NS:
+        if time.monotonic_ns() - sent_ns > _UNANNOUNCED_WITHIN_NS:
             return ""
-        return "the server closed the kept-alive connection as this request came, without a `Connection: close` before"
+        return _CLOSED_UNANNOUNCED
 
     def _feed(self, at_ns: int, data: bytes) -> bool:
         self._bytes_in += len(data)

@@ -109,11 +109,25 @@ def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(ser
     slot = Slot(Origin(server.url("dropping")))
     replies = [ask(slot)[0] for _ in range(60)]
     assert Counter(r.outcome for r in replies) == {"ok": 56, "reset": 4}
-    assert {r.error for r in replies if r.error} == {
-        "the server closed the kept-alive connection as this request came, without a `Connection: close` before"
-    }
+    told = (
+        "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed "
+        "it after its last answer, or dropped this request"
+    )
+    assert {r.error for r in replies if r.error} == {told}
     assert len(server.requests) == 60, "each was sent once"
     assert not any("resent" in r.detail or "stale_retry" in r.detail for r in replies)
+    slot.close()
+
+
+def test_exchange_dropped_while_the_server_works_on_it_tells_no_early_close(server: Any) -> None:
+    def drop(peer: Any) -> None:
+        time.sleep(0.3)
+        misbehaving.close(peer)
+
+    server.modes["dropping"] = drop_each_fifteenth(server, drop)
+    slot = Slot(Origin(server.url("dropping")))
+    last = [ask(slot)[0] for _ in range(15)][-1]
+    assert (last.outcome, last.error) == ("reset", "the server closed the connection before the end of its answer")
     slot.close()
 
 
