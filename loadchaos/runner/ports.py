@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 
 from loadchaos.chaos.listeners import Listener, listeners
+
+_URL = re.compile(rb"https?://(?:\[[^\]\s]*\]|[^\s:/\[\]]+):(\d{1,5})\b")
+_READ_BYTES = 1 << 20
 
 
 def free_port() -> int:
@@ -34,6 +39,20 @@ class ReservedPort:
     def release(self) -> None:
         """Let other programs have the port."""
         self._socket.close()
+
+
+def announced_ports(pid: int, log: Path) -> list[int]:
+    """Ports on which a process listens and which its log names in a URL.
+
+    Others may belong to NCCL, ZeroMQ or torch.distributed, whose start a stray HTTP request may disturb.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _READ_BYTES))
+            named = {int(port) for port in _URL.findall(file.read(_READ_BYTES))}
+    except OSError:
+        return []
+    return [port for port in listening_ports(pid) if port in named] if named else []
 
 
 def listening_ports(pid: int) -> list[int]:

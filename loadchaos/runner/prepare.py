@@ -25,7 +25,7 @@ from loadchaos.load import disk_space
 from loadchaos.runner import answer_baseline, requirements
 from loadchaos.runner.last_question import LastQuestion
 from loadchaos.runner.options import local_tokenizer, planned_headers, worker_count
-from loadchaos.runner.ports import foreign_listener, listening_ports
+from loadchaos.runner.ports import announced_ports, foreign_listener
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.run_probes import RunProbes
 from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
@@ -131,9 +131,11 @@ class Preparation:
         await self._refuse_foreign_server()
 
     def _launched_ports(self) -> Sequence[int]:
-        """Ports of the launched server, which may be others than that of its URL."""
+        """Ports that the launched server announces, which may be others than that of its URL."""
         launched = self._server.launched
-        return () if launched is None or launched.pid is None else listening_ports(launched.pid)
+        if launched is None or launched.pid is None:
+            return ()
+        return announced_ports(launched.pid, self._record.folder.server_log)
 
     async def _refuse_foreign_server(self) -> None:
         """Raise TargetError where another program has the server's port.

@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from loadchaos.runner.ports import ReservedPort, foreign_listener, free_port, listening_ports
+from loadchaos.runner.ports import ReservedPort, announced_ports, foreign_listener, free_port, listening_ports
 
 
 @contextlib.contextmanager
@@ -68,3 +69,18 @@ def test_listening_ports_are_those_of_a_process_and_what_it_started() -> None:
     finally:
         child.communicate("\n")
     assert listening_ports(child.pid) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost", "[::]"])
+def test_announced_ports_are_those_that_the_log_has_in_a_url(tmp_path: Path, host: str) -> None:
+    """A stray request to a port of NCCL or torch.distributed may end the start of the server."""
+    log = tmp_path / "server.log"
+    with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as nccl:
+        port, other = (s.getsockname()[1] for s in (api, nccl))
+        assert announced_ports(os.getpid(), log) == []
+        log.write_text(f"distributed_init_method=tcp://127.0.0.1:{other}\n")
+        assert announced_ports(os.getpid(), log) == []
+        with log.open("a") as file:
+            file.write("x\n" * 2_000_000 + f"INFO: Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)\n")
+        assert announced_ports(os.getpid(), log) == [port]
+    assert announced_ports(os.getpid(), log) == []

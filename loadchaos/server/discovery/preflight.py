@@ -50,7 +50,7 @@ async def wait_until_healthy(
         within_s: Longest wait in seconds.
         ended: Returns why the launched server has ended, or None while it lives.
         print_line: Called every 10 s with a line about the wait.
-        ports: Returns the ports on which a launched server listens; one that answers /health is told in these lines.
+        ports: Returns the ports that a launched server announces; one that answers /health is told in these lines.
 
     Raises:
         TargetError: It did not become healthy in time, or it has ended.
