@@ -50,7 +50,8 @@ async def wait_until_healthy(
         within_s: Longest wait in seconds.
         ended: Returns why the launched server has ended, or None while it lives.
         print_line: Called every 10 s with a line about the wait.
-        ports: Returns the ports that a launched server announces; one that answers /health is told in these lines.
+        ports: Returns the ports that a launched server announces; one that answers /health is told in these lines, and in
+            the error.
 
     Raises:
         TargetError: It did not become healthy in time, or it has ended.
@@ -68,14 +69,13 @@ async def wait_until_healthy(
         if why := ended():
             raise TargetError(f"the server did not become healthy: {why}; read the end of its log")
         now = time.monotonic()
-        if now - begin >= within_s:
-            raise TargetError(
-                f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{_hint(answer.text)}"
-            )
+        late, found = now - begin >= within_s, None
+        if (late or now - printed >= _PRINT_EVERY_S) and (found := await _healthy_port(client, ports())) is not None:
+            last = f"the started server answers at {found}: give --target {found}"
+        if late:
+            hint = "" if found is not None else _hint(answer.text)
+            raise TargetError(f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{hint}")
         if now - printed >= _PRINT_EVERY_S:
-            found = await _healthy_port(client, ports())
-            if found is not None:
-                last = f"the started server answers at {found}: give --target {found}"
             print_line(
                 f"waiting for {client.base_url} to become healthy, {now - begin:.0f} s of at most "
                 f"{describe_duration(within_s)} ({last}); Ctrl-C ends the run"
