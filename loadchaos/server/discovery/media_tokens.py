@@ -169,8 +169,11 @@ async def _max_images(
         if request.quick and client.generations >= _QUICK_GENERATIONS:
             return facts
         answer = await client.generate(facts.model, content)
+    if answer.status == 200 and facts.max_images is not None and facts.max_images >= most:
+        return facts  # the settings of the server tell the limit
     if answer.status == 200:
-        return replace(facts, sources={**facts.sources, "max_images": f"a request with {most} was accepted"})
+        accepted = f"a request with {most} was accepted"
+        return replace(facts, max_images=None, sources={**facts.sources, "max_images": accepted})
     limit = re.search(r"[Aa]t most (\d+) image", answer.text)
     if limit is None:
         return facts

@@ -12,6 +12,7 @@ import pytest
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.discovery import calibrate
+from loadchaos.server.discovery.server_config import with_configuration
 
 
 def learn(url: str, wanted: calibrate.CalibrationRequest) -> tuple[Facts, calibrate.DiscoveryClient]:
@@ -38,6 +39,27 @@ def test_calibrate_vllm_limits_text_and_images(embedded: str) -> None:
     assert facts.sources["image_tokens"] == "/render, checked by usage"
     assert (facts.speculative_decoding, facts.development_endpoints) == (True, True)
     assert asker.generations == 2, "one for text, one for images"
+
+
+@pytest.mark.parametrize("embedded", [[]], indirect=True)
+@pytest.mark.parametrize(
+    ("told", "most", "source"),
+    [(8, 8, "/server_info"), (None, None, "a request with 4 was accepted"), (1, None, "a request with 4 was accepted")],
+)
+def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower_one(
+    embedded: str, told: int | None, most: int | None, source: str
+) -> None:
+    wanted = calibrate.CalibrationRequest(((448, 448),), images_per_request=4)
+
+    async def ask() -> Facts:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            asker = calibrate.DiscoveryClient(client, embedded, embedded)
+            facts = await calibrate.identify_server(asker, wanted)
+            known = {} if told is None else {"max_images": (told, "/server_info")}
+            return await calibrate.calibrate(asker, with_configuration(facts, known), wanted)
+
+    facts = asyncio.run(ask())
+    assert (facts.max_images, facts.sources["max_images"]) == (most, source)
 
 
 @pytest.mark.parametrize("embedded", [["--era", "0.32"]], indirect=True)
