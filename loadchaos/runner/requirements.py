@@ -56,5 +56,5 @@ async def discover(
             client, facts, turns=turns, scripts=scripts, tokenizer=request.tokenizer
         )
     await compatibility.require_payloads(client, profile, facts)
-    image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
+    image_traffic = [t.name for t in profile.traffic if {"images", "image_positions"} & t.payload.keys()]
     return facts, preflight.require(facts, profile.requires, admin_attacks, image_traffic)

@@ -223,7 +223,8 @@ def test_run_reports_a_target_that(what: str, reply: bytes, says: str, tmp_path:
 
 EMBEDDED = [
     ("does not know the model", ["PROFILE", "--embedded", "--model", "gpt-9"], r"does not serve.*gpt-9.*it has"),
-    ("takes no images", ["mtp_mm", "--embedded", "--set", "target.embedded.flags.images=false"], r"takes none"),
+    ("takes no images", ["mtp_mm", "--embedded", "--set", "target.embedded.flags.images=false"],
+     r"traffic images, step_ends\).*takes none"),
     ("lacks the development endpoints", ["mtp_mm", "--embedded", "--set", "target.embedded.flags.dev_mode=false"],
      r"VLLM_SERVER_DEV_MODE=1"),
 ]  # fmt: skip
