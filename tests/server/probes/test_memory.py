@@ -116,7 +116,8 @@ def test_answer_that_another_try_may_not_get_is_not_kept(status: int, error: str
     asker, *_ = learned(memory, right)
     rows = [row for row in asker.rows if row.get("part") == "streamed"]
     memory.forget()
-    memory.keep("streamed", [*rows[:-1], {**rows[-1], "status": status, "error": error}], [])
+    last: Any = {**rows[-1], "status": status, "error": error}
+    memory.keep("streamed", [*rows[:-1], last], [])
     assert bool(memory.rows("streamed")) == kept
 
 
