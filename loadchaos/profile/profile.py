@@ -180,7 +180,10 @@ class Profile(ProfilePart):
     @field_validator("load")
     @classmethod
     def _unroll(cls, phases: tuple[Phase, ...], info: ValidationInfo) -> tuple[Phase, ...]:
-        """Write repeated phases out, and leave out those whose traffic has the weight 0."""
+        """Write repeated phases out.
+
+        Those whose traffic all has the weight 0 are left out.
+        """
         found = tuple(islice(unrolled(phases), _MOST_PHASES + 1))
         if len(found) > _MOST_PHASES:
             raise ValueError(f"more than {_MOST_PHASES:,} phases, repeats included: use fewer and longer phases")

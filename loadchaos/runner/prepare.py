@@ -131,7 +131,10 @@ class Preparation:
         await self._refuse_foreign_server()
 
     def _launched_ports(self) -> Sequence[int]:
-        """Ports that the launched server announces, which may be others than that of its URL."""
+        """Ports that the launched server announces.
+
+        They may be others than that of its URL.
+        """
         launched = self._server.launched
         if launched is None or launched.pid is None:
             return ()

@@ -44,7 +44,10 @@ async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configur
 
 
 def with_configuration(facts: Facts, configured: Configured) -> Facts:
-    """Add the facts that only the settings tell; what is known already stays, and what is no whole number is left out."""
+    """Add the facts that only the settings tell.
+
+    What is known already stays, and what is no whole number is left out.
+    """
     found = {fact: configured[name] for name, fact in _FACTS.items() if name in configured}
     values: dict[str, tuple[Any, str]] = {f: one for f, one in found.items() if type(one[0]) is int and one[0] >= 0}
     new = {fact: value for fact, (value, _) in values.items() if getattr(facts, fact) is None}
