@@ -74,6 +74,12 @@ def with_tool_parser() -> servers.Command:
     return servers.vllm("0.32.0", "--generation-config", "vllm", *parser, env={})
 
 
+@skipping
+def transformers_serve() -> servers.Command:
+    """transformers serve 5.24.0 with continuous batching."""
+    return servers.transformers_524()
+
+
 def script(name: str, url: str, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, str(PROJECT / "docs/repros" / name / "repro.py"), url, *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
@@ -140,3 +146,11 @@ def test_repro_gets_wrong_arguments_of_each_call_with_a_mark(tmp_path: Path) -> 
     counts = [int(n) for n in re.findall(r"(\d+) of (\d+) answers have wrong arguments", done.stdout)[-1]]
     assert (done.returncode, counts[0]) == (1, counts[1]), done.stdout + done.stderr
     assert (control.returncode, "\n0 of " in control.stdout) == (0, True), control.stdout + control.stderr
+
+
+def test_repro_gets_streams_without_the_character_that_max_tokens_cut(tmp_path: Path) -> None:
+    with running(transformers_serve(), tmp_path / "server.log") as started:
+        done = script("transformers-5.24.0-stream-drops-cut-character", started.url)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (counts,) = re.findall(r"(\d+) of 24 pairs differ, (\d+) of them in more", done.stdout)
+    assert (int(counts[0]) > 0, counts[1]) == (True, "0"), done.stdout
