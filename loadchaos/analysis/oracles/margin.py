@@ -20,6 +20,7 @@ _FLOOR = 0.1
 NEAR_TIE = 1.0  # a token that is preferred by more is no near tie, whatever else a benign load showed
 _QUANTILE = 0.999
 _MOST_MOVES = 20_000
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,19 @@ def wrong_and_right(first: QuestionRow, later: QuestionRow) -> tuple[QuestionRow
 def known_wrong(row: QuestionRow) -> bool:
     """True if the right answer is known, and this is another one."""
     return bool(row["expected"]) and not is_right(row["expected"], row["text"])
+
+
+def _same_but_for_a_cut_character(one: QuestionRow, other: QuestionRow) -> bool:
+    """True if the texts of two answers differ only in a character that `max_tokens` cut.
+
+    Its first bytes are replacement characters in a whole answer. Some servers never stream the token they are in, which
+    can begin with a blank.
+    """
+    texts = one["text"], other["text"]
+    if {one.get("finish"), other.get("finish")} != {"length"} or not any(text.endswith(BROKEN) for text in texts):
+        return False
+    first, second = (text.rstrip(f"{BROKEN} \n\t") for text in texts)
+    return first == second
 
 
 class Margin:
@@ -123,6 +137,8 @@ class Margin:
             return None
         ours, theirs = reference.get("tokens", ()), row.get("tokens", ())
         if not ours or not theirs:
+            if _same_but_for_a_cut_character(reference, row):
+                return None
             return AnswerDifference(-1, None, self.limit)
         at = next(
             (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))

@@ -8,12 +8,11 @@ from typing import ClassVar
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
-from loadchaos.analysis.oracles.margin import answered, wrong_and_right
+from loadchaos.analysis.oracles.margin import BROKEN, answered, wrong_and_right
 from loadchaos.core.ledger.rows import QuestionRow
 
 _ID = "stream_differs"
 _MOST_OPEN = 16
-_BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class StreamedOracle(Oracle):
@@ -76,4 +75,4 @@ class StreamedOracle(Oracle):
 def _lost(row: QuestionRow) -> bool:
     """True when the text of an answer is not that of its own tokens."""
     text = "".join(row.get("tokens", ()))
-    return bool(text) and _BROKEN not in text + row["text"] and text.strip() != row["text"].strip()
+    return bool(text) and BROKEN not in text + row["text"] and text.strip() != row["text"].strip()

@@ -285,6 +285,35 @@ def test_streamed_is_off_where_idle_pairs_differ(questions: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("streamed", "whole", "finish", "equal"),
+    [
+        ("a b c", "a b c\ufffd\ufffd", "length", True),
+        ("a b c", "a b c \ufffd", "length", True),
+        ("a b", "a b c\ufffd", "length", False),
+        ("a b", "a b c", "length", False),
+        ("a b c", "a b c\ufffd", "stop", False),
+    ],
+    ids=["cut within a character", "its token begins with a blank", "a word less", "no character cut", "not cut off"],
+)
+def test_streamed_without_logprobs_ignores_a_character_that_max_tokens_cut(
+    questions: Any, streamed: str, whole: str, finish: str, equal: bool
+) -> None:
+    server = questions(StreamedOracle)
+    for role, text in (("streamed", streamed), ("whole", whole)):
+        server.ask(text, part="streamed", role=role, group=3, finish=finish, gaps=None)
+    assert server.check().actual == "1 pairs, 0 differ, 0 near ties" + ("" if equal else ", 1 differ without logprobs")
+    assert server.check().verdict == ("pass" if equal else "unknown")
+
+
+def test_streamed_stays_on_where_an_idle_pair_differs_in_a_cut_character(questions: Any) -> None:
+    server = questions(StreamedOracle)
+    for when, tail in (("idle", "\ufffd"), ("load", "")):
+        server.ask("a b c", part="streamed", role="streamed", group=3, when=when, finish="length", gaps=None)
+        server.ask(f"a b c{tail}", part="streamed", role="whole", group=3, when=when, finish="length", gaps=None)
+    assert server.check().verdict == "pass"
+
+
 def test_cold_warm_counts_proved_hits(questions: Any) -> None:
     server = questions(ColdWarmOracle)
     server.ask(RIGHT, part="cold_warm", role="cold", group=3, cached_tokens=0)
