@@ -79,7 +79,7 @@ _TLS = (
 )
 _IMAGES = (
     "a small request already needs more than that. Each request makes four images with their base64 (14 us) and computes"
-    " CRC and hash of a body of 18 kB; FastHttpUser sends one prepared body"
+    " the hash of a body of 18 kB; FastHttpUser sends one prepared body"
 )
 _LEADING = ("vllm", "guidellm", "aiperf")
 
