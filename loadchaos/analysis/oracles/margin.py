@@ -70,7 +70,7 @@ def known_wrong(row: QuestionRow) -> bool:
 
 
 def _same_but_for_a_cut_character(one: QuestionRow, other: QuestionRow) -> bool:
-    """True if the texts of two answers differ only in a character that `max_tokens` cut.
+    """True if two texts differ only in a character that `max_tokens` cut.
 
     Its first bytes are replacement characters in a whole answer. Some servers never stream the token they are in, which
     can begin with a blank.

@@ -1,4 +1,7 @@
-"""`transformers serve` 5.19 and 5.24, with and without continuous batching."""
+"""`transformers serve` 5.19 and 5.24.
+
+With and without continuous batching.
+"""
 
 from __future__ import annotations
 
