@@ -143,13 +143,21 @@ def test_real_vllm_harmless_faults_are_called_injected(loadchaos: Run, plugin: P
     assert "vllm-project/vllm#" not in result.output
 
 
+def test_real_vllm_38551_is_met_by_the_first_phase_of_mtp_mm(loadchaos: Run) -> None:
+    result = loadchaos("mtp_mm", *typed(vllm_0221_mtp()), "--set", "target.on_death=stop")
+    death = result.failures["encoder_cache_miss"]
+    assert (death["severity"], death["attribution"]) == ("engine_death", "server"), result.output
+    assert "38551" in str(death["known"])
+    assert sum(result.verdict["outcomes"].values()) <= 40, "one prompt for each number of template tokens"
+
+
 def test_real_vllm_missing_encoder_entry_has_the_stack_of_38551(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
     command = vllm_0221_mtp(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
     sabotage = "{engine: encoder_pop_draft, at: 10s, for: 5m, params: {probability: 0.3}}"
     attacks = f"[{{admin: reset_mm_cache, every: 2s}}, {sabotage}]"
-    result = loadchaos(
-        "mtp_mm", *typed(command), "--set", f"attacks={attacks}", "--set", "target.on_death=stop", "-u", "12"
-    )
+    # Without its first phase, which meets the real bug before the fault.
+    options = ("--set", f"attacks={attacks}", "--set", "target.on_death=stop", "--set", "traffic.3.weight=0")
+    result = loadchaos("mtp_mm", *typed(command), *options, "-u", "12")
     death = result.failures["encoder_cache_miss"]
     assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), result.output
     stack = next(tmp_path.glob("runs/*/incidents/*encoder_cache_miss*/server.log.excerpt")).read_text()
