@@ -50,6 +50,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 def test_idle_answers_are_learned_once_and_every_request_is_counted(tmp_path: Path, pool: GenePool) -> None:
     probed, (first, second, third) = asyncio.run(workloads(tmp_path, pool))
+    assert probed["endpoints"] == ["completions", "responses", "messages"]
     assert all(r["proved"] and not r["failures"] for r in (first, second, third)), (first, second, third)
     assert [r["asked"].get("before", 0) for r in (first, second, third)] == [_LEARNED, 0, 1]
     assert all(r["asked"]["beside"] for r in (first, second, third)), "questions beside the load are asked each time"
