@@ -22,7 +22,7 @@ from loadchaos.profile.load import Phase
 from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
 
-_US_PER_REQUEST, _US_PER_TOKEN, _US_PER_IMAGE = 100.0, 20.0, 20.0
+_US_PER_REQUEST, _US_PER_TOKEN, _US_PER_FILE = 100.0, 20.0, 20.0
 _TLS = 1.6
 """Cost over TLS, relative to that without."""
 _UNLIMITED_TOKENS = 512
@@ -58,8 +58,9 @@ def estimate(profile: Profile, seed: int = 0, *, tls: bool = False) -> CpuEstima
         streamed += part * several * found * traffic.streams
         each_s = ASSUMED_FIRST_TOKEN_S + found * ASSUMED_SECONDS_PER_TOKEN
         takes_s += part * (session.get("in_a_row", 1.0) * each_s + session.get("think_s", 0.0))
-    images = request_means(profile).get("images", 0.0)
-    us = (_US_PER_REQUEST * requests + _US_PER_IMAGE * images + _US_PER_TOKEN * streamed) * (_TLS if tls else 1.0)
+    means = request_means(profile)
+    files = sum(means.get(kind, 0.0) for kind in ("images", "audio_files", "videos"))
+    us = (_US_PER_REQUEST * requests + _US_PER_FILE * files + _US_PER_TOKEN * streamed) * (_TLS if tls else 1.0)
     peak = max(_steps_per_s(phase, pacing_seed(seed, n), takes_s) for n, phase in enumerate(profile.load))
     return CpuEstimate(peak * requests, peak * streamed, peak * us / 1e6)
 

@@ -284,6 +284,10 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
         yield f"  about {_amount(sums['whole_contexts'] * n)} prompts as long as the context of the model"
     if "images" in sums:
         yield f"  about {_amount(sums['images'] * n)} images{_image_tokens(sums, n)}"
+    if "audio_files" in sums:
+        yield f"  about {_amount(sums['audio_files'] * n)} audio files, {_amount(sums['audio_s'] * n)} s in all"
+    if "videos" in sums:
+        yield f"  about {_amount(sums['videos'] * n)} videos of {_amount(sums['frames'] / sums['videos'])} frames"
     if "bodies" in sums:
         yield f"  about {_amount(sums['bodies'] * n)} requests from a file, with unknown numbers of tokens"
     unbounded = [t.name for t in profile.traffic if None in (_output_bounds(t) or ())]

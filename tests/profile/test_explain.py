@@ -80,6 +80,14 @@ def test_explain_hostile_images_have_unknown_tokens(write: Write) -> None:
     assert "12 images (6 of them have " in mixed.replace("6.0 of", "6 of")
 
 
+def test_explain_counts_audio_and_video_as_what_they_are(write: Write) -> None:
+    audio = explain(write(about("speech", "{audio: {count: 2, seconds: 2..4}}")))
+    assert "about 24 audio files, 72 s in all" in audio
+    assert " images" not in audio
+    video = explain(write(about("films", "{video: {count: 1..2, frames: 16}}")))
+    assert "about 18 videos of 16 frames" in video
+
+
 def test_notes_name_files_that_are_not_sent(write: Write, tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     for name in ("a.png", "readme.md"):

@@ -90,7 +90,7 @@ class Options(BaseModel):
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`; its tokens are unknown."""
         mean = (self.count.low + self.count.high) / 2
-        return {"images": mean, "uncounted_images": mean}
+        return {"audio_files": mean, "audio_s": mean * (self.seconds.low + self.seconds.high) / 2}
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn

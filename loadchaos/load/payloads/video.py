@@ -64,6 +64,11 @@ class Options(BaseModel):
         """Share of near duplicates; videos have none."""
         return 0.0
 
+    def per_request(self) -> dict[str, float]:
+        """Average content of a request for `explain`; its tokens depend on the model."""
+        mean = (self.count.low + self.count.high) / 2
+        return {"videos": mean, "frames": mean * self.frames}
+
     def kind(self) -> str:
         """Key of `Facts.video_tokens`.
 
