@@ -137,6 +137,7 @@ class Failure:
             "attribution": self.attribution, "known": known, "remedy": remedy,
             "incident": self.incident.folder if self.incident is not None else None,
             "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
+            **({"layer": self.layer} if self.layer else {}),
             **({"frame": self.frame} if self.frames else {}),
             **({"images": list(self.images)} if self.images else {}),
             **({"before_load": True} if self.before_load else {}),

@@ -58,6 +58,13 @@ CAUSE = {
 
 FAILED_START = "the server's command, files, environment or code (not caused by our attacks)"
 """Cause of a failed start, which is often no bug of the server."""
+OF_LAYER = {
+    "OS": "the machine, its network or limits, or a kill from outside: no server bug is known (not caused by our attacks)",
+    "gateway": "the gateway, or the server behind it (not caused by our attacks)",
+}
+OF_LAYER["host"] = OF_LAYER["OS"]
+"""Cause of a failure whose signature has this layer: it may be no bug of the server."""
+
 UNEXPLAINED = "not known: no log and no answer names it (not caused by our attacks)"
 """Cause of a failure that nothing explains: a bug of the server, or somebody ended it, or a gateway before it."""
 
@@ -328,6 +335,8 @@ def cause_text(failure: Mapping[str, Any]) -> str:
         return FAILED_START
     if attribution == "server" and "unexplained" in str(failure.get("id")):
         return UNEXPLAINED
+    if attribution == "server" and failure.get("layer") in OF_LAYER:
+        return OF_LAYER[str(failure["layer"])]
     return CAUSE.get(attribution, clean(attribution, 60))
 
 

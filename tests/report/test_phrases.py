@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.mechanisms import EXPOSURES
 from loadchaos.core import model
 from loadchaos.core.ledger.folder import RunFolder
@@ -221,3 +222,19 @@ def test_wrong_answers_begin_with_what_was_expected_and_are_their_own_evidence()
 def test_unexplained_failure_is_not_called_a_server_bug(name: str, attribution: str, text: str) -> None:
     """Somebody may have killed the server, or a gateway stands before it."""
     assert phrases.cause_text({"id": name, "attribution": attribution, "severity": "engine_death"}) == text
+
+
+@pytest.mark.parametrize("name", ["engine_core_proc_died", "worker_proc_died", "oom_killer", "systemd_killed", "xid_79"])
+def test_machine_or_a_kill_is_not_called_a_server_bug(name: str) -> None:
+    """A process that somebody killed leaves the same lines as one that crashed."""
+    [signature] = [s for s in signature_file.load().all if s.id == name]
+    failure = {"id": name, "attribution": "server", "severity": signature.severity, "layer": signature.layer}
+    assert "no server bug is known" in phrases.cause_text(failure)
+    assert phrases.cause_text(failure | {"attribution": "expected"}) == "expected effect of our own attack"
+
+
+@pytest.mark.parametrize("name", ["segfault", "encoder_cache_miss", "xid_31"])
+def test_crash_of_native_code_is_called_a_server_bug(name: str) -> None:
+    [signature] = [s for s in signature_file.load().all if s.id == name]
+    failure = {"id": name, "attribution": "server", "severity": signature.severity, "layer": signature.layer}
+    assert phrases.cause_text(failure) == "server bug (not caused by our attacks)"

@@ -125,7 +125,8 @@ class Incident:
         ):
             remedy += " It ended with exit code 0: a supervisor that restarts only on failure leaves it down."
         text = "; ".join(self.signs) or title
-        return Failure(name, severity, title, evidence("signs", text), self.opened_ns, remedy=remedy)
+        layer = "host" if severity == "node" else ""
+        return Failure(name, severity, title, evidence("signs", text), self.opened_ns, remedy=remedy, layer=layer)
 
     def _killed(self) -> Failure | None:
         """Failure of a killed process: it disappeared and no log gives a cause.
@@ -142,7 +143,7 @@ class Incident:
                 remedy = "Check the OOM killer (dmesg, journalctl -k, the pod's last state) and who sends signals."
                 # An echo in the log is evidence with a line number; else only the sign is left.
                 shown = self.echoes[0].evidence if self.echoes else evidence("signs", sign)
-                return Failure(name, "engine_death", title, shown, self.opened_ns, remedy=remedy)
+                return Failure(name, "engine_death", title, shown, self.opened_ns, remedy=remedy, layer="OS")
         return None
 
     @property
@@ -233,6 +234,7 @@ class Incident:
             "severity": named.severity,
             "title": self.title or named.shown_title,
             "attribution": self.attribution,
+            **({"layer": named.layer} if named.layer else {}),
             "opened_at_s": at_s(self.opened_ns),
             "noticed_at_s": at_s(self.noticed_ns),
             "back_at_s": at_s(self.back_ns),
