@@ -173,7 +173,7 @@ def worth(
     """
     what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
     if deaths and not exposures:
-        return "Not assessed: no load was sent"
+        return f"Not assessed: no {what} came before the death"
     if deaths:
         met = f"{deaths:,} in {exposures:,} {what}"
         return f"Crash rate {_percent(deaths / exposures)} ({met})" if exposures > deaths else f"Crashes: {met}"

@@ -205,7 +205,7 @@ def test_exit_codes(decision: Any, end: Any, sent: bool, code: int) -> None:
 
 
 def test_worth_of_a_failed_start_is_no_crash_rate() -> None:
-    assert rules.worth("fail", 1, 0, "requests") == "Not assessed: no load was sent"
+    assert rules.worth("fail", 1, 0, "requests") == "Not assessed: no requests came before the death"
     assert rules.worth("fail", 1, 1, "requests") == "Crashes: 1 in 1 request"
 
 
