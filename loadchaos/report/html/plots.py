@@ -68,10 +68,10 @@ class Plot:
     empty: str = ""
 
 
-def plots(points: Points, width_s: int) -> list[Plot]:
-    """Build all charts of a run, in the order of the page."""
+def plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]:
+    """Build all charts of a run, in the order of the page; `event_tokens`: tokens per event of a stream."""
     # A chart that only some servers and machines have data for is left out without data.
-    return [*_load_plots(points, width_s), *(p for p in _server_plots(points) if p.curves)]
+    return [*_load_plots(points, width_s, event_tokens), *(p for p in _server_plots(points) if p.curves)]
 
 
 def _each(points: Points, read: Callable[[Bucket], Value]) -> list[Value]:
@@ -82,7 +82,7 @@ def _quantile(points: Points, kind: str, q: float) -> list[Value]:
     return _each(points, lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / _NS)
 
 
-def _load_plots(points: Points, width_s: int) -> list[Plot]:
+def _load_plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]:
     """Build the charts of requests, latency and tokens, which every run has."""
     return [
         _outcomes(points, width_s),
@@ -109,7 +109,11 @@ def _load_plots(points: Points, width_s: int) -> list[Plot]:
         _plot(
             "Tokens received per second",
             [
-                Curve("tokens/s", "first", _each(points, lambda b: b.tokens / width_s if b.in_flight else None)),
+                Curve(
+                    "tokens/s",
+                    "first",
+                    _each(points, lambda b: b.events * event_tokens / width_s if b.in_flight else None),
+                ),
             ],
             empty="no token was received",
         ),

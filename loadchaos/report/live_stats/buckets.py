@@ -16,13 +16,13 @@ class Bucket:
     """
 
     __slots__ = (
-        "begun", "devices", "due", "good", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users",
+        "begun", "devices", "due", "events", "good", "in_flight", "lag_ns", "latency", "outcomes", "server", "users",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.begun = 0
         self.due = self.good = 0  # requests that had to succeed; of these within every limit of slo
-        self.tokens = 0
+        self.events = 0  # of answers: chunks with tokens, and whole answers
         self.outcomes: Counter[str] = Counter()
         self.latency = LatencyHistograms()
         self.in_flight: dict[str, int] = {}  # by worker
@@ -36,7 +36,7 @@ class Bucket:
         self.begun += later.begun
         self.due += later.due
         self.good += later.good
-        self.tokens += later.tokens
+        self.events += later.events
         self.outcomes.update(later.outcomes)
         self.latency.merge(later.latency)
         self.in_flight.update(later.in_flight)
@@ -46,9 +46,9 @@ class Bucket:
         self.devices.update(later.devices)
 
     def heartbeat(self, row: HeartbeatRow) -> None:
-        """Add a heartbeat of a worker: tokens, requests, users and send delay."""
+        """Add a heartbeat of a worker: events, requests, users and send delay."""
         worker = str(row.get("file", ""))
-        self.tokens += int(row.get("tokens") or 0)
+        self.events += int(row.get("tokens") or 0)
         self.in_flight[worker] = int(row.get("in_flight") or 0)
         self.users[worker] = int(row.get("users") or 0)
         self.lag_ns = max(self.lag_ns, int(row.get("lag_ns") or 0))

@@ -38,6 +38,7 @@ from loadchaos.core.ledger.rows import (
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.live_stats.buckets import Bucket
+from loadchaos.report.live_stats.event_tokens import EventTokens
 from loadchaos.report.live_stats.snapshot import (
     AttackInForce,
     Percentiles,
@@ -186,6 +187,7 @@ class Fold:
         self.preflight: list[tuple[bool, str]] = []
         self._open: dict[str, str] = {}  # id -> traffic
         self._window: dict[int, Bucket] = {}
+        self._event_tokens = EventTokens()
 
     def feed(self, row: Mapping[str, Any]) -> None:
         """Fold one row; unknown kinds are counted and otherwise ignored."""
@@ -246,6 +248,7 @@ class Fold:
         traffic.outcomes[outcome] += 1
         traffic.tokens_out += int(row.get("completion_tokens") or 0)
         traffic.tokens_counted += int(row.get("prompt_tokens") or 0)
+        self._event_tokens.add(row)
         bucket = self._bucket(row)
         bucket.outcomes[outcome] += 1
         if outcome == "missed":
@@ -464,7 +467,7 @@ class Fold:
             in_flight=sum(t.in_flight for t in self.traffic.values()),
             begun_per_s=recent.begun / span,
             done_per_s=_done(recent) / span,
-            tokens_per_s=recent.tokens / span,
+            tokens_per_s=recent.events * self._event_tokens.mean / span,
             recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
             lag_s=self._worst("lag_ns") / _NS,
             oldest_silence_s=self._worst("oldest_silence_ns") / _NS,

@@ -27,6 +27,7 @@ from loadchaos.core.ledger.rows import (
 )
 from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.distributions import RunTotals
+from loadchaos.report.live_stats.event_tokens import EventTokens
 
 POINTS = 4000
 """Points at most: a run of an hour keeps its seconds, a run of a day has points of 32 s."""
@@ -70,6 +71,7 @@ class Series:
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.totals = RunTotals()
+        self.event_tokens = EventTokens()
         self.configuration: Mapping[str, Any] = {}  # flags, settings and system of the server
 
     def feed(self, row: Mapping[str, Any]) -> None:
@@ -99,6 +101,7 @@ class Series:
 
     def _on_end(self, row: EndRow, at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
+        self.event_tokens.add(row)
         sample = sample_of(row)
         self.totals.add(row, sample)
         if sample is None:
