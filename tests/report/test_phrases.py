@@ -224,7 +224,9 @@ def test_unexplained_failure_is_not_called_a_server_bug(name: str, attribution: 
     assert phrases.cause_text({"id": name, "attribution": attribution, "severity": "engine_death"}) == text
 
 
-@pytest.mark.parametrize("name", ["engine_core_proc_died", "worker_proc_died", "oom_killer", "systemd_killed", "xid_79"])
+@pytest.mark.parametrize(
+    "name", ["engine_core_proc_died", "worker_proc_died", "oom_killer", "systemd_killed", "xid_79"]
+)
 def test_machine_or_a_kill_is_not_called_a_server_bug(name: str) -> None:
     """A process that somebody killed leaves the same lines as one that crashed."""
     [signature] = [s for s in signature_file.load().all if s.id == name]
