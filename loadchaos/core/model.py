@@ -97,6 +97,7 @@ class Facts:
 
     Attributes:
         image_tokens: prompt tokens of one image by its size (`1024x1024`).
+        long_images: sizes of images that the server refused as longer than its context.
         video_tokens: prompt tokens of one video by its kind.
         capacity_tokens: tokens that the whole KV cache holds.
         max_model_len: longest sequence of one request, in tokens.
@@ -123,6 +124,7 @@ class Facts:
     images: bool | None = None
     max_images: int | None = None
     image_tokens: Mapping[str, int] = field(default_factory=dict)
+    long_images: tuple[str, ...] = ()
     videos: bool | None = None
     video_tokens: Mapping[str, int] = field(default_factory=dict)
     endpoints: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
@@ -135,6 +137,12 @@ class Facts:
     replicas: tuple[str, ...] = ()
     lora_adapters: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def prompt_room(self) -> int | None:
+        """Most tokens of a prompt that leaves room for an answer of one token; None: unknown."""
+        whole = [n - 1 for n in (self.max_model_len, self.capacity_tokens) if n]
+        return min([*whole, *([self.input_limit] if self.input_limit else [])], default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON; `from_json` reads it back."""
@@ -151,6 +159,7 @@ class Facts:
             text["scripts"] = tuple((name, tuple((w, n) for w, n in words)) for name, words in text.get("scripts", ()))
             values["text"] = TextFacts(**text)
         values["replicas"] = tuple(values.get("replicas", ()))
+        values["long_images"] = tuple(values.get("long_images", ()))
         values["lora_adapters"] = tuple(values.get("lora_adapters", ()))
         return cls(**values)
 

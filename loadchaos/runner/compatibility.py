@@ -18,6 +18,7 @@ import orjson
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.load import payloads
+from loadchaos.load.payloads import images
 from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_event
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
@@ -51,6 +52,30 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
                 f"traffic.{number}.payload.sampling.models (traffic {traffic.name}): the server does not serve "
                 f"{', '.join(missing)} (it serves: {', '.join(served) or 'none'}). Load the model there, or change the "
                 "names with --set"
+            )
+
+
+def require_image_room(profile: Profile, facts: Facts) -> None:
+    """Check that an image of each traffic fits the context of the server.
+
+    Raises TargetError otherwise. Several images are sent as fewer, see payloads/images.py.
+    """
+    for number, traffic in _active_traffic(profile):
+        options = traffic.payload_options.get("images")
+        if not isinstance(options, images.Options) or options.count.low < 1 or "rejected" in traffic.expect:
+            continue
+        for size in map(str, options.sizes()):
+            tokens = facts.image_tokens.get(size)
+            if size in facts.long_images:
+                told = "is longer than the context of the server, which refused it"
+            elif facts.prompt_room is not None and tokens is not None and not images.room_for_images(facts, tokens):
+                told = f"has {tokens:,} tokens, and a prompt with its text has {facts.prompt_room:,} at most"
+            else:
+                continue
+            raise TargetError(
+                f"traffic.{number}.payload.images.size (traffic {traffic.name}): an image of {size} {told}. The profile "
+                f"does not fit the server: send smaller images, for instance --set "
+                f"traffic.{number}.payload.images.size=256x256, or start the server with a longer context"
             )
 
 

@@ -55,6 +55,7 @@ async def discover(
         facts = await chat_tokens.with_chat_tokens(
             client, facts, turns=turns, scripts=scripts, tokenizer=request.tokenizer
         )
+    compatibility.require_image_room(profile, facts)
     await compatibility.require_payloads(client, profile, facts)
     image_traffic = [t.name for t in profile.traffic if {"images", "image_positions"} & t.payload.keys()]
     return facts, preflight.require(facts, profile.requires, admin_attacks, image_traffic)

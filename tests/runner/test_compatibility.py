@@ -55,6 +55,30 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
     return sent
 
 
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (
+            {"image_tokens": {"448x448": 198}},
+            "an image of 448x448 has 198 tokens, and a prompt with its text has 199 at",
+        ),
+        ({"long_images": ("448x448",)}, "an image of 448x448 is longer than the context of the server"),
+        ({"image_tokens": {"448x448": 150}}, None),
+        ({"image_tokens": {"256x256": 500}}, None),
+    ],
+)
+def test_compatibility_names_an_image_that_does_not_fit_the_context(known: dict[str, Any], told: str | None) -> None:
+    facts = Facts("http://s", "http://s", "vllm", max_model_len=200, **known)
+    wanted = profile({"text": {}}, {"images": {"size": "448x448"}})
+    if told is None:
+        compatibility.require_image_room(wanted, facts)
+        return
+    with pytest.raises(TargetError, match=rf"traffic\.1\.payload\.images\.size \(traffic t1\): {told}"):
+        compatibility.require_image_room(wanted, facts)
+    refused = profile({"images": {"size": "448x448"}}, expect=["ok", "rejected"])
+    compatibility.require_image_room(refused, facts)
+
+
 def test_compatibility_names_a_model_that_is_not_served() -> None:
     wanted = profile({"text": {}}, {"sampling": {"models": {"one": 1, "other": 2, "third": 1}}})
     with pytest.raises(

@@ -13,6 +13,7 @@ from loadchaos.core.rng import Rng
 from loadchaos.load.wire.contract import AnswerContract
 
 DEFAULT_MAX_TOKENS = 128
+SHORTEST_TEXT_TOKENS = 16
 
 
 @dataclass(slots=True)

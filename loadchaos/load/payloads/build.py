@@ -12,11 +12,10 @@ from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng, hash_step
 from loadchaos.load import endpoints
 from loadchaos.load.payloads import secret_word
-from loadchaos.load.payloads.base import Draft, Payload, output_tokens
+from loadchaos.load.payloads.base import SHORTEST_TEXT_TOKENS, Draft, Payload, output_tokens
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.server.dialects import DIALECTS
 
-_MIN_PROMPT_TOKENS = 16
 _NO_LIMIT = 1 << 62
 _MOST_SERVERS = 16
 
@@ -35,7 +34,7 @@ def build(step: Step, facts: Facts, payloads: Mapping[str, Payload]) -> Request:
         endpoint = endpoints.endpoint_of_path(draft.request.path)
         return replace(draft.request, expect=draft.expect, fitted="; ".join(draft.notes), endpoint=endpoint)
     if draft.text is None:
-        write_prompt(draft, facts, _MIN_PROMPT_TOKENS + (facts.text.overhead if facts.text else 0), rng)
+        write_prompt(draft, facts, SHORTEST_TEXT_TOKENS + (facts.text.overhead if facts.text else 0), rng)
     # A step that expects a refusal means to send too much.
     if not draft.fixed_length and "rejected" not in step.expect:
         _fit(draft, server, rng)
@@ -98,7 +97,7 @@ def _fit(draft: Draft, server: _Server, rng: Rng) -> None:
     if prompt_tokens <= limit and prompt_tokens + output_tokens(draft.output) <= sequence:
         return
     overhead = facts.text.overhead if facts.text else 0
-    shortest = overhead + draft.history_tokens + draft.image_tokens + _MIN_PROMPT_TOKENS
+    shortest = overhead + draft.history_tokens + draft.image_tokens + SHORTEST_TEXT_TOKENS
     if prompt_tokens > limit >= shortest:
         allowed = limit - draft.image_tokens
         draft.notes.append(f"{allowed} tokens of text instead of {draft.text_tokens}: the server's limit")

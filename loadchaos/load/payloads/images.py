@@ -14,7 +14,7 @@ from loadchaos.core import rng as draws
 from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
 from loadchaos.load.payloads import image_tokens
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.base import SHORTEST_TEXT_TOKENS, Draft
 from loadchaos.load.payloads.image_formats import FORMATS, Format
 
 ORDER = 0
@@ -157,6 +157,10 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
         draft.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
     sizes = _sizes(options.size, options.aspect)
     makers = [_SizedImage(options.format, size, facts) for size in sizes]
+    fitting = _most_fitting(makers, facts)
+    if "rejected" not in step.expect and fitting is not None and fitting < count:
+        draft.notes.append(f"{fitting} images instead of {count}: the server's limit")
+        count = fitting
     all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
     for slot in range(count):
         ordinal, place, variation = (
@@ -187,6 +191,19 @@ class _SizedImage:
     def __init__(self, kind: Format, size: Size, facts: Facts) -> None:
         self.base64 = FORMATS[kind].encoder(size.width, size.height)
         self.tokens, self.measured = image_tokens.token_cost(facts, size.width, size.height)
+
+
+def _most_fitting(makers: Sequence[_SizedImage], facts: Facts) -> int | None:
+    """Most images of the largest size beside a short text; None where a length is unknown."""
+    if facts.prompt_room is None or not all(maker.measured for maker in makers):
+        return None
+    return room_for_images(facts, max(maker.tokens for maker in makers))
+
+
+def room_for_images(facts: Facts, tokens_each: int) -> int:
+    """Number of images that fit the server's context beside a short text."""
+    beside = SHORTEST_TEXT_TOKENS + (facts.text.overhead if facts.text else 0)
+    return max(0, ((facts.prompt_room or 0) - beside) // max(1, tokens_each))
 
 
 def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:

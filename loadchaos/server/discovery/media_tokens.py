@@ -93,6 +93,7 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
     sources = dict(facts.sources)
     tokens: dict[str, int] = {}
     failed: list[DiscoveryResponse] = []
+    too_long: list[str] = []
     prompts = _PromptCounter(client, facts)
     sentence, expected = sample(facts.text.words, facts.text.unit, seed=3, length=8)
     for width, height in dict.fromkeys(request.image_sizes):
@@ -102,12 +103,13 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
             sources["image_tokens"] = prompts.method
         elif _is_error(answer):
             failed.append(answer)
+        elif answer.status in _NO_IMAGES and _is_too_long(answer):
+            too_long.append(f"{width}x{height}")  # images as such may be accepted
+            sources["long_images"] = f"refused with {answer.status}: {answer.text[:160]}"
         elif answer.status in _NO_IMAGES and not tokens:
             refused = f"refused with {answer.status}: {answer.text[:160]}"
-            if "context length" in answer.text or "max_model_len" in answer.text:
-                sources["image_tokens"] = refused  # too large for the context: images as such may be accepted
-                continue
             return replace(facts, images=False, sources={**sources, "images": refused})
+    facts = replace(facts, long_images=tuple(too_long))
     if failed and not tokens and (fault := await _fault(client, facts, "an image", failed[0])) is not None:
         return replace(facts, images=False, media_fault=fault, sources={**sources, "images": fault})
     if not tokens:
@@ -135,6 +137,10 @@ async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
 def _is_error(answer: DiscoveryResponse) -> bool:
     """True for a 5xx or a cut connection, which are no refusal."""
     return answer.cut or (answer.status >= 500 and answer.status not in _REFUSALS)
+
+
+def _is_too_long(answer: DiscoveryResponse) -> bool:
+    return "context length" in answer.text or "max_model_len" in answer.text
 
 
 async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: DiscoveryResponse) -> str | None:

@@ -120,6 +120,17 @@ def test_build_reduces_too_many_images_with_a_note(facts: Facts, step: Steps, co
     assert "2 images instead of 5" in request.fitted
 
 
+def test_build_sends_the_images_that_fit_the_context_with_a_note(facts: Facts, step: Steps, counted: Count) -> None:
+    payload = {**texts(40), "images": images.Options.model_validate({"count": 5, "size": "64x64"})}
+    small = replace(facts, max_model_len=256, image_tokens={"64x64": 66})
+    request = build(step(payload), small)
+    assert (request.images, request.image_tokens) == (3, 198)
+    assert counted(request) == request.tokens == 238
+    assert "3 images instead of 5: the server's limit" in request.fitted
+    assert build(step(payload, expect=("ok", "rejected")), small).images == 5, "it means to send too much"
+    assert build(step(payload), replace(small, image_tokens={})).images == 5, "their tokens are unknown"
+
+
 def test_build_sends_text_to_a_model_without_images(facts: Facts, step: Steps) -> None:
     payload = {**texts(40), "images": images.Options()}
     request = build(step(payload), replace(facts, images=False))

@@ -41,6 +41,19 @@ def test_calibrate_vllm_limits_text_and_images(embedded: str) -> None:
     assert asker.generations == 2, "one for text, one for images"
 
 
+@pytest.mark.parametrize("embedded", [["--flag", "max_model_len=1024"]], indirect=True)
+@pytest.mark.parametrize("sizes", [((1024, 1024), (448, 448)), ((448, 448), (1024, 1024))])
+def test_calibrate_remembers_images_that_are_longer_than_the_context(
+    embedded: str, sizes: tuple[tuple[int, int], ...]
+) -> None:
+    facts, _ = learn(embedded, calibrate.CalibrationRequest(sizes, images_per_request=1))
+    assert facts.images is True
+    assert facts.image_tokens == {"448x448": 198}
+    assert facts.long_images == ("1024x1024",)
+    assert "maximum model length of 1024" in facts.sources["long_images"]
+    assert Facts.from_json(facts.to_json()) == facts
+
+
 @pytest.mark.parametrize("embedded", [[]], indirect=True)
 @pytest.mark.parametrize(
     ("told", "most", "source"),
