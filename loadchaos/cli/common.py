@@ -45,6 +45,27 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument URL, which `-H` and `--target` name, too, as in other commands.
+
+    The command reads both with `url_of`.
+    """
+    command = click.option("-H", "--target", "target_option", metavar="URL", help="The same as the argument URL.")(
+        command
+    )
+    return click.argument("url", required=False)(command)
+
+
+def url_of(url: str | None, target_option: str | None) -> str | None:
+    """Return the URL of `url_argument`, None where neither is given.
+
+    Raises OptionError where they differ.
+    """
+    if url is not None and target_option is not None and url != target_option:
+        raise OptionError(f"two servers: {url} and --target {target_option}; give one")
+    return url if target_option is None else target_option
+
+
 def launched_server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a server that loadchaos starts.
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import parse_header_options, print_json, server_options
+from loadchaos.cli.common import parse_header_options, print_json, server_options, url_argument, url_of
 from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 
 
 @click.command()
-@click.argument("url", required=False)
+@url_argument
 @server_options
 @click.option("--lengths", is_flag=True, help="Find the longest accepted prompt, with at most 40 generations.")
 @click.option(
     "--authorize", multiple=True, metavar="HOST:PORT", help="Allow --lengths, which can harm this server. Repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def probe(url: str | None, lengths: bool, as_json: bool, **options: Any) -> None:
+def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bool, **options: Any) -> None:
     """Report what a server is, what it accepts and which profiles fit it.
 
     Sends at most 20 reads and 3 small generations.
@@ -37,7 +37,7 @@ def probe(url: str | None, lengths: bool, as_json: bool, **options: Any) -> None
     from loadchaos.runner.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
-    server: dict[str, Any] = {**options, "target": url}
+    server: dict[str, Any] = {**options, "target": url_of(url, target_option)}
     use_openai_variables(server, needs_target=True)
     if server["target"] is None:
         raise OptionError("which server? Give its URL, e.g. http://127.0.0.1:8000, or set OPENAI_BASE_URL")

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, positive_duration, print_json, server_options, terminal
+from loadchaos.cli.common import (
+    duration,
+    echo,
+    positive_duration,
+    print_json,
+    server_options,
+    terminal,
+    url_argument,
+    url_of,
+)
 from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
@@ -30,7 +39,7 @@ Exit codes: the worst of the runs.
 
 
 @click.command(epilog=_EXIT_CODES)
-@click.argument("target", required=False, metavar="URL")
+@url_argument
 @click.option("--launch", metavar="COMMAND", help="Start this server for each profile, in place of URL.")
 @click.option("--only", multiple=True, metavar="PROFILE", help="Run only this profile. Repeatable.")
 @click.option("--skip", multiple=True, metavar="PROFILE", help="Leave this profile out. Repeatable.")
@@ -58,7 +67,9 @@ Exit codes: the worst of the runs.
     "--seed", type=int, default=0, show_default=True, help="Seed of the first run; later runs have the next numbers."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print suite.json.")
-def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any) -> None:
+def suite(
+    url: str | None, target_option: str | None, overrides: tuple[str, ...], *, as_json: bool, **options: Any
+) -> None:
     """Run all shipped profiles that fit a server, one after the other.
 
     The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
@@ -72,7 +83,7 @@ def suite(target: str | None, overrides: tuple[str, ...], *, as_json: bool, **op
     create_privately()
     given = _overrides(overrides, resources.profiles())
     profiles = {name: _profile(name, given.get(name, ())) for name in resources.profiles()}
-    options["target"] = target
+    options["target"] = url_of(url, target_option)
     replicas = [replica.url for profile in profiles.values() for replica in profile.target.replicas]
     use_openai_variables(options, needs_target=options["launch"] is None, replicas=replicas)
     target = options["target"]

@@ -34,6 +34,10 @@ def profile(name_or_path: str) -> Path:
         return known[name_or_path]
     if path.is_dir():
         raise OptionError(f"{name_or_path} is a folder; a profile is a YAML file")
+    if "://" in name_or_path:
+        raise OptionError(
+            f"{name_or_path} is no profile: give a profile and the URL, e.g. `smoke --target {name_or_path}`"
+        )
     near = [name for name in known if len(path.stem) > 2 and path.stem in name]
     near = near or difflib.get_close_matches(path.stem, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""

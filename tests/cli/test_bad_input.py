@@ -93,6 +93,10 @@ def test_check_lists_every_mistake(tmp_path: Path) -> None:
 
 OPTIONS = [
     ("no such profile", ["run", "mtp_m"], 2, r"mtp_m.*did you mean mtp_mm"),
+    ("a URL in the place of the profile", ["run", "http://127.0.0.1:9"], 2, r"smoke --target http://127\.0\.0\.1:9"),
+    ("two servers", ["probe", "http://127.0.0.1:9", "-H", "http://127.0.0.1:8"], 2, r"two servers: .*:9 and --target .*:8"),
+    ("probe by --target", ["probe", "--target", "http://127.0.0.1:9"], 4, r"127\.0\.0\.1:9: connection refused"),
+    ("suite by --target", ["suite", "--target", "http://127.0.0.1:9"], 4, r"127\.0\.0\.1:9: connection refused"),
     ("an empty target", ["run", "PROFILE", "--target", ""], 2, r"--target is empty"),
     ("a target that is no URL", ["run", "PROFILE", "--target", "ftp://x"], 2, r"ftp://x"),
     ("a port that is none", ["run", "PROFILE", "--target", "http://127.0.0.1:99999"], 2, r"99999|port"),
