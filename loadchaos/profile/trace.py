@@ -86,9 +86,14 @@ def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
     """Yield (location, record) of each row of CSV or value of JSON."""
     text = _text(file)
     if is_csv:
-        reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-        for row in reader:
-            yield f"{file}:{reader.line_num}", row
+        reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
+        read_lines = 0
+        try:
+            for row in reader:
+                read_lines = reader.line_num
+                yield f"{file}:{read_lines}", row
+        except csv.Error as e:  # not strict, an open quote would swallow the rows after it
+            raise ValueError(f"{file}:{read_lines + 1}: a row of CSV was expected: {e}") from e
         return
     try:
         yield f"{file}:1", _object(json.loads(text), f"{file}:1")  # one object over many lines

@@ -125,6 +125,21 @@ def test_trace_mistakes_have_file_and_line(name: str, before: str, after: str, t
     assert text in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ('6,4,5,"open', "x.csv:3: a row of CSV was expected: unexpected end of data"),
+        (f"6,4,5,{'x' * 200_000}", "x.csv:3: a row of CSV was expected: field larger"),
+    ],
+)
+def test_row_that_csv_cannot_read_is_a_mistake_with_its_line(row: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"Timestamp,Request tokens,Response tokens,Log Type\n5,3,4,x\n{row}\n7,3,4,x\n8,3,4,x\n")
+    with pytest.raises(ValueError, match="expected") as raised:
+        trace.read(str(path))
+    assert text in str(raised.value)
+
+
 def test_data_set_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(SAMPLES["azure"][1])
