@@ -112,6 +112,12 @@ def test_trace_format_gives_times_and_lengths(name: str, tmp_path: Path, write: 
             "x.jsonl:3: metadata.request_start_ns",
         ),
         ("otel", '"8500000000"', '"soon"', "x.json:2: startTimeUnixNano: nanoseconds were expected (got 'soon')"),
+        (
+            "otel",
+            '{"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "40"}}',
+            '{"key": "gen_ai.usage.prompt_tokens", "value": {"stringValue": "many"}}',
+            "x.json:2: gen_ai.usage.prompt_tokens: a number of tokens was expected (got 'many')",
+        ),
         ("mooncake", '"output_length": 5', '"output_length": 0', "x.jsonl:2: output_length: a number of tokens"),
     ],
 )
@@ -148,6 +154,15 @@ def test_data_set_of_another_format_is_refused(tmp_path: Path) -> None:
     )
     assert done.exit_code == 2
     assert "BurstGPT (CSV) was expected; --dataset-name says how to read the file" in done.output
+
+
+def test_tokens_of_spans_may_be_doubles(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    text = spans(span("chat m", 7000, input_tokens=30, output_tokens=4))
+    path.write_text(
+        text.replace('"intValue": "30"', '"doubleValue": 30.0').replace('"intValue": "4"', '"doubleValue": 4')
+    )
+    assert [(a.input_tokens, a.output_tokens) for a in trace.read(str(path))] == [(30, 4)]
 
 
 @pytest.mark.parametrize("operation", ["invoke_agent", "invoke_workflow", "embeddings"])

@@ -35,14 +35,19 @@ def _request(span: Mapping[str, Any]) -> Iterator[Arrival]:
     operation = found.get("gen_ai.operation.name")
     if isinstance(operation, Mapping) and operation.get("stringValue") in _NO_REQUEST:
         return
-    sent, came = (next((found[n] for n in names if n in found), None) for names in (_INPUT, _OUTPUT))
-    if not isinstance(sent, Mapping) or not isinstance(came, Mapping):
+    sent, came = (next((n for n in names if isinstance(found.get(n), Mapping)), None) for names in (_INPUT, _OUTPUT))
+    if sent is None or came is None:
         return  # a span without usage
     start = str(span.get("startTimeUnixNano"))
     if not start.isdigit():
         raise ValueError(f"startTimeUnixNano: nanoseconds were expected (got {start!r})")
-    tokens = (whole(v.get("intValue", v.get("doubleValue")), n) for v, n in ((sent, _INPUT[0]), (came, _OUTPUT[0])))
-    yield from answered(int(start) / _NS_PER_MS, *tokens)
+    yield from answered(int(start) / _NS_PER_MS, *(_tokens(found[name], name) for name in (sent, came)))
+
+
+def _tokens(value: Mapping[str, Any], name: str) -> int:
+    """A number of tokens; some exporters write each number as a doubleValue."""
+    number = next(iter(value.values()), None)
+    return whole(int(number) if isinstance(number, float) and number.is_integer() else number, name)
 
 
 def _list(holder: Mapping[str, Any], key: str) -> list[Any]:
