@@ -111,9 +111,8 @@ def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(
-            f"{where}: an object with timestamp, input_length and output_length was expected (got {value!r})"
-        )
+        got = "a list: write each request on a line of its own" if isinstance(value, list) else repr(value)[:80]
+        raise ValueError(f"{where}: an object was expected for each request (got {got})")
     return value
 
 

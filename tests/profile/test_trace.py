@@ -91,12 +91,15 @@ def test_trace_due_times_never_decrease(tmp_path_factory: pytest.TempPathFactory
     ("line", "expected"),
     [
         ("{", r"t\.jsonl:1:2: not JSON: Expecting"),
-        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 3}', "hash_ids: whole numbers"),
+        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 3}', "hash_ids: a list of whole numbers"),
         ('{"input_length": 1}', r"t\.jsonl:1: timestamp: a number"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp: a number"),
         ('{"timestamp": 1, "input_length": 0, "output_length": 1}', "input_length: a number of tokens of at least 1"),
-        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}', "hash_ids: whole numbers"),
-        ("7", r"t\.jsonl:1: an object with timestamp"),
+        (
+            '{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}',
+            "hash_ids: a list of whole numbers",
+        ),
+        ("7", r"t\.jsonl:1: an object was expected"),
         ("", "has no requests"),
     ],
 )

@@ -103,6 +103,8 @@ def test_trace_format_gives_times_and_lengths(name: str, tmp_path: Path, write: 
         ("burstgpt", "6.5,ChatGPT", "inf,ChatGPT", "x.csv:4: Timestamp: at least 0 seconds were expected (got 'inf')"),
         ("burstgpt", "6.5,ChatGPT", "-1,ChatGPT", "x.csv:4: Timestamp: at least 0 seconds were expected (got '-1')"),
         ("azure", "2023-11-16 18:15:48.1805900", "yesterday", "x.csv:3: TIMESTAMP: a time such as"),
+        ("azure", "18:15:48.1", "18:75:48.1", "x.csv:3: TIMESTAMP: a time such as"),
+        ("mooncake", "[1]", '["a"]', "x.jsonl:1: hash_ids: a list of whole numbers was expected (got ['a'])"),
         ("azure", ",5", ",-5", "x.csv:3: GeneratedTokens: a number of tokens was expected (got '-5')"),
         ("azure", "TIMESTAMP", "TIME", "x.csv:2: no known trace: TIME, ContextTokens, GeneratedTokens; expected were"),
         (
@@ -154,6 +156,16 @@ def test_data_set_of_another_format_is_refused(tmp_path: Path) -> None:
     )
     assert done.exit_code == 2
     assert "BurstGPT (CSV) was expected; --dataset-name says how to read the file" in done.output
+
+
+def test_trace_in_one_list_is_a_short_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps([{"timestamp": n, "input_length": 3, "output_length": 4} for n in range(500)]))
+    with pytest.raises(
+        ValueError, match=r"x.jsonl:1: an object was expected for each request \(got a list: write"
+    ) as raised:
+        trace.read(str(path))
+    assert len(str(raised.value)) < 300, "the file itself is not printed"
 
 
 def test_tokens_of_spans_may_be_doubles(tmp_path: Path) -> None:

@@ -17,12 +17,15 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(?:\+00:00|Z)?")
 
 
 def _arrivals(row: Mapping[str, Any]) -> Iterable[Arrival]:
-    match = _TIME.fullmatch(str(row["TIMESTAMP"]).strip())
-    if match is None:
+    try:
+        match = _TIME.fullmatch(str(row["TIMESTAMP"]).strip())
+        if match is None:
+            raise ValueError
+        seconds = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() + float(match[2] or 0)
+    except ValueError:  # also of a date that no calendar has
         raise ValueError(
             f"TIMESTAMP: a time such as 2023-11-16 18:15:46.6805900 was expected (got {row['TIMESTAMP']!r})"
-        )
-    seconds = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() + float(match[2] or 0)
+        ) from None
     sent, came = (whole(row[name], name) for name in ("ContextTokens", "GeneratedTokens"))
     return answered(seconds * 1000, sent, came)
 

@@ -19,7 +19,7 @@ def _arrivals(row: Mapping[str, Any]) -> Iterator[Arrival]:
         raise ValueError(f"timestamp: a number was expected (got {at!r})")
     blocks = row.get("hash_ids") or ()
     if not isinstance(blocks, list | tuple) or not all(isinstance(b, int) for b in blocks):
-        raise ValueError("hash_ids: whole numbers were expected")
+        raise ValueError(f"hash_ids: a list of whole numbers was expected (got {str(blocks)[:80]})")
     yield Arrival(float(at), _tokens(row, "input_length"), _tokens(row, "output_length"), tuple(blocks))
 
 
