@@ -33,6 +33,8 @@ class Efficiency:
         self._telling: set[str] = set()  # traffic with cached_tokens or generated text; embeddings tell nothing
         self._drafted: Counter[str] = Counter()  # by traffic, as the answers tell it
         self._accepted: Counter[str] = Counter()
+        self._generating: set[str] = set()  # traffic with generated text
+        self._drafting: set[str] = set()  # traffic whose answers tell drafted tokens, 0 included
         self._shares: Counter[int] = Counter()  # answers by accepted tokens in per cent of the drafted ones
         self._newest: dict[tuple[str, str], dict[str, float]] = {}
         self._grown: Counter[str] = Counter()
@@ -62,6 +64,10 @@ class Efficiency:
             self._telling.add(traffic)
         self._prompt[traffic] += int(row["prompt_tokens"] or 0)
         self._cached[traffic] += int(cached or 0)
+        if row.get("completion_tokens"):
+            self._generating.add(traffic)
+        if row.get("drafted_tokens") is not None:
+            self._drafting.add(traffic)
         if drafted := int(row.get("drafted_tokens") or 0):
             accepted = int(row.get("accepted_tokens") or 0)
             self._drafted[traffic] += drafted
@@ -105,9 +111,18 @@ class Efficiency:
             by_traffic = {t: Part(self._accepted[t], n) for t, n in self._drafted.items()}
             whole = Part(self._accepted.total(), self._drafted.total())
             found["acceptance"] = {**by_traffic, "": whole}
-        elif self._grown[_DRAFTED]:
-            found["acceptance"] = {"": Part(self._grown[_ACCEPTED], self._grown[_DRAFTED])}
+        if self._drafts_are_counted:
+            whole = Part(self._grown[_ACCEPTED], self._grown[_DRAFTED])
+            found["acceptance"] = {**found.get("acceptance", {}), "": whole}
         return found
+
+    @property
+    def _drafts_are_counted(self) -> bool:
+        """True if counters of the server tell the drafts of the whole load.
+
+        The answers tell them better, but only where those of all traffic do: vLLM's `responses` tell none.
+        """
+        return bool(self._grown[_DRAFTED]) and (not self._drafted or bool(self._generating - self._drafting))
 
     @property
     def prefix_source(self) -> str | None:
@@ -125,7 +140,7 @@ class Efficiency:
             "acceptance": _rounded(drafts.share),
             "accepted_tokens": drafts.n if drafts.whole else None,
             "drafted_tokens": drafts.whole or None,
-            "acceptance_source": None if not drafts.whole else "answers" if self._drafted else "counters",
+            "acceptance_source": None if not drafts.whole else "counters" if self._drafts_are_counted else "answers",
             "acceptance_by_request": self._by_request(),
         }
         return {**found, **self._energy_figures(output_tokens)}

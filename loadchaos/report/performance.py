@@ -90,7 +90,8 @@ def efficiency_texts(verdict: Mapping[str, Any]) -> dict[str, str]:
         texts["drafts"] = f"{100 * found['acceptance']:.1f} % accepted, {tokens} tokens ({source})"
         if single := found.get("acceptance_by_request"):
             quantiles = ", ".join(f"{name} {100 * single[name]:.0f} %" for name in ("p10", "p50", "p90"))
-            texts["drafts"] += f"; of single requests: {quantiles}"
+            which = "single requests" if source == "told by the answers" else "single requests that tell it"
+            texts["drafts"] += f"; of {which}: {quantiles}"
     if found.get("joules_per_output_token") is not None:
         per_watt = f"{found['output_tokens_per_s_per_w']:.3g} tokens/s per W"
         power = f"{found['mean_power_w']:,.0f} W of all GPUs"

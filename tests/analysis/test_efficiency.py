@@ -116,7 +116,7 @@ def test_acceptance_of_the_answers_has_traffic_and_quantiles_of_single_requests(
         for n in range(1, 11)
         for row in request(100 + n, None, "code")
     ]
-    found = verdict(*counters, *told)
+    found = verdict(*counters, *told, cached=())
     efficiency = found["efficiency"]
     assert (efficiency["drafted_tokens"], efficiency["accepted_tokens"]) == (400, 220), "not the counters"
     assert (efficiency["acceptance"], efficiency["acceptance_source"]) == (0.55, "answers")
@@ -125,6 +125,24 @@ def test_acceptance_of_the_answers_has_traffic_and_quantiles_of_single_requests(
     assert efficiency_texts(found)["drafts"] == (
         "55.0 % accepted, 220 of 400 tokens (told by the answers); of single requests: p10 10 %, p50 50 %, p90 90 %"
     )
+
+
+def test_acceptance_of_a_load_is_not_that_of_the_traffic_which_tells_it() -> None:
+    """Answers of `responses` tell no drafts: those of `chat` beside them do not speak for all."""
+    counters = [
+        metrics(at, spec_draft_tokens_total=n, spec_accepted_tokens_total=n // 4) for at, n in ((99, 0), (101.5, 800))
+    ]
+    told = [
+        {**row, "drafted_tokens": 40, "accepted_tokens": 40} if row["row"] == "end" else row
+        for n in range(10)
+        for row in request(100 + n, None, "code")
+    ]
+    found = verdict(*counters, *told)
+    efficiency = found["efficiency"]
+    assert (efficiency["acceptance"], efficiency["drafted_tokens"]) == (0.25, 800)
+    assert efficiency["acceptance_source"] == "counters"
+    assert decisions(found)[2] == "fail"
+    assert "(counters of the server); of single requests that tell it: p10 100 %" in efficiency_texts(found)["drafts"]
 
 
 def test_energy_is_the_power_over_the_load() -> None:
