@@ -23,6 +23,9 @@ _NS = 1_000_000_000
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _MUST_CALL = ("required", "named")
 _ENDS = ("finished", "lost", "left", "cut")
+_STOPPED = "stopped"
+MOST_STOPPED = 0.05
+"""Share of sessions that a stop may end without an effect on the times of the others."""
 MOST_CUT = 0.05
 """Share of the planned turns of a traffic that may have no room in the context."""
 
@@ -77,16 +80,30 @@ class CallsMade(NamedTuple):
 class SessionTimes:
     """Times of sessions in ns, from their due time to their last answer.
 
-    A session that was lost to a timeout counts as a lower bound.
+    A session that was lost to a timeout counts as a lower bound. `stopped` ones still went on when the load ended: they have
+    no time here, so that the times of the others are too short.
     """
 
     histogram: LogHistogram = field(default_factory=LogHistogram)
     lower_bounds: int = 0
+    stopped: int = 0
 
     def merge(self, other: SessionTimes) -> None:
         """Add another's counts."""
         self.histogram.merge(other.histogram)
         self.lower_bounds += other.lower_bounds
+        self.stopped += other.stopped
+
+    @property
+    def too_short(self) -> str:
+        """Reason why the times prove no met limit; empty: they do.
+
+        A load that ends stops the longest sessions rather than the short ones.
+        """
+        every = self.histogram.n + self.stopped
+        if self.stopped <= MOST_STOPPED * every:
+            return ""
+        return f"{self.stopped:,} of {every:,} sessions went on when the load was stopped: the longest are missing"
 
 
 class SessionCount:
@@ -123,6 +140,8 @@ class SessionCount:
             times = self._times.setdefault(traffic, SessionTimes())
             times.histogram.add(int(row["at_ns"]) - int(row["due_ns"]))
             times.lower_bounds += end != "finished"
+        elif timed and end == "left" and why == _STOPPED:
+            self._times.setdefault(traffic, SessionTimes()).stopped += 1
 
     def is_later(self, row: BeginRow) -> bool:
         """Tell if a request is a later one of a session; the plan has sessions."""

@@ -114,6 +114,18 @@ def test_session_lost_to_a_timeout_is_a_lower_bound() -> None:
     assert "lower bound: 1 timed out" in found["expectations"][2]["actual"]
 
 
+@pytest.mark.parametrize(("stopped", "expected"), [(1, "pass"), (5, "unknown")])
+def test_times_of_sessions_prove_nothing_where_a_stop_ended_the_long_ones(stopped: int, expected: str) -> None:
+    left = [session(30 + n, 0.5, "left", why="stopped", turns=1, turns_left=3) for n in range(stopped)]
+    aborted = session(60, 0.5, "left", why="aborted", turns=1, turns_left=3)
+    found = verdict(*(session(n, 1) for n in range(30)), *left, aborted)
+    assert decisions(found) == ["pass", expected, expected]
+    text = "but 5 of 35 sessions went on when the load was stopped: the longest are missing"
+    assert [text in e["actual"] for e in found["expectations"]] == [False, stopped > 1, stopped > 1]
+    assert found["sessions"]["session_e2e_s"]["n"] == 30
+    assert decisions(verdict(*(session(n, 10) for n in range(30)), *left))[1:] == ["fail", "fail"], "also without them"
+
+
 @pytest.mark.parametrize(
     ("sessions", "why"),
     [([], "no session began"), ([session(0, 1), session(1, 0, "unfinished")], "the end of 1 sessions is not recorded")],

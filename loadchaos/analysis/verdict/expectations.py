@@ -74,8 +74,8 @@ class CheckResult:
 class _Figure(NamedTuple):
     """A figure (None: unknown) and its text.
 
-    `still`: it was still growing at the end of the run, or the cache was warm. `only_within`: the sample is too small, so
-    that the value counts only where both ends of this interval break the limit.
+    `still`: it was still growing at the end of the run, the cache was warm, or the longest sessions have no time.
+    `only_within`: the sample is too small, so that the value counts only where both ends of this interval break the limit.
     """
 
     value: float | None
@@ -238,7 +238,10 @@ def _session_time(traffic: str, name: latency_names.LatencyName, figures: Expect
     if times is None or times.histogram.n == 0:
         return _Figure(None, "no session was finished")
     few = _too_few(name, times.histogram.n, times.histogram.n)
-    return _of_times(name, times.histogram, times.lower_bounds, few, figures)
+    found = _of_times(name, times.histogram, times.lower_bounds, few, figures)
+    if not times.too_short or found.value is None:
+        return found
+    return found._replace(text=f"{found.text}, but {times.too_short}", still=True)
 
 
 def _of_times(
