@@ -19,6 +19,8 @@ from loadchaos.core.model import BLAMELESS
 S = 1_000_000_000
 _MOST_ADMITTED = 200
 _NOT_DUE_TO_SUCCEED = NOT_DUE_TO_SUCCEED
+_NOT_CONNECTED = frozenset({"connect_error", "reset"})
+"""Outcomes of a request whose second connection failed, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class RequestStats:
         """Connections kept alive that were closed before a request was sent on them: a new one was used."""
         self.resent = 0
         """Requests sent again, as their idle connection was closed before a byte of the answer came."""
+        self.resent_hidden = 0
+        """Of these, the ones that a second connection saved: no outcome shows what the server or a gateway dropped."""
         self.begun = 0
         self.later = 0
         """Requests of sessions after their first one: the plan counts sessions."""
@@ -155,7 +159,9 @@ class RequestStats:
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
         if detail := row.get("detail"):
             self.stale += int(detail.get("stale_retry") or 0)
-            self.resent += int(detail.get("resent") or 0)
+            resent = int(detail.get("resent") or 0)
+            self.resent += resent
+            self.resent_hidden += resent if outcome not in _NOT_CONNECTED else 0
         phase = self._phase(row)
         phase.ended += 1
         if outcome == "ok":

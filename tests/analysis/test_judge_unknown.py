@@ -207,6 +207,16 @@ def test_judge_fails_requests_sent_again_above_half_a_percent(
     assert f"{resent} requests sent again" in generator_text(verdict)
 
 
+def test_requests_whose_second_connection_failed_too_hide_nothing(history: Any) -> None:
+    """The idle connections of a server that dies close at once."""
+    history.begin().work(5)
+    for _ in range(8):
+        history.answer(history.send(1), "reset", detail={"resent": 1})
+    verdict = history.end().verdict()
+    assert "retries" not in {c["name"] for c in verdict["checks"]}
+    assert (verdict["generator"]["retries"], verdict["outcomes"]["reset"]) == (8, 8)
+
+
 def test_judge_voids_latency_of_a_slow_generator_only(history: Any) -> None:
     history.begin().work(30)
     for row in history.rows:
