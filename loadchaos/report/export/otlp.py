@@ -39,6 +39,11 @@ _PATH = "/v1/traces"
 _BATCH = 512
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_NEEDED = {
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+}
+"""Module of each package that is needed; other exporters share `opentelemetry.exporter`."""
 _OPERATIONS = {
     "chat": "chat", "responses": "chat", "messages": "chat", "completions": "text_completion",
     "embeddings": "embeddings",
@@ -67,8 +72,8 @@ def check(given: str) -> None:
 
     Raises OptionError.
     """
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
-        raise OptionError("--otlp needs opentelemetry-sdk: pip install 'loadchaos[otlp]'")
+    if missing := [package for package, module in _NEEDED.items() if not _is_installed(module)]:
+        raise OptionError(f"--otlp needs {' and '.join(missing)}: pip install 'loadchaos[otlp]'")
     url = given
     if given == FROM_VARIABLES:
         protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), "http/protobuf")
@@ -84,6 +89,13 @@ def check(given: str) -> None:
         raise OptionError(
             f"--otlp {_shown(given)}: the URL of an OTLP/HTTP receiver was expected, e.g. http://127.0.0.1:4318, or env"
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
 
 
 def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> OtlpResult:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -217,6 +219,26 @@ def test_otlp_export_that_fails_says_why_and_raises_nothing(
 def test_otlp_url_is_checked_before_the_run(given: str) -> None:
     with pytest.raises(OptionError, match="the URL of an OTLP/HTTP receiver was expected"):
         otlp.check(given)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("opentelemetry", "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"),
+        ("opentelemetry.sdk", "opentelemetry-sdk"),
+        ("opentelemetry.exporter.otlp.proto.http", "opentelemetry-exporter-otlp-proto-http"),
+    ],
+)
+def test_otlp_names_the_package_that_is_missing_before_the_run(module: str, package: str) -> None:
+    """Also beside another exporter, whose package shares `opentelemetry.exporter`."""
+    code = (
+        "import sys; from importlib.machinery import PathFinder as P; find = P.find_spec\n"
+        f"P.find_spec = lambda name, *a: None if (name + '.').startswith('{module}.') else find(name, *a)\n"
+        "from loadchaos.cli.main import main; main(['run', 'smoke', '--embedded', '--otlp', 'http://127.0.0.1:4318'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip() == f"loadchaos: --otlp needs {package}: pip install 'loadchaos[otlp]'"
 
 
 def test_otlp_env_refuses_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
