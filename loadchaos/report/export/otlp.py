@@ -146,6 +146,7 @@ class _SpanMaker:
         traffic = (plan.get("profile") or {}).get("traffic") or ()
         self._endpoints = {t.get("name"): str(t.get("endpoint") or "chat") for t in traffic}
         self._streams = {t.get("name"): bool(t.get("stream", True)) for t in traffic}
+        self._sessions = {t.get("name") for t in traffic if _is_live((t.get("payload") or {}).get("conversation"))}
         self._several_models = {
             t.get("name")
             for t in traffic
@@ -201,7 +202,9 @@ class _SpanMaker:
             "gen_ai.usage.input_tokens": end.get("prompt_tokens"),
             "gen_ai.usage.output_tokens": end.get("completion_tokens"),
             "gen_ai.usage.cache_read.input_tokens": end.get("cached_tokens"),
-            "gen_ai.conversation.id": place.first if place.branch or place.number else None,
+            "gen_ai.conversation.id": place.first
+            if place.number or place.branch or traffic in self._sessions
+            else None,
             "http.response.status_code": end.get("status"),
             "error.type": None if outcome == "ok" else outcome,
             "loadchaos.request": name,
@@ -213,6 +216,10 @@ class _SpanMaker:
             "loadchaos.send_delay": (int(begin["at_ns"]) - int(begin["due_ns"])) / 1e9 if begin.get("due_ns") else None,
         }
         return {key: value for key, value in found.items() if value is not None}
+
+
+def _is_live(conversation: object) -> bool:
+    return isinstance(conversation, Mapping) and conversation.get("answers") == "live"
 
 
 def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -30,6 +30,7 @@ PROFILE = {
     "name": "t",
     "traffic": [
         {"name": "text", "payload": {"text": {}}},
+        {"name": "agent", "payload": {"conversation": {"answers": "live"}}},
         {"name": "vectors", "endpoint": "embeddings", "payload": {"text": {}}},
         {"name": "lora", "payload": {"sampling": {"models": {"a": 1}}}},
     ],
@@ -111,7 +112,8 @@ def run(tmp_path: Path) -> RunFolder:
     }  # fmt: skip
     failed = {"outcome": "http_error", "status": 500, "sent_ns": 110 * MS, "error": f"prompt {SECRET}", "detail": {}}
     for name, traffic, end in (
-        ("lc-7-0", "text", answered), ("lc-7-0-r1", "text", answered), ("lc-7-1", "vectors", failed),
+        ("lc-7-0", "text", answered), ("lc-7-4", "agent", answered), ("lc-7-4-b2r1", "agent", answered),
+        ("lc-7-1", "vectors", failed),
         ("lc-7-2", "lora", answered), ("lc-7-3", "text", None),
     ):  # fmt: skip
         step = int(name.split("-")[2])
@@ -129,8 +131,8 @@ def test_otlp_spans_have_the_ids_of_traceparent_and_the_times_of_the_requests(
     run: RunFolder, receiver: Receiver
 ) -> None:
     result = otlp.export(run, receiver.url)
-    assert (result.sent, result.trouble) == (5, "")
-    assert result.describe() == f"OTLP: 5 spans sent to {receiver.url}"
+    assert (result.sent, result.trouble) == (6, "")
+    assert result.describe() == f"OTLP: 6 spans sent to {receiver.url}"
     assert [path for path, _ in receiver.requests] == ["/v1/traces"]
     header = json.loads(run.events.read_text().splitlines()[0])
     offset = header["utc_ns"] - header["mono_ns"]
@@ -153,7 +155,9 @@ def test_otlp_attributes_follow_the_genai_convention(run: RunFolder, receiver: R
         "loadchaos.send_delay": 0.01,
     }  # fmt: skip
     assert (found["lc-7-1"]["error.type"], found["lc-7-1"]["gen_ai.operation.name"]) == ("http_error", "embeddings")
-    assert found["lc-7-0-r1"]["gen_ai.conversation.id"] == "lc-7-0"
+    assert [found[n]["gen_ai.conversation.id"] for n in ("lc-7-4", "lc-7-4-b2r1")] == ["lc-7-4", "lc-7-4"], (
+        "the first one, too"
+    )
     assert "gen_ai.request.model" not in found["lc-7-2"], "which adapter it asked for is not recorded"
     assert found["lc-7-3"]["error.type"] == "unfinished"
     (resource,) = {r.resource.SerializeToString() for b in receiver.batches for r in b.resource_spans}
@@ -177,7 +181,7 @@ def test_otlp_variables_name_receiver_headers_and_service(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly")
     otlp.check("env")
-    assert otlp.export(run, "env").describe() == f"OTLP: 5 spans sent to {receiver.url}"
+    assert otlp.export(run, "env").describe() == f"OTLP: 6 spans sent to {receiver.url}"
     ((path, headers),) = receiver.requests
     assert (path, headers["x-tenant"], headers["Content-Encoding"]) == ("/v1/traces", "blue", "gzip")
     assert attributes(receiver.batches[0].resource_spans[0].resource.attributes)["service.name"] == "nightly"
@@ -249,7 +253,7 @@ def test_otlp_env_refuses_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_export_command_sends_spans_of_a_finished_run(run: RunFolder, receiver: Receiver) -> None:
     done = CliRunner().invoke(main, ["export", str(run.path), "--otlp", receiver.url])
-    assert (done.exit_code, done.output.strip()) == (0, f"OTLP: 5 spans sent to {receiver.url}")
+    assert (done.exit_code, done.output.strip()) == (0, f"OTLP: 6 spans sent to {receiver.url}")
     receiver.status = 400
     done = CliRunner().invoke(main, ["export", str(run.path), "--otlp", receiver.url])
     assert done.exit_code == 2
