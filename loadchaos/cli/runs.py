@@ -146,7 +146,7 @@ def _send_spans(folder: Any, given: str) -> bool:
     otlp.check(given)
     result = otlp.export(folder, given, on_terminal())
     if result.trouble:
-        raise OptionError(f"{result.describe()}; start the receiver, or give --otlp its URL")
+        raise OptionError(f"{result.describe()}; see to the receiver, or give --otlp another URL")
     click.echo(result.describe())
     return True
 

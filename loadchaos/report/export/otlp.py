@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ FROM_VARIABLES = "env"
 """Value of --otlp that leaves the receiver to the variables OTEL_EXPORTER_OTLP_*."""
 _PATH = "/v1/traces"
 _BATCH = 512
+_GAVE_UP = "due to timeout, max retries or shutdown"
+_TIMED_OUT = "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
+_TRIED_AGAIN = re.compile(r"Transient error (.+) encountered while exporting")
+_SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _NEEDED = {
@@ -263,6 +268,11 @@ def _shown(url: str) -> str:
 
 def _reason(said: Sequence[str], given: str) -> str:
     text = said[-1] if said else "the receiver did not accept the spans"
+    if _GAVE_UP in text:  # the SDK says so of a timeout and of the last of several tries; an error is told before
+        errors = [found[1] for line in said if (found := _TRIED_AGAIN.search(line))]
+        text = errors[-1] if errors else _TIMED_OUT
+        if found := _SYSTEM_ERROR.search(text):
+            text = found[1]
     return Redactor().text(text.replace(given, _shown(given)))[:400]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -199,11 +200,19 @@ def test_otlp_export_that_fails_says_why_and_raises_nothing(
     assert refused.sent == 0
     assert "403" in refused.trouble
     assert "hidden" not in refused.describe()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3")
+    receiver.status = 503
+    assert otlp.export(run, receiver.url).trouble == "Service Unavailable"
     nobody = otlp.export(run, f"http://127.0.0.1:{unused_port}")
-    assert (nobody.sent, bool(nobody.trouble)) == (0, True)
-    assert nobody.describe().startswith(
-        f"OTLP: 0 spans sent to http://127.0.0.1:{unused_port}, then the export failed: "
+    assert nobody.sent == 0
+    assert nobody.describe() == (
+        f"OTLP: 0 spans sent to http://127.0.0.1:{unused_port}, then the export failed: Connection refused"
+    )
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = otlp.export(run, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert (
+        slow.trouble == "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
     )
     assert capfd.readouterr().err == "", "the SDK's own log is not printed"
 
