@@ -1,6 +1,6 @@
 """Check that the server accepts the profile's special requests.
 
-These are models by name, tools, schemas and sampling options.
+These are models by name, tools, schemas, sampling options and audio.
 
 A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says what to change.
 Profiles without them send nothing.
@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.load import payloads
+from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import images
 from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_event
 from loadchaos.profile.profile import Profile
@@ -25,7 +24,9 @@ from loadchaos.profile.traffic import Traffic
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
-_TRIED = ("sampling", "structured", "tools")
+_TRIED = ("audio", "sampling", "structured", "tools")
+_RUN_SEED = 1 << 62
+"""Seed of a run that nobody makes: the load does not send the files of these requests again."""
 _SHORT = 16
 _NOT_FOUND = frozenset({404})
 """Before the load a 404 means a model that the server does not serve; during the load it means a lost resource."""
@@ -95,7 +96,9 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
             continue
         tried.add(kind)
         request = payloads.build(_step(traffic, options), facts)
-        answer = await client.post(request.path, orjson.loads(request.body))
+        endpoint = ENDPOINTS[traffic.endpoint]
+        headers = {**endpoint.headers, "content-type": endpoint.content_type}
+        answer = await client.post_bytes(request.path, bytes(request.body), headers)
         if (error := rejection(answer, dialect)) is not None:
             names = " and ".join(f"traffic.{number}.payload.{name}" for name in options)
             raise TargetError(
@@ -127,6 +130,7 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
         output=Output(max=min(longest, _SHORT) if traffic.streams else longest),
         stream=traffic.streams,
         endpoint=traffic.endpoint,
+        run_seed=_RUN_SEED,
     )
 
 

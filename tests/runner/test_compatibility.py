@@ -12,8 +12,10 @@ import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
+from loadchaos.load import payloads
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.steps import steps
 from loadchaos.runner import compatibility
 from loadchaos.runner.prepare import facts_line
 from loadchaos.server.discovery.client import DiscoveryClient
@@ -21,6 +23,7 @@ from loadchaos.server.discovery.client import DiscoveryClient
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
 TOOLS = {"tools": {"count": 2}, "text": {"tokens": 900}}
+AUDIO = {"audio": {"seconds": 1}}
 CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
@@ -41,7 +44,8 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
     def serve(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
             return httpx.Response(200, json={"data": [{"id": "base"}, {"id": "one"}]})
-        sent.append(json.loads(request.content))
+        whole = request.headers["content-type"] != "application/json"
+        sent.append({"multipart": request.content} if whole else json.loads(request.content))
         return answer
 
     async def ask() -> None:
@@ -135,6 +139,26 @@ def test_compatibility_sends_one_request_for_each_kind() -> None:
     ]
     assert tried(profile({"text": {}}, {"images": {}}, {"conversation": {}}), refused(NO_PARSER)) == []
     assert tried(profile(TOOLS, expect="rejected"), refused(NO_PARSER)) == []
+
+
+def test_compatibility_tries_audio_that_the_load_does_not_send_again() -> None:
+    with pytest.raises(
+        TargetError, match=r"payload\.audio \(traffic t0\): .*At most 0 audio.*\. The profile does not fit"
+    ):
+        tried(profile(AUDIO), refused("At most 0 audio(s) may be provided in one prompt."))
+    (body,) = tried(profile(AUDIO), httpx.Response(200, text=CHUNK))
+    part = body["messages"][0]["content"][0]
+    first = next(iter(steps(profile(AUDIO), seed=0)))
+    load = json.loads(bytes(payloads.build(first, Facts("http://s", "http://s", "vllm", model="base")).body))
+    assert part["type"] == load["messages"][0]["content"][0]["type"] == "input_audio"
+    assert part not in load["messages"][0]["content"]
+
+
+def test_compatibility_sends_the_body_of_an_endpoint_that_takes_no_json() -> None:
+    wanted = profile({**AUDIO, "sampling": {"temperature": 0.5}}, endpoint="transcriptions")
+    (body,) = tried(wanted, httpx.Response(200, text=CHUNK))
+    assert b'name="temperature"\r\n\r\n0.5\r\n' in body["multipart"]
+    assert b"RIFF" in body["multipart"]
 
 
 def test_compatibility_keeps_the_length_of_unstreamed_answers() -> None:
