@@ -46,7 +46,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def url_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument URL, which `-H` and `--target` name, too, as in other commands.
+    """Add the argument URL, and `--target` as in other commands.
 
     The command reads both with `url_of`.
     """

@@ -140,7 +140,10 @@ class Facts:
 
     @property
     def prompt_room(self) -> int | None:
-        """Most tokens of a prompt that leaves room for an answer of one token; None: unknown."""
+        """Most tokens of a prompt beside an answer of one token.
+
+        None: unknown.
+        """
         whole = [n - 1 for n in (self.max_model_len, self.capacity_tokens) if n]
         return min([*whole, *([self.input_limit] if self.input_limit else [])], default=None)
 

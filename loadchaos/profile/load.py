@@ -188,10 +188,18 @@ def _burst(phase: Phase) -> None:
 
 
 def _trace(phase: Phase) -> None:
-    trace.read(phase.trace or "")
+    arrivals = trace.read(phase.trace or "")
     shape = trace.format_of(phase.trace or "")
     if shape.own_unit and "unit" in phase.model_fields_set:
         raise ValueError(f"unit has no effect with {shape.about}, whose times have a unit: remove it")
+    for arrival in arrivals:
+        most = math.ceil(arrival.input_tokens / phase.block_tokens)
+        if len(arrival.blocks) > most + 1:
+            raise ValueError(
+                f"block_tokens: {phase.block_tokens} does not fit the trace: "
+                f"a prompt of {arrival.input_tokens:,} tokens has "
+                f"{len(arrival.blocks):,} hash_ids, and {most:,} were expected"
+            )
     if not phase.unit:
         raise ValueError("a trace needs the unit of its timestamps, e.g. unit: 1ms or unit: 1s")
     _only(phase, {"trace", "unit", "speed", "block_tokens", "requests", "for_", "max_in_flight"})

@@ -21,7 +21,7 @@ from loadchaos.profile.steps import steps
 
 Write = Callable[..., Profile]
 ROWS = [
-    {"timestamp": 3000, "input_length": 1500, "output_length": 7, "hash_ids": [1, 2, 3]},
+    {"timestamp": 3000, "input_length": 1500, "output_length": 7, "hash_ids": [1, 2, 3, 4]},
     {"timestamp": 1000, "input_length": 1200, "output_length": 9, "hash_ids": [1, 2, 9]},
     {"timestamp": 5000, "input_length": 40, "output_length": 1},
 ]
@@ -117,6 +117,10 @@ def test_trace_mistake_has_its_line(line: str, expected: str, tmp_path: Path) ->
         (("text: {{tokens: 10}}", "images: {{}}"), r"x\.yaml:4:\d+: .*every traffic needs a text payload"),
         (("speed: 2", "law: poisson"), "law has no effect"),
         (("speed: 2", "unit: 0"), "the unit of its timestamps"),
+        (
+            ("speed: 2", "block_tokens: 1024"),
+            "block_tokens: 1024 does not fit the trace: a prompt of 1,500 tokens has 4 hash",
+        ),
     ],
 )
 def test_trace_phase_mistake_has_its_place(change: tuple[str, str], expected: str, file: Path, write: Write) -> None:

@@ -194,7 +194,10 @@ class _SizedImage:
 
 
 def _most_fitting(makers: Sequence[_SizedImage], facts: Facts) -> int | None:
-    """Most images of the largest size beside a short text; None where a length is unknown."""
+    """Most images of the largest size beside a short text.
+
+    None where a length is unknown.
+    """
     if facts.prompt_room is None or not all(maker.measured for maker in makers):
         return None
     return room_for_images(facts, max(maker.tokens for maker in makers))

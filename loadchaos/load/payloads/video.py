@@ -65,7 +65,10 @@ class Options(BaseModel):
         return 0.0
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`; its tokens depend on the model."""
+        """Average content of a request for `explain`.
+
+        Its tokens depend on the model.
+        """
         mean = (self.count.low + self.count.high) / 2
         return {"videos": mean, "frames": mean * self.frames}
 

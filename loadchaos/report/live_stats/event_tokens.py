@@ -6,7 +6,9 @@ from loadchaos.core.ledger.rows import EndRow
 
 
 class EventTokens:
-    """Mean number of tokens in an event, over the answers whose tokens the server counted.
+    """Mean number of tokens in an event of an answer.
+
+    It is that of the answers whose tokens the server counted.
 
     Heartbeats count events, because the tokens of a stream are known only at its end. With speculative decoding an event of
     a stream has several tokens; a whole answer is one event, whatever its length.
