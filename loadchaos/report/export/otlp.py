@@ -31,12 +31,14 @@ from loadchaos.core.version import __version__
 from loadchaos.report.export.tables import RunClock
 
 if TYPE_CHECKING:
+    import requests
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
 
 FROM_VARIABLES = "env"
 """Value of --otlp that leaves the receiver to the variables OTEL_EXPORTER_OTLP_*."""
 _PATH = "/v1/traces"
+_OWN_SESSION = "_CREDENTIAL_PROVIDER"
 _BATCH = 512
 _GAVE_UP = "due to timeout, max retries or shutdown"
 _TIMED_OUT = "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
@@ -58,15 +60,21 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class OtlpResult:
-    """Result of an export: spans that were sent, receiver, and trouble."""
+    """Result of an export: spans that were sent, receiver, and trouble.
+
+    `rejected`: the receiver answered 200 and said that it did not take so many spans.
+    """
 
     sent: int
     receiver: str
     trouble: str = ""
+    rejected: int = 0
 
     def describe(self) -> str:
         """Describe the export in one line."""
         spans = f"{self.sent:,} span{'' if self.sent == 1 else 's'}"
+        if self.rejected:
+            return f"OTLP: {spans} sent to {self.receiver}, which rejected {self.rejected:,}: {self.trouble}"
         if self.trouble:
             return f"OTLP: {spans} sent to {self.receiver}, then the export failed: {self.trouble}"
         return f"OTLP: {spans} sent to {self.receiver}"
@@ -111,9 +119,11 @@ def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> Ot
     receiver = _shown(next((os.environ[n] for n in _ENDPOINTS if os.environ.get(n)), "http://localhost:4318"))
     receiver = receiver if given == FROM_VARIABLES else _shown(given)
     sent = 0
+    answers = _Answers()
     with _captured_log() as said:
         try:
-            exporter = OTLPSpanExporter(endpoint=None if given == FROM_VARIABLES else _with_path(given))
+            endpoint = None if given == FROM_VARIABLES else _with_path(given)
+            exporter = OTLPSpanExporter(endpoint=endpoint, session=answers.session())
             every = spans(folder, say)
             while batch := list(islice(every, _BATCH)):
                 if exporter.export(batch) is not SpanExportResult.SUCCESS:
@@ -122,7 +132,40 @@ def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> Ot
             cast("Any", exporter).shutdown()
         except (LoadchaosError, OSError, ValueError, RuntimeError) as e:
             return OtlpResult(sent, receiver, _reason([*said, str(e)], given))
+    if answers.rejected:
+        return OtlpResult(sent, receiver, _reason([answers.message or "no reason given"], given), answers.rejected)
     return OtlpResult(sent, receiver)
+
+
+class _Answers:
+    """Spans that a receiver rejects in its answers (`partial_success`); the exporter counts them as sent."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self.message = ""
+
+    def session(self) -> requests.Session | None:
+        """A session that reads the answers; None where the user's variables make one of their own."""
+        import requests
+
+        if any(name.endswith(_OWN_SESSION) for name in os.environ):
+            return None
+        session = requests.Session()
+        session.hooks["response"] = [self._read]
+        return session
+
+    def _read(self, response: requests.Response, *_: object, **__: object) -> None:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+        if not response.ok:
+            return
+        try:
+            found = ExportTraceServiceResponse.FromString(response.content).partial_success
+        except DecodeError:  # some receivers answer with text
+            return
+        self.rejected += found.rejected_spans
+        self.message = found.error_message or self.message
 
 
 def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[ReadableSpan]:

@@ -44,6 +44,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.status = 200
+        self.answer = b""
         self.batches: list[Any] = []
         self.requests: list[tuple[str, dict[str, str]]] = []
         receiver = self
@@ -58,8 +59,9 @@ class Receiver:
                 if receiver.status == 200:
                     receiver.batches.append(ExportTraceServiceRequest.FromString(body))
                 self.send_response(receiver.status)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(receiver.answer)))
                 self.end_headers()
+                self.wfile.write(receiver.answer)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
                 pass
@@ -215,6 +217,20 @@ def test_otlp_export_that_fails_says_why_and_raises_nothing(
         slow.trouble == "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
     )
     assert capfd.readouterr().err == "", "the SDK's own log is not printed"
+
+
+def test_otlp_spans_that_the_receiver_rejects_are_told(run: RunFolder, receiver: Receiver) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 2
+    answer.partial_success.error_message = "too old"
+    receiver.answer = answer.SerializeToString()
+    found = otlp.export(run, receiver.url)
+    assert (found.sent, found.rejected, found.trouble) == (6, 2, "too old")
+    assert found.describe() == f"OTLP: 6 spans sent to {receiver.url}, which rejected 2: too old"
+    receiver.answer = b"{}"
+    assert otlp.export(run, receiver.url).trouble == "", "an answer of text says nothing"
 
 
 @pytest.mark.parametrize(
