@@ -62,6 +62,12 @@ Exit codes:
     metavar="LIMITS",
     help="Limits of each request, e.g. ttft=2s,itl_p99=50ms (default: the profile's).",
 )
+@click.option(
+    "--phase",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Number of the phase of `load` whose traffic is sent, from 0 (default: the last with users or a constant rate).",
+)
 @click.option("--goal", default="99%", show_default=True, metavar="SHARE", help="Share of requests within all limits.")
 @click.option(
     "--by",
@@ -130,7 +136,7 @@ def capacity(
     if options["launch"]:
         loaded = with_launch(loaded, options["launch"], options["target"])
     options["external"] = None if options["launch"] else options["target"]
-    settings = _settings(loaded, str(profile), overrides, options)
+    searched, settings = _settings(loaded, str(profile), overrides, options)
     folder = options["resume"] or options["out"] / f"capacity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     run_options = _run_options(options)
     lock_folder(folder, "capacity")
@@ -138,7 +144,7 @@ def capacity(
         (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
     lines, metrics = _Lines(), SearchMetrics(folder.resolve().name, port)
     session = CapacitySession(
-        loaded, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish)
+        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish)
     )
     if stored:
         session.restore(stored)
@@ -177,7 +183,7 @@ class _Lines:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-_STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "tolerance", "at_least", "seed", "model",
+_STORED = ("target", "launch", "limits", "goal", "by", "start", "most", "tolerance", "at_least", "seed", "model", "phase",
            "admin_url", "api_key_env", "ca", "insecure", "shared", "server_log", "tokenizer", "authorize")  # fmt: skip
 
 
@@ -230,20 +236,24 @@ def _recorded(value: Any, name: str = "") -> Any:
     return Redactor().text(value) if isinstance(value, str) else value
 
 
-def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]) -> CapacitySettings:
-    """Check the options, and make the settings of the search."""
+def _settings(
+    whole: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Profile, CapacitySettings]:
+    """Check the options, and make the settings of the search, and its profile, which has one phase of the whole one."""
     from loadchaos.core.units import figure
     from loadchaos.runner.capacity.search import SearchSettings
     from loadchaos.runner.capacity.session import CapacitySettings
-    from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit
+    from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
     from loadchaos.server.discovery.client import parse_target
 
-    launch = profile.target.launch
+    launch = whole.target.launch
     if options["external"] is None and launch is None:
         raise OptionError("a capacity search needs a server: give --target URL, or --launch COMMAND")
     url = parse_target(options["external"] or (launch.url if launch is not None else ""))
-    limits_s = _limits(options["limits"], profile)
-    refuse_unfit(profile, limits_s)
+    limits_s = _limits(options["limits"], whole)
+    number = searched_phase(whole, options["phase"])
+    refuse_unfit(whole, number, limits_s)
+    profile = with_one_phase(whole, number)
     by = options["by"]
     most = options["most"] or _MOST[by]
     start = options["start"] or _start(profile, by)
@@ -260,7 +270,7 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
     wanted = {key: _recorded(options[key], key) for key in _STORED}
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)
-    return CapacitySettings(
+    return profile, CapacitySettings(
         SearchSettings(by, start, most, tolerance, goal, limits_s, arrivals_of(profile)),
         goal,
         limits_s,
@@ -272,6 +282,7 @@ def _settings(profile: Profile, name: str, overrides: Sequence[str], options: Ma
             "profile": str(Path(name).resolve()) if Path(name).is_file() else name,
             "overrides": _recorded(overrides),
         },
+        {"number": number, "of": len(whole.load), "traffic": profile.traffic_names()},
     )
 
 

@@ -38,6 +38,8 @@ def caveats(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
         ("the goal", goal_text(a), goal_text(b)),
         ("the kind of load", a["by"], b["by"]),
         ("the profile", (a.get("wanted") or {}).get("profile"), (b.get("wanted") or {}).get("profile")),
+        ("--set", *(" ".join((data.get("wanted") or {}).get("overrides") or ()) or "nothing" for data in (a, b))),
+        ("the traffic", *(", ".join((data.get("phase") or {}).get("traffic") or ()) or "unknown" for data in (a, b))),
     )
     return [f"{what} differs: {x} and {y}" for what, x, y in parts if x != y]
 

@@ -35,6 +35,14 @@ def goal_text(data: Mapping[str, Any]) -> str:
     return f"goodput >= {100 * data['goal']:g} % within {limits}"
 
 
+def phase_text(data: Mapping[str, Any]) -> str | None:
+    """The phase whose traffic was sent: `load.1 of 2 phases: images, text`. None where the profile has no other."""
+    phase = data.get("phase") or {}
+    if phase.get("of", 1) == 1:
+        return None
+    return f"load.{phase['number']} of {phase['of']} phases: {', '.join(clean(name, 60) for name in phase['traffic'])}"
+
+
 def short_answer(data: Mapping[str, Any]) -> str:
     """The answer in a few words: `capacity 12.5 requests/s (12.1 to 12.9)`."""
     found = data["answer"]

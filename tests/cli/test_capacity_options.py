@@ -56,14 +56,54 @@ def test_capacity_refuses_a_mistake(tmp_path: Path, options: tuple[str, ...], me
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
-        ("abort_storm", "load: one phase was expected (got 3)"),
-        ("engine_pause", "attacks: the profile attacks the server"),
+        ("pp_memory_pressure", "load.0: bursts have no constant load; a capacity search needs a phase with users or"),
+        ("engine_pause", "attacks: the profile attacks the server (pause), and a capacity search does not; leave"),
+        ("mtp_mm", "search sends that of one phase: --phase 0 sends step_ends; --phase 1 sends images, text, long"),
     ],
 )
 def test_capacity_refuses_a_shipped_profile_that_does_not_fit(tmp_path: Path, profile: str, message: str) -> None:
     done = loadchaos("capacity", profile, *URL, *SLO, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
+
+
+TWO_PHASES = """\
+name: two
+traffic:
+  - {name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}
+  - {name: edge, payload: {text: {tokens: 16..32}}, output: {max: 4}, expect: [rejected]}
+  - {name: unused, weight: 0, payload: {text: {tokens: 16..32}}, output: {max: 4}}
+load:
+  - {users: 1, requests: 4, traffic: [edge]}
+  - {rate: 7/s, law: gamma, burstiness: 2, for: 5s, traffic: [text, unused]}
+  - {burst: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--phase 0 sends edge; --phase 1 sends text"),
+        (("--phase", "0"), "traffic.1 (edge): its requests need not succeed, so they have no goodput"),
+        (("--phase", "2"), "load.2: bursts have no constant load"),
+        (("--phase", "3"), "--phase 3: a number from 0 to 2 was expected"),
+    ],
+)
+def test_capacity_refuses_a_phase(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    (tmp_path / "two.yaml").write_text(TWO_PHASES)
+    done = loadchaos("capacity", "two.yaml", *URL, *SLO, *options, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_capacity_records_the_phase_whose_traffic_it_sends(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(TWO_PHASES)
+    assert loadchaos("capacity", "two.yaml", *URL, *SLO, "--phase", "1", cwd=tmp_path).returncode == 4
+    (file,) = tmp_path.glob("runs/*/capacity.json")
+    found = json.loads(file.read_text())
+    assert found["phase"] == {"number": 1, "of": 3, "traffic": ["text"]}
+    assert found["wanted"]["phase"] == 1
 
 
 def test_capacity_refuses_answers_without_tokens(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadchaos.cli.main import main
-from loadchaos.report.capacity_compare import judgement
+from loadchaos.report.capacity_compare import caveats, judgement
 
 
 def search(
@@ -74,3 +74,10 @@ def test_compare_names_the_folder_of_a_broken_search(tmp_path: Path, text: str, 
     assert done.exit_code == 2
     assert f"{tmp_path / 'b'}: {why}" in done.output
     assert "--resume" not in done.output
+
+
+def test_compare_says_that_the_traffic_differs() -> None:
+    a, b = search(10, 11), search(12, 13)
+    a["phase"], b["phase"] = ({"number": n, "of": 2, "traffic": [name]} for n, name in ((0, "edges"), (1, "text")))
+    b["wanted"] = {"profile": "chat", "overrides": ["traffic.0.weight=2"]}
+    assert caveats(a, b) == ["--set differs: nothing and traffic.0.weight=2", "the traffic differs: edges and text"]

@@ -18,6 +18,7 @@ from loadchaos.report.capacity_text import (
     headline,
     load_text,
     longest_steps,
+    phase_text,
     status_text,
     step_cells,
 )
@@ -97,6 +98,7 @@ def shared(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "headline": headline(data),
         "goal": goal_text(data),
+        "traffic": phase_text(data),
         "target": clean(data["target"], 300),
         "server": " ".join(clean(part, 100) for part in server if part),
         "times": _times(data),

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.units import figure
-from loadchaos.report.capacity_text import STEP_HEADS, facts, goal_text, headline, load_text, status_text, step_cells
+from loadchaos.report.capacity_text import (
+    STEP_HEADS,
+    facts,
+    goal_text,
+    headline,
+    load_text,
+    phase_text,
+    status_text,
+    step_cells,
+)
 from loadchaos.report.formatting import clean, duration, short_path
 
 _HEAD_WIDTH = 14
@@ -20,6 +29,8 @@ def render(data: Mapping[str, Any], folder: Path, *, width: int = 100) -> str:
     lines = _wrapped(f"{verdict}  ", f"{headline(data)} (exit code {data['exit_code']})", width)
     server = " ".join(clean(part, 100) for part in (data.get("server") or {}).values() if part)
     lines += [f"      target: {clean(data['target'], 300)}{f': {server}' if server else ''}"]
+    phase = phase_text(data)
+    lines += _wrapped("      traffic: ", phase, width) if phase is not None else []
     lines += [f"      goal: {goal_text(data)}", ""]
     for name, text in facts(data):
         lines += _wrapped(f"  {name:{_HEAD_WIDTH - 2}}", text, width)

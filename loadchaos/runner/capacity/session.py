@@ -51,6 +51,7 @@ class CapacitySettings:
     Attributes:
         at_least: The result fails where the capacity is proved to be below.
         wanted: The command's own texts, for `--resume`.
+        phase: The phase of the profile whose traffic is sent: its number, how many there are, and the traffic.
     """
 
     search: SearchSettings
@@ -60,6 +61,7 @@ class CapacitySettings:
     target: str
     at_least: float | None = None
     wanted: Mapping[str, Any] = field(default_factory=dict)
+    phase: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class CapacitySession:
             "exit_code": code,
             "target": settings.target, "server": self._server, "started": self._started,
             "seconds": round(self.spent_s, 1), "ended": ended, "ended_by": self._ended_by,
-            "by": settings.search.by, "goal": settings.goal, "slo_s": dict(settings.slo_s),
+            "phase": dict(settings.phase), "by": settings.search.by, "goal": settings.goal, "slo_s": dict(settings.slo_s),
             "budget_s": settings.budget_s, "tolerance": settings.search.tolerance, "at_least": settings.at_least,
             "answer": answer(self._search, settings.search),
             "knee": findings.knee(steps, settings.search.by),

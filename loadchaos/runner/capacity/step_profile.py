@@ -12,6 +12,7 @@ from loadchaos.core.units import format_duration
 from loadchaos.load import registry
 from loadchaos.profile.load import Phase
 from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.traffic import Traffic
 from loadchaos.runner.capacity.search import NextStep
 
 _LEAST_LOOK_S, _MOST_LOOK_S = 15.0, 60.0
@@ -24,6 +25,10 @@ _NEEDS_TOKENS = ("ttft", "tpot", "itl_")
 _NEEDS_STREAM = ("tpot", "itl_")
 _EXPECT = ("engine_deaths == 0", "hangs == 0", "wrong_answers == 0")
 _LAWS = ("constant", "poisson", "gamma")
+_ANOTHER_LOAD = (
+    "a capacity search needs a phase with users or a constant rate (law: constant, poisson or gamma); give the profile one, "
+    "e.g. with --set 'load=[{rate: 1/s, law: poisson, for: 1m}]'"
+)
 
 
 def step_plan(
@@ -40,7 +45,7 @@ def step_plan(
 
 
 def step_profile(profile: Profile, plan: StepPlan) -> Profile:
-    """Make the profile of a step: the traffic of the user's, one phase.
+    """Make the profile of a step: the traffic of the user's, whose one phase gets another load.
 
     A death of the server ends the search, so it ends the step, too.
     """
@@ -78,24 +83,57 @@ def slo_of(limits_s: Mapping[str, float]) -> dict[str, str]:
     return {name: format_duration(seconds) for name, seconds in limits_s.items()}
 
 
-def refuse_unfit(profile: Profile, limits_s: Mapping[str, float]) -> None:
-    """Refuse a profile whose load or traffic a search cannot use.
+def searched_phase(profile: Profile, wanted: int | None) -> int:
+    """Number of the phase whose traffic a search sends, from 0: `wanted`, else the last one with a constant load.
+
+    Raises:
+        OptionError: `wanted` is no such phase, no phase is, or it is open which traffic is meant.
+    """
+    if wanted is not None:
+        if wanted >= len(profile.load):
+            raise OptionError(f"--phase {wanted}: a number from 0 to {len(profile.load) - 1} was expected")
+        return wanted
+    fit = [n for n, phase in enumerate(profile.load) if not phase.warm_up and _unfit(phase) is None]
+    if not fit:
+        return next(n for n, phase in enumerate(profile.load) if not phase.warm_up)
+    sent = {n: _traffic_text(profile, profile.load[n]) for n in fit}
+    if len(set(sent.values())) > 1:
+        shown = "; ".join(f"--phase {n} sends {names}" for n, names in sent.items())
+        raise OptionError(f"load: its phases send different traffic, and a search sends that of one phase: {shown}")
+    return fit[-1]
+
+
+def with_one_phase(profile: Profile, number: int) -> Profile:
+    """The profile with one phase of its load, and the traffic which that sends."""
+    phase = profile.load[number]
+    return profile.model_copy(update={"load": (phase,), "traffic": tuple(_sent(profile, phase))})
+
+
+def _sent(profile: Profile, phase: Phase) -> list[Traffic]:
+    return [traffic for traffic in profile.traffic_of(phase) if traffic.weight]
+
+
+def _traffic_text(profile: Profile, phase: Phase) -> str:
+    return ", ".join(traffic.name for traffic in _sent(profile, phase))
+
+
+def refuse_unfit(profile: Profile, number: int, limits_s: Mapping[str, float]) -> None:
+    """Refuse a profile where a search cannot use phase `number` or its traffic.
 
     Raises:
         OptionError: with the key, what is wrong and what to do.
     """
     if profile.attacks:
         raise OptionError(
-            f"attacks: the profile attacks the server ({profile.attacks[0].operation}); a capacity search needs one "
-            "without attacks"
+            f"attacks: the profile attacks the server ({profile.attacks[0].operation}), and a capacity search does not; "
+            "leave the attacks out with --set attacks=[]"
         )
-    if len(profile.load) > 1:
-        raise OptionError(
-            f"load: one phase was expected (got {len(profile.load)}); each step of a search is one phase at a constant load"
-        )
-    _refuse_phase(profile.load[0])
-    for number, traffic in enumerate(profile.traffic):
-        place = f"traffic.{number} ({traffic.name})"
+    phase = profile.load[number]
+    why = _unfit(phase)
+    if why is not None:
+        raise OptionError(f"load.{number}: {why}; {_ANOTHER_LOAD}")
+    sent = _sent(profile, phase)
+    for place, traffic in ((f"traffic.{n} ({t.name})", t) for n, t in enumerate(profile.traffic) if t in sent):
         if "ok" not in traffic.expect:
             raise OptionError(
                 f"{place}: its requests need not succeed, so they have no goodput: remove it or expect ok"
@@ -112,14 +150,10 @@ def _refuse_figures(place: str, limits_s: Mapping[str, float], *, streams: bool,
             raise OptionError(f"{place}: its answers are not streamed, so {name} cannot be measured; use --slo e2e=...")
 
 
-def _refuse_phase(phase: Phase) -> None:
+def _unfit(phase: Phase) -> str | None:
+    """Reason why a phase has no constant load; None where it has one."""
     if phase.replay is not None or phase.trace is not None:
-        kind = "replay" if phase.replay is not None else "trace"
-        raise OptionError(f"load.0: a {kind} has its own times; a capacity search needs a phase with rate or users")
+        return f"a {'replay' if phase.replay is not None else 'trace'} has its own times"
     if phase.burst is not None:
-        raise OptionError("load.0: bursts have no constant load; a capacity search needs a phase with rate or users")
-    if phase.law not in _LAWS:
-        raise OptionError(
-            f"load.0: the law {phase.law} changes the rate; a capacity search needs a constant rate "
-            f"(law: {', '.join(_LAWS[:-1])} or {_LAWS[-1]})"
-        )
+        return "bursts have no constant load"
+    return None if phase.law in _LAWS else f"the law {phase.law} changes the rate"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from loadchaos.report.capacity_text import status_text
 from loadchaos.report.html import capacity_page
+from loadchaos.report.terminal import capacity as terminal
 from tests.report.made_up_search import search_data, step
 
 
@@ -35,3 +37,11 @@ def test_step_that_met_the_goal_near_the_saturation_is_not_told_as_missed() -> N
     measured = {"status": "met", "leans": True, "why": ""}
     assert status_text(step(0, 4, "undecided", 1.0, leans=False, measured=measured)) == "near saturation"
     assert status_text(step(0, 4, "undecided", 0.5, leans=False)) == "looks not met"
+
+
+def test_page_and_text_name_the_phase_of_a_profile_with_several() -> None:
+    shown = "load.1 of 2 phases: images, text"
+    data = search_data(phase={"number": 1, "of": 2, "traffic": ["images", "text"]})
+    assert f"<p>Traffic: {shown}</p>" in capacity_page.render(data)
+    assert f"\n      traffic: {shown}\n" in terminal.render(data, Path("runs/x"))
+    assert "raffic:" not in capacity_page.render(search_data(phase={"number": 0, "of": 1, "traffic": ["text"]}))
