@@ -73,6 +73,11 @@ class StepWindow:
         """Requests that have ended and were not good."""
         return sum(b for b, _ in self.groups)
 
+    @property
+    def not_sent(self) -> int:
+        """Requests that found no free slot."""
+        return self.ended - len(self.requests)
+
     def with_pending(self, *, bad: bool) -> list[tuple[int, int]]:
         """The groups with the requests that have not ended."""
         return [(b + bad * p, n + p) for (b, n), p in zip(self.groups, self.pending, strict=True)]
@@ -247,10 +252,23 @@ class StepWatch:
             self._end_as("undecided", why)
 
     def _end_as(self, status: rule.StepStatus, why: str) -> None:
-        limit = self.client.limit_reason()
+        limit = self.client.limit_reason() or self._slots_reason()
         if status != "met" and limit is not None:
             status, why = "client", limit
         self.status, self.why = status, why
+
+    def _slots_reason(self) -> str | None:
+        """Reason why our own limit of requests in flight made the step fail; None where it did not.
+
+        The requests that were sent meet the goal, and those that found no free slot make the step miss it.
+        """
+        window = self._window()
+        if window is None or not window.not_sent:
+            return None
+        bad_sent = sum(bool(request.over) for request in window.requests)
+        if not window.requests or 1 - bad_sent / len(window.requests) < self.plan.goal:
+            return None
+        return f"our own client had as many requests in flight as it may, and did not send {window.not_sent:,} others"
 
     # --- the measured time --------------------------------------------------------------------------------------------
 
@@ -337,7 +355,6 @@ class StepWatch:
         due, bad = sum(n for _, n in groups), sum(b for b, _ in groups)
         growth = self._growth(window)
         over = Counter(name for request in window.requests for name in request.over)
-        unsent = window.ended - len(window.requests)
         share = (due - bad) / due if due else None
         return {
             **found,
@@ -345,7 +362,7 @@ class StepWatch:
             "seconds": round((self._now_ns - self._begin_ns) / _S, 2),
             "warm_up_s": round((window.from_ns - self._begin_ns) / _S, 2),
             "measured_s": round(window.seconds, 2),
-            "requests": due, "good": due - bad, "unfinished": sum(window.pending), "not_sent": unsent,
+            "requests": due, "good": due - bad, "unfinished": sum(window.pending), "not_sent": window.not_sent,
             "goodput": None if share is None else round(share, 6),
             "goodput_low": round(interval.low, 6), "goodput_high": round(interval.high, 6),
             "overdispersion": round(interval.overdispersion, 2),

@@ -21,6 +21,8 @@ _SCOUT_S = 30.0
 _WARM_UP_S = 30.0
 _ANSWER_S = 30.0
 _LEAST_IN_FLIGHT, _MOST_IN_FLIGHT = 256, 4096
+_IN_FLIGHT_S = 120.0
+"""Time for which each request may be in flight on average before one finds no free slot."""
 _NEEDS_TOKENS = ("ttft", "tpot", "itl_")
 _NEEDS_STREAM = ("tpot", "itl_")
 _EXPECT = ("engine_deaths == 0", "hangs == 0", "wrong_answers == 0")
@@ -60,8 +62,8 @@ def step_profile(profile: Profile, plan: StepPlan) -> Profile:
         phase |= {"rate": f"{plan.load:.6f}/s", "law": own.law if own.law in _LAWS and own.rate else "poisson"}
         if own.law == "gamma":
             phase["burstiness"] = own.burstiness
-        phase["max_in_flight"] = own.max_in_flight or min(
-            _MOST_IN_FLIGHT, max(_LEAST_IN_FLIGHT, round(plan.load * _ANSWER_S))
+        phase["max_in_flight"] = min(
+            _MOST_IN_FLIGHT, max(_LEAST_IN_FLIGHT, own.max_in_flight or 0, round(plan.load * _IN_FLIGHT_S))
         )
     else:
         phase["users"] = round(plan.load)

@@ -122,16 +122,24 @@ def test_step_counts_requests_that_never_end_as_not_good() -> None:
     assert found["goodput"] < 0.97
 
 
-def test_step_counts_requests_that_found_no_slot_as_not_good() -> None:
-    def without_slots(source: Iterator[Row]) -> Iterator[Row]:
-        for row in source:
-            yield row
-            if row["row"] == "heartbeat":
-                yield {"row": "missed", "why": "no_slot", "count": 3, "at_ns": row["at_ns"]}
+def without_slots(source: Iterator[Row]) -> Iterator[Row]:
+    for row in source:
+        yield row
+        if row["row"] == "heartbeat":
+            yield {"row": "missed", "why": "no_slot", "count": 3, "at_ns": row["at_ns"]}
 
-    found = watched(GOAL, without_slots(rows(lambda _: 0.1))).to_json()
+
+def test_step_counts_requests_that_found_no_slot_as_not_good() -> None:
+    found = watched(GOAL, without_slots(rows(lambda due_s: 0.1 if int(due_s * 50) % 20 else 3.0))).to_json()
     assert found["status"] == "not_met"
     assert found["not_sent"] > 10
+
+
+def test_step_whose_own_limit_of_requests_in_flight_was_reached_does_not_blame_the_server() -> None:
+    found = watched(GOAL, without_slots(rows(lambda _: 0.1))).to_json()
+    assert found["status"] == "client"
+    assert found["why"].startswith("our own client had as many requests in flight as it may, and did not send ")
+    assert found["goodput"] < 0.9
 
 
 def test_step_keeps_its_figures_while_the_load_drains() -> None:

@@ -56,3 +56,10 @@ def test_step_of_mtp_mm_sends_the_second_phase_alone() -> None:
     whole = load_profile(resources.profile("mtp_mm"), registry.full_registry())
     step = step_profile(with_one_phase(whole, 1), PLAN)
     assert step.traffic_names() == ["images", "text", "long"]
+
+
+@pytest.mark.parametrize(("load", "own", "found"), [(12, 32, 1440), (1, 32, 256), (1, 500, 500), (500, None, 4096)])
+def test_step_has_its_own_limit_of_requests_in_flight(load: float, own: int | None, found: int) -> None:
+    more = {} if own is None else {"max_in_flight": own}
+    plan = StepPlan("rate", load, 0.99, {"ttft": 1.0}, look_s=15.0, most_s=60.0)
+    assert step_profile(profile({"rate": "3/s", "for": "5s", **more}), plan).load[0].max_in_flight == found
