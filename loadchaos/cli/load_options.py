@@ -176,7 +176,33 @@ class ManyGoodputWords(click.Command):
                 in_limits = False
             in_limits = in_limits or word == "--goodput"
             found.append(word)
+        _refuse_two_names(self, found)
         return super().parse_args(ctx, found)
+
+
+def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:
+    """Refuse an option that is given by two of its names with different values, such as --target and --base-url."""
+    options = {
+        name: option
+        for option in command.params
+        if isinstance(option, click.Option) and not option.is_flag and not option.multiple
+        for name in option.opts
+    }
+    given: dict[click.Option, tuple[str, str]] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return
+        name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        option = options.get(name)
+        if option is None:
+            continue
+        value = value if sign else next(rest, "")
+        before = given.setdefault(option, (name, value))
+        if before[0] != name and before[1] != value:
+            raise OptionError(
+                f"{name} {value}: the option is {before[0]}, too, which was given as {before[1]}: give one of them"
+            )
 
 
 def load_option_names() -> list[str]:

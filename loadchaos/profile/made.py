@@ -137,7 +137,11 @@ def parse_limits(texts: Sequence[str]) -> dict[str, float]:
             raise OptionError(
                 f"--goodput {text}: NAME:MILLISECONDS was expected, e.g. ttft:2000 or ttft:2s; names are {known}"
             )
+        if name in limits:
+            raise OptionError(f"--goodput {text}: the limit of {name} was given twice")
         limits[name] = duration_s(f"{match[2]}{match[3] or 'ms'}")
+        if not limits[name]:
+            raise OptionError(f"--goodput {text}: more than 0 was expected")
     return limits
 
 
