@@ -242,7 +242,7 @@ def _settings(
     """Check the options, and make the settings of the search, and its profile, which has one phase of the whole one."""
     from loadchaos.core.units import figure
     from loadchaos.runner.capacity.search import SearchSettings
-    from loadchaos.runner.capacity.session import CapacitySettings
+    from loadchaos.runner.capacity.session import LEAST_BUDGET_S, CapacitySettings
     from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
     from loadchaos.server.discovery.client import parse_target
 
@@ -267,6 +267,8 @@ def _settings(
             f"--max {figure(most)}: at least {figure(float(f'{wanted_load / _ROOM:.3g}'))} was expected with --at-least "
             f"{figure(wanted_load)}; only higher loads prove a rate, because random arrivals differ from it"
         )
+    if options["budget"] and options["budget"] < LEAST_BUDGET_S:
+        raise OptionError(f"--budget: at least {LEAST_BUDGET_S:.0f} s was expected, as no step is shorter")
     tolerance = _share("--tolerance", options["tolerance"], 0.005, 0.5)
     wanted = {key: _recorded(options[key], key) for key in _STORED}
     goal = _share("--goal", options["goal"], 0.5, _MOST_GOAL)

@@ -39,6 +39,7 @@ SLO = ("--slo", "ttft=2s")
         ((*URL, *SLO, "--tolerance", "90%"), "--tolerance 90%: a share from 0.5% to 50% was expected"),
         ((*URL, *SLO, "--by", "concurrency", "--start", "1.5"), "whole users were expected"),
         ((*URL, *SLO, "--start", "9", "--max", "5"), "--start 9: a load up to --max 5 was expected"),
+        ((*URL, *SLO, "--budget", "20s"), "--budget: at least 35 s was expected, as no step is shorter"),
         ((*URL, *SLO, "--at-least", "9", "--max", "9"), "--max 9: at least 10 was expected with --at-least 9"),
         ((*URL, *SLO, "--set", "load.0.law=ramp", "--set", "load.0.to=9/s"), "load.0: the law ramp changes the rate"),
         ((*URL, "--slo", "tpot=9ms", "--set", "traffic.0.stream=false"), "its answers are not streamed, so tpot"),

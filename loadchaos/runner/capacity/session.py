@@ -38,6 +38,7 @@ from loadchaos.server.process.launcher import CommandLine
 _DEADLY = ("engine_death", "hang", "startup")
 _LEAST_STEP_S = 20.0
 _AFTER_S = 15.0
+LEAST_BUDGET_S = _LEAST_STEP_S + _AFTER_S
 _SHORT_STEP_S, _AROUND_PROOF_S = 16.0, 10.0
 """Time of a short step, and of the start and the warm-up of a long one."""
 _LIVE_S = 1.0
