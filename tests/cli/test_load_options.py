@@ -74,7 +74,10 @@ def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
         ([*SHORT, "--goodput", "ttft:5", "ttft:7"], "--goodput ttft:7: the limit of ttft was given twice"),
         ([*SHORT, "--goodput", "e2e:5", "e2el:7"], "--goodput e2el:7: the limit of e2e was given twice"),
         ([*SHORT, "--goodput", "ttft:0"], "--goodput ttft:0: more than 0 was expected"),
-        ([*SHORT, "--rate", "5", "--request-rate=6"], "--request-rate 6: the option is --rate, too, which was given as 5"),
+        (
+            [*SHORT, "--rate", "5", "--request-rate=6"],
+            "--request-rate 6: the option is --rate, too, which was given as 5",
+        ),
         (
             [*SHORT, "--target", "http://a:1", "--base-url", "http://b:1"],
             "--base-url http://b:1: the option is --target, too, which was given as http://a:1: give one of them",

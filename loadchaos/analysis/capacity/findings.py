@@ -12,6 +12,8 @@ _SLOWED = 2.0
 _FULL_KV = 0.95
 _PLATEAU = 0.85
 _WAITS = 0.5
+_PROMPTS = 4.0
+"""Prompt tokens for each output token from which on the server mostly reads prompts."""
 
 
 def saturation(steps: Sequence[Step]) -> dict[str, Any]:
@@ -88,17 +90,29 @@ def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[st
         text = f"KV cache use reaches {100 * kv:.0f} %"
         return _named("kv_cache", step, [f"{text}, {preemptions:.0f} preemptions", queue, *_limits_exceeded(step)])
     evidence = [queue, f"KV cache use reaches {100 * kv:.0f} %", *_limits_exceeded(step)]
-    if waiting >= _WAITS and running >= _PLATEAU * most:
+    reads = _is_slowed_by_prompts(step, lowest, server)
+    if waiting >= _WAITS and running >= _PLATEAU * most and not reads:
         return _named("queue", step, [f"never more than {most:.0f} requests run at once", *evidence])
     gaps = _slower(step, lowest, "tpot_p50_s", "time per output token")
     over = next(iter(step.get("over") or {}), "")
     if over == "ttft" or waiting >= _WAITS:
         prompt = server.get("prompt_tokens_per_s")
         rate = [f"the server reads {prompt:,.0f} prompt tokens/s"] if prompt else []
-        return _named("prefill", step, [*rate, *evidence])
+        return _named("prefill", step, [*rate, *(gaps if reads else []), *evidence])
     if over == "tpot" or over.startswith("itl_"):
         return _named("decode", step, [*gaps, *evidence])
     return _named("unknown", step, evidence)
+
+
+def _is_slowed_by_prompts(step: Step, lowest: Step, server: Mapping[str, float]) -> bool:
+    """Tell if the steps of the engine are long, and most of their tokens are prompts.
+
+    The number of running requests is then steady without any limit of it: as many start as end.
+    """
+    before, after = lowest.get("tpot_p50_s"), step.get("tpot_p50_s")
+    if step is lowest or not before or not after or after < _SLOWED * before:
+        return False
+    return server.get("prompt_tokens_per_s", 0.0) >= _PROMPTS * server.get("generation_tokens_per_s", 0.0)
 
 
 def _slower(step: Step, lowest: Step, name: str, text: str) -> list[str]:

@@ -40,6 +40,21 @@ def test_limiting_resource_follows_the_counters(server: dict[str, float], over: 
     assert found["evidence"]
 
 
+@pytest.mark.parametrize(
+    ("tpot_s", "prompt_tokens", "resource"),
+    [(0.035, 32_037.0, "prefill"), (0.011, 32_037.0, "queue"), (0.035, 500.0, "queue")],
+)
+def test_steady_number_of_requests_is_no_limit_where_the_server_reads_prompts(
+    tpot_s: float, prompt_tokens: float, resource: str
+) -> None:
+    server = {
+        "requests_running_mean": 11.2, "requests_running_max": 13.0, "requests_waiting_mean": 199.9,
+        "prompt_tokens_per_s": prompt_tokens, "generation_tokens_per_s": 254.0, "kv_usage_ratio_max": 0.15,
+    }  # fmt: skip
+    full = step(40, "not_met", tpot_p50_s=tpot_s, server=server, over={"ttft": 9})
+    assert limiting_resource([step(5), full])["resource"] == resource
+
+
 def test_limiting_resource_of_our_own_client_is_not_the_servers() -> None:
     late = step(8, "client", why="our own client sends late: the median delay is 40 ms", server=QUIET, over={"ttft": 9})
     found = limiting_resource([step(1), late])
