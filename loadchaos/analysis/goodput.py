@@ -13,7 +13,12 @@ from typing import Any
 from loadchaos.analysis.request_stats import Part, sum_of
 from loadchaos.analysis.throughput import per_s
 from loadchaos.core.goodput import counts_for_goodput, figures_of
+from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
+
+_S = 1_000_000_000
+_FROM_DUE = ("ttft", "e2e")
+"""Figures that count from the time a request was due: a delay of our own client is in them."""
 
 
 class GoodputCount:
@@ -22,6 +27,7 @@ class GoodputCount:
     def __init__(self) -> None:
         self._due: Counter[str] = Counter()
         self._good: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()
         self._over: Counter[str] = Counter()
         self._without_gaps = 0
         self._measured: Counter[str] = Counter()
@@ -43,6 +49,8 @@ class GoodputCount:
         over = [name for name, seconds in figures.items() if seconds > limits_s[name]]
         self._over.update(over)
         self._good[traffic] += not over
+        if over and (delay_s := own_delay_ns(row) / _S):
+            self._late[traffic] += all(name in _FROM_DUE and figures[name] - delay_s <= limits_s[name] for name in over)
 
     def miss(self, row: MissedRow) -> None:
         """Fold requests that were not sent; those without a free slot count."""
@@ -63,6 +71,11 @@ class GoodputCount:
     def parts(self) -> dict[str, Part]:
         """Good requests of those that had to be, by traffic ("": all)."""
         parts = {traffic: Part(self._good[traffic], n) for traffic, n in self._due.items()}
+        return {**parts, "": sum_of(parts.values())}
+
+    def parts_without_own_delay(self) -> dict[str, Part]:
+        """The same, as if our own client had sent each request in time."""
+        parts = {traffic: Part(self._good[traffic] + self._late[traffic], n) for traffic, n in self._due.items()}
         return {**parts, "": sum_of(parts.values())}
 
     def to_json(self, limits_s: Mapping[str, float], seconds: float | None) -> dict[str, Any]:

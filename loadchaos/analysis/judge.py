@@ -543,6 +543,7 @@ class Judge:
             ok=groups.with_parts(self._stats.ok_parts(groups.traffics_of(shed_allowed(terms.expect)))),
             errors=groups.with_parts(self._stats.error_parts()),
             goodput=groups.with_parts(self._goodput.parts()) if terms.slo else {},
+            goodput_in_time=groups.with_parts(self._goodput.parts_without_own_delay()) if terms.slo else {},
             efficiency={name: groups.with_parts(parts) for name, parts in self._efficiency.parts().items()},
             late=too_late or self._goodput.unproved(),
             warm=self._warm(terms),

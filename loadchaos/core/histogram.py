@@ -88,6 +88,16 @@ class LogHistogram:
             total += middle * c
         self.n, self.total = n, total
 
+    def remove(self, other: LogHistogram) -> None:
+        """Take away the values of another histogram, all of which this one has."""
+        for i, c in other.counts.items():
+            if left := self.counts[i] - c:
+                self.counts[i] = left
+            else:
+                del self.counts[i]
+        self.n -= other.n
+        self.total -= other.total
+
     def quantile(self, q: float) -> float | None:
         """Compute the nearest-rank quantile q (0 to 1); None when empty."""
         if self.n == 0:

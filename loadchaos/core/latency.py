@@ -16,6 +16,8 @@ from loadchaos.core.model import Row
 
 _NS = 1_000_000_000
 _FEWEST_TOKENS = 2
+LATE_NS = 5_000_000
+"""A delay of our own client from which on a request was sent late."""
 LOWER_BOUNDS = frozenset({"timeout", "stalled"})
 """Outcomes whose time is a lower bound: the answer would have come later, or never."""
 INTERRUPTED = LOWER_BOUNDS | {"reset", "truncated", "stream_error", "aborted"}
@@ -108,6 +110,18 @@ def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
     return whole_ns / (tokens - 1) if whole_ns and tokens >= _FEWEST_TOKENS else None
 
 
+def own_delay_ns(end: Row) -> int:
+    """Time for which our own client delayed a request: from its due time until it was sent, without connecting.
+
+    0 where it is short. Connecting takes long where the server is slow to accept.
+    """
+    due_ns, sent_ns = end.get("due_ns"), end.get("sent_ns")
+    if due_ns is None or sent_ns is None or sent_ns - due_ns < LATE_NS:
+        return 0
+    delay_ns = sent_ns - due_ns - int((end.get("detail") or {}).get("connect_ns") or 0)
+    return delay_ns if delay_ns >= LATE_NS else 0
+
+
 def _due_ns(end: Row) -> int | None:
     if (detail := end.get("detail")) and detail.get("slowed"):  # a client slow on purpose measures itself
         return None
@@ -120,14 +134,18 @@ def _since(due_ns: int, at_ns: int | None) -> int | None:
 
 
 class LatencyHistograms:
-    """Histograms of TTFT, TTFO, ITL, TPOT and E2E in nanoseconds."""
+    """Histograms of TTFT, TTFO, ITL, TPOT and E2E in nanoseconds.
 
-    __slots__ = ("_by_name", "e2e", "itl", "lower_bounds", "tpot", "ttfo", "ttft")
+    `late` has those of requests that our own client sent late: as they are, and without its delay.
+    """
+
+    __slots__ = ("_by_name", "e2e", "itl", "late", "lower_bounds", "tpot", "ttfo", "ttft")
 
     def __init__(self) -> None:
         self.ttft, self.ttfo, self.itl, self.e2e = LogHistogram(), LogHistogram(), LogHistogram(), LogHistogram()
         self.tpot = LogHistogram()
         self._by_name = {"ttft": self.ttft, "ttfo": self.ttfo, "itl": self.itl, "tpot": self.tpot, "e2e": self.e2e}
+        self.late: dict[str, tuple[LogHistogram, LogHistogram]] = {}
         self.lower_bounds = 0
 
     def feed(self, end: Row) -> LatencySample | None:
@@ -135,7 +153,29 @@ class LatencyHistograms:
         sample = sample_of(end)
         if sample is not None:
             self.add(sample)
+            self.add_delay(end, sample)
         return sample
+
+    def add_delay(self, end: Row, sample: LatencySample) -> None:
+        """Note by how much our own client delayed a request whose latencies were counted."""
+        delay_ns = 0 if sample.lower_bound else own_delay_ns(end)
+        if not delay_ns:
+            return
+        for name, value in (("ttft", sample.ttft_ns), ("ttfo", sample.ttfo_ns), ("e2e", sample.e2e_ns)):
+            if value is not None:
+                whole, without = self.late.setdefault(name, (LogHistogram(), LogHistogram()))
+                whole.add(value)
+                without.add(max(0, value - delay_ns))
+
+    def without_own_delay(self, name: str) -> LogHistogram | None:
+        """The histogram of a latency as if our own client had sent each request in time; None where it did."""
+        if name not in self.late:
+            return None
+        found = LogHistogram()
+        found.merge(self[name])
+        found.remove(self.late[name][0])
+        found.merge(self.late[name][1])
+        return found
 
     def add(self, sample: LatencySample, *, ttft: bool = True) -> None:
         """Count the latencies of one request, its TTFT only with `ttft`."""
@@ -154,6 +194,10 @@ class LatencyHistograms:
         """Add another's counts, exactly."""
         for name, histogram in other.items():
             self[name].merge(histogram)
+        for name, (whole, without) in other.late.items():
+            mine = self.late.setdefault(name, (LogHistogram(), LogHistogram()))
+            mine[0].merge(whole)
+            mine[1].merge(without)
         self.lower_bounds += other.lower_bounds
 
     def __getitem__(self, name: str) -> LogHistogram:

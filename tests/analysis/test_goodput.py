@@ -138,3 +138,37 @@ def test_goodput_is_unknown_where_no_answer_has_the_figure(limits_s: dict[str, f
     [found] = judge.verdict()["expectations"]
     assert found["verdict"] == "unknown"
     assert "no answer had" in found["actual"]
+
+
+def judged(expect: list[str], late: dict[str, Any], *, of_40: int = 10) -> list[Any]:
+    """Expectations of 40 requests; `late` changes the times of `of_40` of them, the others have a TTFT of 0.5 s."""
+    judge = Judge(Terms("p", expect=expect, slo={"ttft": 0.6}))
+    for n in range(40):
+        judge.feed({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
+        judge.feed(end(id=f"r{n}", **(late if n < of_40 else {})))
+    found: list[Any] = judge.verdict()["expectations"]
+    return found
+
+
+EXPECT = ["goodput >= 90%", "text.goodput >= 90%", "ttft_p90 <= 600ms", "e2e_p90 <= 800ms", "tpot_p50 <= 100ms"]
+
+
+def test_limits_that_only_our_own_client_broke_are_unknown() -> None:
+    found = judged(EXPECT, {"due_ns": 7 * S})  # sent 3 s late
+    assert [e["verdict"] for e in found] == ["unknown"] * 4 + ["pass"]
+    assert found[0]["actual"] == (
+        "75.00%, 30 of 40 requests that had to succeed, but our own client sent late: 100.00% without its delay"
+    )
+    assert found[2]["actual"].endswith(", but our own client sent late: 501 ms without its delay")
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"due_ns": 7 * S, "first_token_ns": 10 * S + 900 * MS, "last_byte_ns": 11 * S},  # the answer is slow, too
+        {"due_ns": 7 * S, "detail": {"connect_ns": 3 * S}},  # the server accepted the connection late
+        {"first_token_ns": 10 * S + 900 * MS, "last_byte_ns": 11 * S},
+    ],
+)
+def test_limits_that_the_server_broke_fail_though_our_own_client_sent_late(late: dict[str, Any]) -> None:
+    assert [e["verdict"] for e in judged(EXPECT, late)] == ["fail"] * 4 + ["pass"]

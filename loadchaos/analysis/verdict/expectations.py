@@ -47,6 +47,8 @@ class ExpectationInputs:
     drifts: Mapping[str, Growth | None] = field(default_factory=dict)
     errors: Mapping[str, Part] = field(default_factory=dict)
     goodput: Mapping[str, Part] = field(default_factory=dict)
+    goodput_in_time: Mapping[str, Part] = field(default_factory=dict)
+    """Goodput as if our own client had sent each request in time."""
     late: str | None = None
     """Reason why goodput is not known: the generator sent late, or gaps were not recorded."""
     warm: str | None = None
@@ -76,12 +78,14 @@ class _Figure(NamedTuple):
 
     `still`: it was still growing at the end of the run, the cache was warm, or the longest sessions have no time.
     `only_within`: the sample is too small, so that the value counts only where both ends of this interval break the limit.
+    `in_time`: the value without the delay of our own client, and its text: a limit that this meets is not broken by the server.
     """
 
     value: float | None
     text: str
     still: bool = False
     only_within: tuple[float, float] | None = None
+    in_time: tuple[float, str] | None = None
 
 
 def judge(text: str, figures: ExpectationInputs) -> CheckResult:
@@ -91,8 +95,10 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
     except ValueError as e:  # the profile is validated before
         return CheckResult(text, text, f"this expectation cannot be read: {e}", "unknown")
     figure = _figure(expected, figures)
-    rule = f"{expected.op} {expected.limit}"
-    return CheckResult(expected.full_name, rule, figure.text, _decision(figure, expected))
+    rule, decision, actual = f"{expected.op} {expected.limit}", _decision(figure, expected), figure.text
+    if decision == "fail" and figure.in_time is not None and _OPS[expected.op](figure.in_time[0], expected.value):
+        decision, actual = "unknown", f"{actual}, but our own client sent late: {figure.in_time[1]} without its delay"
+    return CheckResult(expected.full_name, rule, actual, decision)
 
 
 def _decision(figure: _Figure, expected: Expectation) -> Decision:
@@ -162,6 +168,9 @@ def _goodput(traffic: str, figures: ExpectationInputs) -> _Figure:
     found = _part(figures.goodput.get(traffic), "requests that had to succeed", "no request had to succeed")
     if figures.late is not None:
         return _Figure(None, f"{found.text}, but {figures.late}")
+    in_time = figures.goodput_in_time.get(traffic)
+    if in_time is not None and in_time.share is not None and in_time.share != found.value:
+        found = found._replace(in_time=(in_time.share, f"{in_time.share:.2%}"))
     return _if_cold(found, figures)
 
 
@@ -230,7 +239,10 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
         return _Figure(None, "no data")
     few = _too_few(name, histogram.n, latency.e2e.n)
     bounds = latency.lower_bounds if name.latency != "itl" else 0
-    return _of_times(name, histogram, bounds, few, figures)
+    figure = _of_times(name, histogram, bounds, few, figures)
+    in_time = latency.without_own_delay(name.latency)
+    ns = in_time.statistic(name.statistic) if in_time is not None else None
+    return figure if ns is None else figure._replace(in_time=(ns / 1e9, _duration_text(ns)))
 
 
 def _session_time(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:

@@ -104,6 +104,7 @@ class RunTotals:
         if (latency := self.latency.get(traffic)) is None:
             latency = self.latency[traffic] = LatencyHistograms()
         latency.add(sample)
+        latency.add_delay(end, sample)
 
 
 @dataclass(frozen=True)

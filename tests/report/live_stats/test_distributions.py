@@ -49,6 +49,16 @@ def test_distribution_of_one_answer_is_a_bar_in_the_middle() -> None:
     assert distributions(whole)[0].ticks
 
 
+def test_totals_know_latencies_without_the_delay_of_our_own_client() -> None:
+    whole = RunTotals()
+    whole.feed(answer("t", 70, sent_ns=2))
+    assert whole.latency["t"].without_own_delay("ttft") is None
+    whole.feed(answer("t", 370, sent_ns=300 * MS))
+    found = whole.latency["t"].without_own_delay("ttft")
+    assert found is not None
+    assert found.quantile(1.0) == whole.latency["t"].ttft.quantile(0.5)  # both took 70 ms
+
+
 def test_distributions_need_answers() -> None:
     whole = RunTotals()
     whole.feed({**answer("t", 70), "outcome": "reset"})
