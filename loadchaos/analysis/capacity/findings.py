@@ -120,7 +120,7 @@ def _slower(step: Step, lowest: Step, name: str, text: str) -> list[str]:
     before, after = lowest.get(name), step.get(name)
     if not before or not after or step is lowest:
         return []
-    return [f"the median {text} is {1000 * after:.1f} ms, and {1000 * before:.1f} ms at {lowest['load']:g}"]
+    return [f"the median {text} is {1000 * after:.1f} ms, and {1000 * before:.1f} ms at the lowest load"]
 
 
 def _limits_exceeded(step: Step) -> list[str]:
