@@ -7,7 +7,6 @@ from typing import Any
 
 Step = Mapping[str, Any]
 
-_FOLLOWS = 0.93
 _SLOWED = 2.0
 _FULL_KV = 0.95
 _PLATEAU = 0.85
@@ -16,17 +15,18 @@ _PROMPTS = 4.0
 """Prompt tokens for each output token from which on the server mostly reads prompts."""
 
 
-def saturation(steps: Sequence[Step]) -> dict[str, Any]:
+def saturation(steps: Sequence[Step], by: str) -> dict[str, Any]:
     """Highest throughput that an overloaded server had.
 
-    `reached` is False where no step overloaded the server: it can do more.
+    `reached` is False where no step overloaded the server: it can do more. A rate overloads it where its queue grows, a
+    number of users also where more of them complete no more.
     """
     measured = [s for s in steps if s.get("requests_per_s") and s["status"] != "client"]
     if not measured:
         return {"reached": False, "requests_per_s": None, "output_tokens_per_s": None, "load": None}
     best = max(measured, key=lambda s: (s.get("output_tokens_per_s") or 0.0, s["requests_per_s"]))
     reached = any(s.get("queue_grows") for s in steps)
-    if not reached:
+    if not reached and by == "concurrency":
         ordered = sorted(measured, key=lambda s: float(s["load"]))
         reached = len(ordered) > 1 and _throughput(ordered[-1]) <= 1.05 * _throughput(ordered[-2])
     return {

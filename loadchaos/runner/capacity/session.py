@@ -157,7 +157,7 @@ class CapacitySession:
             "budget_s": settings.budget_s, "tolerance": settings.search.tolerance, "at_least": settings.at_least,
             "answer": answer(self._search, settings.search),
             "knee": findings.knee(steps, settings.search.by),
-            "saturation": findings.saturation(steps),
+            "saturation": findings.saturation(steps, settings.search.by),
             "limit": findings.limiting_resource(steps),
             "failures": list(self._failures.values()),
             "wanted": dict(settings.wanted),

@@ -67,13 +67,19 @@ def test_limiting_resource_is_unknown_where_nothing_failed() -> None:
 
 
 def test_saturation_needs_an_overloaded_step() -> None:
-    assert saturation([step(1), step(2)]) == {
+    assert saturation([step(1), step(2)], "rate") == {
         "reached": False, "requests_per_s": 2, "output_tokens_per_s": 20, "load": 2,
     }  # fmt: skip
     full = step(8, "not_met", requests_per_s=3.0, output_tokens_per_s=30.0, queue_grows=True)
-    assert saturation([step(1), step(2), full])["reached"]
-    assert saturation([step(1), step(2), full])["requests_per_s"] == 3.0
-    assert not saturation([])["reached"]
+    assert saturation([step(1), step(2), full], "rate")["reached"]
+    assert saturation([step(1), step(2), full], "rate")["requests_per_s"] == 3.0
+    assert not saturation([], "rate")["reached"]
+
+
+def test_saturation_of_users_is_where_more_of_them_complete_no_more() -> None:
+    steps = [step(13.4, output_tokens_per_s=231.0), step(16, output_tokens_per_s=235.0)]
+    assert saturation(steps, "concurrency")["reached"]
+    assert not saturation(steps, "rate")["reached"], "chance: no queue grew"
 
 
 def test_knee_is_where_answers_take_twice_as_long() -> None:
