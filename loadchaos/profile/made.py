@@ -215,6 +215,11 @@ def _traffic(options: LoadOptions) -> Iterator[dict[str, Any]]:
                 )
             entry["payload"]["sampling"] = dict(options.sampling)
         if options.endpoint != "chat":
+            if "requests" in entry["payload"]:
+                raise OptionError(
+                    f"--endpoint {options.endpoint} or its --backend: requests of {options.dataset} are sent as the file "
+                    "has them, messages to chat and prompts to completions; leave it out"
+                )
             entry["endpoint"] = options.endpoint
         if not options.generates:
             _refuse_lengths(options)

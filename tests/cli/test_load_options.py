@@ -71,6 +71,10 @@ def test_endpoint_that_takes_no_text_gets_its_payload() -> None:
         (["--rate", "x", "--num-prompts", "5"], "--rate x: requests per second such as 20, 600/m or inf"),
         (["--rate", "0", "--num-prompts", "5"], "--rate 0"),
         ([*SHORT, "--dataset-name", "hf"], "nothing is downloaded"),
+        (
+            [*SHORT, "--dataset-name", "custom", "--dataset-path", __file__, "--backend", "openai"],
+            "are sent as the file has them, messages to chat and prompts to completions; leave it out",
+        ),
         ([*SHORT, "--goodput", "ttft:5", "ttft:7"], "--goodput ttft:7: the limit of ttft was given twice"),
         ([*SHORT, "--goodput", "e2e:5", "e2el:7"], "--goodput e2el:7: the limit of e2e was given twice"),
         ([*SHORT, "--goodput", "ttft:0"], "--goodput ttft:0: more than 0 was expected"),
