@@ -55,7 +55,17 @@ def short_answer(data: Mapping[str, Any]) -> str:
 
 
 def headline(data: Mapping[str, Any]) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence, and what became of --at-least."""
+    wanted = data.get("at_least")
+    if wanted is None or not data["ended"] or data.get("ended_by"):
+        return _answer_text(data)
+    said = {"pass": "the capacity is not below", "fail": "the capacity is below"}.get(
+        data.get("verdict") or "", "unknown if below"
+    )
+    return f"{_answer_text(data)}; {said} --at-least {load_text(data, wanted)}"
+
+
+def _answer_text(data: Mapping[str, Any]) -> str:
     found = data["answer"]
     if data.get("ended_by"):
         return f"the search ended early: {clean(data['ended_by'], 400)}{_so_far(data)}"

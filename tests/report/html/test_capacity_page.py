@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from loadchaos.report.capacity_text import status_text
+from loadchaos.report.capacity_text import headline, status_text
 from loadchaos.report.html import capacity_page
 from loadchaos.report.terminal import capacity as terminal
 from tests.report.made_up_search import search_data, step
@@ -45,3 +45,14 @@ def test_page_and_text_name_the_phase_of_a_profile_with_several() -> None:
     assert f"<p>Traffic: {shown}</p>" in capacity_page.render(data)
     assert f"\n      traffic: {shown}\n" in terminal.render(data, Path("runs/x"))
     assert "raffic:" not in capacity_page.render(search_data(phase={"number": 0, "of": 1, "traffic": ["text"]}))
+
+
+def test_headline_says_if_the_wanted_capacity_is_reached() -> None:
+    for verdict, said in (
+        ("pass", "the capacity is not below"),
+        ("fail", "the capacity is below"),
+        ("unknown", "unknown if below"),
+    ):
+        shown = headline(search_data(verdict=verdict, at_least=50))
+        assert shown.endswith(f"; {said} --at-least 50 requests/s")
+    assert "--at-least" not in headline(search_data())
