@@ -239,7 +239,7 @@ def _recorded(value: Any, name: str = "") -> Any:
 def _settings(
     whole: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[Profile, CapacitySettings]:
-    """Check the options, and make the settings of the search, and its profile, which has one phase of the whole one."""
+    """Check the options; returns the profile to search, and the settings."""
     from loadchaos.core.units import figure
     from loadchaos.runner.capacity.search import SearchSettings
     from loadchaos.runner.capacity.session import LEAST_BUDGET_S, CapacitySettings

@@ -181,7 +181,7 @@ class ManyGoodputWords(click.Command):
 
 
 def _refuse_two_names(command: click.Command, words: Sequence[str]) -> None:
-    """Refuse an option that is given by two of its names with different values, such as --target and --base-url."""
+    """Refuse two names of one option with different values."""
     options = {
         name: option
         for option in command.params

@@ -111,7 +111,7 @@ def _tpot_ns(end: Row, gaps: LogHistogram) -> float | None:
 
 
 def own_delay_ns(end: Row) -> int:
-    """Time for which our own client delayed a request: from its due time until it was sent, without connecting.
+    """Time by which our own client sent a request late, without connecting.
 
     0 where it is short. Connecting takes long where the server is slow to accept.
     """
@@ -157,7 +157,7 @@ class LatencyHistograms:
         return sample
 
     def add_delay(self, end: Row, sample: LatencySample) -> None:
-        """Note by how much our own client delayed a request whose latencies were counted."""
+        """Note how late our own client sent a request that was added."""
         delay_ns = 0 if sample.lower_bound else own_delay_ns(end)
         if not delay_ns:
             return
@@ -168,7 +168,7 @@ class LatencyHistograms:
                 without.add(max(0, value - delay_ns))
 
     def without_own_delay(self, name: str) -> LogHistogram | None:
-        """The histogram of a latency as if our own client had sent each request in time; None where it did."""
+        """Histogram if all requests had been sent in time; None: they were."""
         if name not in self.late:
             return None
         found = LogHistogram()
@@ -194,11 +194,11 @@ class LatencyHistograms:
         """Add another's counts, exactly."""
         for name, histogram in other.items():
             self[name].merge(histogram)
+        self.lower_bounds += other.lower_bounds
         for name, (whole, without) in other.late.items():
             mine = self.late.setdefault(name, (LogHistogram(), LogHistogram()))
             mine[0].merge(whole)
             mine[1].merge(without)
-        self.lower_bounds += other.lower_bounds
 
     def __getitem__(self, name: str) -> LogHistogram:
         """Give the histogram of `ttft`, `ttfo`, `itl`, `tpot` or `e2e`."""

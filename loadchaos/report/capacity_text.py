@@ -36,7 +36,10 @@ def goal_text(data: Mapping[str, Any]) -> str:
 
 
 def phase_text(data: Mapping[str, Any]) -> str | None:
-    """The phase whose traffic was sent: `load.1 of 2 phases: images, text`. None where the profile has no other."""
+    """The phase that was searched: `load.1 of 2 phases: images, text`.
+
+    None where the profile has no other.
+    """
     phase = data.get("phase") or {}
     if phase.get("of", 1) == 1:
         return None

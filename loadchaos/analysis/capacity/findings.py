@@ -105,7 +105,7 @@ def _of_server(step: Step, server: Mapping[str, float], lowest: Step) -> dict[st
 
 
 def _is_slowed_by_prompts(step: Step, lowest: Step, server: Mapping[str, float]) -> bool:
-    """Tell if the steps of the engine are long, and most of their tokens are prompts.
+    """Tell if steps are long, and most of their tokens are prompts.
 
     The number of running requests is then steady without any limit of it: as many start as end.
     """

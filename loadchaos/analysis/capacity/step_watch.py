@@ -258,7 +258,7 @@ class StepWatch:
         self.status, self.why = status, why
 
     def _slots_reason(self) -> str | None:
-        """Reason why our own limit of requests in flight made the step fail; None where it did not.
+        """Reason why our own limit of requests in flight failed the step, or None.
 
         The requests that were sent meet the goal, and those that found no free slot make the step miss it.
         """

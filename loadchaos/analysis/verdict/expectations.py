@@ -78,7 +78,7 @@ class _Figure(NamedTuple):
 
     `still`: it was still growing at the end of the run, the cache was warm, or the longest sessions have no time.
     `only_within`: the sample is too small, so that the value counts only where both ends of this interval break the limit.
-    `in_time`: the value without the delay of our own client, and its text: a limit that this meets is not broken by the server.
+    `in_time`: the value without the delay of our own client, and its text: the server did not break a limit that it meets.
     """
 
     value: float | None

@@ -47,7 +47,7 @@ def step_plan(
 
 
 def step_profile(profile: Profile, plan: StepPlan) -> Profile:
-    """Make the profile of a step: the traffic of the user's, whose one phase gets another load.
+    """Make the profile of a step: the same traffic with another load.
 
     A death of the server ends the search, so it ends the step, too.
     """
@@ -86,7 +86,7 @@ def slo_of(limits_s: Mapping[str, float]) -> dict[str, str]:
 
 
 def searched_phase(profile: Profile, wanted: int | None) -> int:
-    """Number of the phase whose traffic a search sends, from 0: `wanted`, else the last one with a constant load.
+    """Number of the phase to search: `wanted`, else the last constant one.
 
     Raises:
         OptionError: `wanted` is no such phase, no phase is, or it is open which traffic is meant.
@@ -106,7 +106,7 @@ def searched_phase(profile: Profile, wanted: int | None) -> int:
 
 
 def with_one_phase(profile: Profile, number: int) -> Profile:
-    """The profile with one phase of its load, and the traffic which that sends."""
+    """The profile with one of its phases, and the traffic of this."""
     phase = profile.load[number]
     return profile.model_copy(update={"load": (phase,), "traffic": tuple(_sent(profile, phase))})
 
@@ -120,7 +120,7 @@ def _traffic_text(profile: Profile, phase: Phase) -> str:
 
 
 def refuse_unfit(profile: Profile, number: int, limits_s: Mapping[str, float]) -> None:
-    """Refuse a profile where a search cannot use phase `number` or its traffic.
+    """Refuse a profile whose phase `number` cannot be searched.
 
     Raises:
         OptionError: with the key, what is wrong and what to do.
