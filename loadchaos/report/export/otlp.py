@@ -138,14 +138,20 @@ def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> Ot
 
 
 class _Answers:
-    """Spans that a receiver rejects in its answers (`partial_success`); the exporter counts them as sent."""
+    """Spans that a receiver rejects in its answers (`partial_success`).
+
+    The exporter counts them as sent.
+    """
 
     def __init__(self) -> None:
         self.rejected = 0
         self.message = ""
 
     def session(self) -> requests.Session | None:
-        """A session that reads the answers; None where the user's variables make one of their own."""
+        """Make a session that reads the answers.
+
+        None where the user's variables make one of their own.
+        """
         import requests
 
         if any(name.endswith(_OWN_SESSION) for name in os.environ):
