@@ -100,7 +100,8 @@ def wrong_failure(wrong: WrongAnswer) -> Failure:
 
     A detector returns it from `poll`; each call counts one wrong answer.
     """
-    signature = signature_file.load().get(wrong.id)
+    signatures = signature_file.load()
+    signature = signatures.get(wrong.id)
     assert signature is not None, f"{wrong.id} has no entry in signatures/figures.toml"
     return Failure(
         wrong.id,
@@ -108,6 +109,7 @@ def wrong_failure(wrong: WrongAnswer) -> Failure:
         signature.title,
         evidence(wrong.found_by, f"{wrong.subject}: {wrong.summary}" if wrong.subject else wrong.summary),
         wrong.at_ns,
+        known=signatures.issues(signature.known),
         remedy=signature.remedy,
         outcome=OUTCOME,
         wrong=(wrong,),

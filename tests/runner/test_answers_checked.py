@@ -60,3 +60,18 @@ def test_schema_is_violated_by_one_answer_in_ten(start: Any, serve: Any) -> None
     assert "$.count" in shown["summary"]
     assert shown["got"] == '{"name_0": "x", "count": "three"}'
     assert "$.count" in run.output
+
+
+def test_control_character_under_a_schema_names_the_known_issue(start: Any, serve: Any) -> None:
+    """As vLLM 0.32.0 answers with xgrammar 0.2.8."""
+    traffic = [{**TEXT[0], "payload": {"structured": {"json_schema": "small"}}}]
+
+    def reply(_: int, body: Any) -> Any:
+        if "response_format" not in body:
+            return 200, answer(2)
+        return 200, [chunk('{"name_0": "x\x11", '), chunk('"count": 3}'), chunk(finish="stop"), USAGE]
+
+    (failure,) = ended(start, serve(reply), traffic=traffic).verdict()["failures"]
+    assert failure["id"] == "schema_control_character"
+    assert [k["issue"] for k in failure["known"]] == ["mlc-ai/xgrammar#800"]
+    assert "U+0011" in failure["wrong_answers"][0]["summary"]

@@ -121,6 +121,10 @@ class Signatures:
     places: tuple[Signature, ...] = ()
     frame_places: dict[str, Signature | None] = field(default_factory=dict)  # of the frames seen; bounded
 
+    def issues(self, names: Iterable[str]) -> tuple[Mapping[str, Any], ...]:
+        """Upstream issues of a signature, with what known.toml says of each."""
+        return tuple({"issue": name, **self.known.get(name, {})} for name in names)
+
     def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:
         """Part of the server that an unknown error is from, None if not known.
 

@@ -216,10 +216,12 @@ def _named(bad: BadAnswer) -> Failure:
 def _of_content(bad: BadAnswer) -> Failure:
     """The failure of an answer with wrong content, by its first part."""
     name = str(bad.sample["wrong"]["id"])
-    signature = signature_file.load().get(name)
+    signatures = signature_file.load()
+    signature = signatures.get(name)
     title, remedy = (signature.title, signature.remedy) if signature is not None else ("Wrong answer", "")
+    known = signatures.issues(signature.known) if signature is not None else ()
     shown = evidence("client", bad.text)
-    return Failure(name, "request", title, shown, bad.at_ns, remedy=remedy, outcome=OUTCOME)
+    return Failure(name, "request", title, shown, bad.at_ns, known=known, remedy=remedy, outcome=OUTCOME)
 
 
 def media_fault(facts: Facts, at_ns: int) -> Failure:

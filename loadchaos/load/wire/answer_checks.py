@@ -46,7 +46,7 @@ def wrong_parts(answer: Completion) -> list[WrongPart]:
             if violation is not None:
                 found.append(
                     {
-                        "id": "schema_violated",
+                        "id": violation.id,
                         "text": f"the answer violates its schema: {violation.text[:_EXCERPT]}",
                         "expected": violation.expected[:_EXCERPT],
                         "got": violation.got[:_EXCERPT],

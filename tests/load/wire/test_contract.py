@@ -60,6 +60,29 @@ def test_regex_and_choices_hold_for_the_whole_text() -> None:
     assert choices.violation("yes, of course", []) is not None
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"name": "A\x11nn"}', "schema_control_character"),
+        ('{"name": "A\tnn"}', "schema_control_character"),
+        ('{"name":\n\t"A\x04"\r}', "schema_control_character"),
+        ('{"name": "A\x11nn", "age": "x"}', "schema_violated"),
+        ('{"name": "A\x11nn"', "schema_violated"),
+        ('{"name": 1}', "schema_violated"),
+    ],
+)
+def test_control_character_alone_has_an_id_of_its_own(text: str, name: str) -> None:
+    """xgrammar 0.2.8 allows it in strings with maxLength; vLLM 0.32.0 answered so."""
+    for contract, calls in (
+        (AnswerContract(PERSON), []),
+        (AnswerContract(tools={"person": PERSON}), [ToolCall("person", text)]),
+    ):
+        found = contract.violation(text, calls)
+        assert found is not None
+        assert found.id == name
+        assert ("is not escaped" in found.text) == (name == "schema_control_character")
+
+
 def test_tool_arguments_are_checked_with_the_schema_of_their_tool() -> None:
     contract = AnswerContract(tools={"person": PERSON}, must_call=True)
     assert contract.violation("", [ToolCall("person", '{"name": "Ann"}')]) is None
