@@ -15,7 +15,9 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.body_contract import contract_of_recording
 from loadchaos.profile import request_trace
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 0
 
@@ -76,6 +78,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         send.images,
         max_tokens=send.max_tokens,
         image_names=None if send.images else (),
+        contract=contract_of_recording(file, guides_tools=DIALECTS.get(facts.dialect, UNKNOWN).guides_tools),
     )
 
 

@@ -25,8 +25,8 @@ from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.base import Draft
-from loadchaos.load.payloads.structured import schema_contract
-from loadchaos.load.wire.contract import AnswerContract, compiled
+from loadchaos.load.payloads.body_contract import contract_of_body
+from loadchaos.load.wire.contract import AnswerContract
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -296,29 +296,8 @@ def _file_request(body: dict[str, Any], url: str | None, folder: Path, is_openai
         images,
         not is_openai and limit is None,
         n if isinstance(n := body.get("n"), int) and n > 1 else 1,
-        _contract(body),
+        contract_of_body(body),
     )
-
-
-def _contract(body: Mapping[str, Any]) -> AnswerContract | None:
-    """Make the contract of a body with strict structured output.
-
-    None without a rule, or with one that is invalid: the file may test the server's reaction to it.
-    """
-    form, given = body.get("response_format"), body.get("structured_outputs")
-    form = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
-    given = given if isinstance(given, dict) else {k: body.get(f"guided_{k}") for k in ("json", "regex", "choice")}
-    schema = form.get("schema") if isinstance(form, dict) and form.get("strict") is True else given.get("json")
-    try:
-        if isinstance(schema, dict):
-            return schema_contract(orjson.dumps(schema))
-        if isinstance(given.get("regex"), str):
-            return AnswerContract(regex=compiled(given["regex"]))
-    except ValueError:
-        return None
-    choices = given.get("choice") or ()
-    valid = isinstance(choices, list) and all(isinstance(c, str) for c in choices)
-    return AnswerContract(choices=frozenset(choices)) if valid and choices else None
 
 
 def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -84,7 +84,9 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
     low, high = wilson(runs.reproduced, runs.runs)
     p = runs.reproduced / runs.runs if runs.runs else 0.0
     interval = f"{low:.2f} to {high:.2f}"
-    effect = "The server dies" if found.facts().deadly else "A request fails"
+    facts = found.facts()
+    effect = "An answer breaks its schema" if facts.check else "The server dies" if facts.deadly else "A request fails"
+    needs = "httpx and jsonschema" if "jsonschema" in facts.check else "httpx"
     rounds = f", sent up to {candidate.rounds} times" if candidate.rounds > 1 else ""
     frame = f"The guilty frame is `{expected.frame}`.\n" if expected.frame else ""
     attacks = [str(a.attack) for a in candidate.trace.attacks if "admin" not in a.attack]
@@ -102,9 +104,9 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 
        {found.server.describe()}
 
-2. Run the script (Python 3 with httpx):
+2. Run the script (Python 3 with {needs}):
 
-       python repro.py {found.facts().url}
+       python repro.py {facts.url}
 
 ## Requests
 
@@ -112,7 +114,7 @@ def readme(found: Reproducer, runs: ScriptRuns) -> str:
 ## Output of the script
 
 {_indented(runs.output)}
-## Log of the server
+## {"Wrong answer" if facts.check else "Log of the server"}
 
 {_indented(runs.line or expected.line)}
 The same as a profile of loadchaos: `loadchaos run profile.yaml`. What was left out, and when: reduction.html.

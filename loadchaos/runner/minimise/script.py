@@ -39,6 +39,28 @@ _WORDS = """\
 _RAW = """\
     body = {**r["body"], "model": MODEL}
 """
+WRONG = "WRONG ANSWER"
+"""Begin of the line that a script prints for an answer that breaks its schema."""
+CHECKS = {
+    "schema_violated": "jsonschema.validate(json.loads(text), schema)",
+    "schema_control_character": "json.loads(text)",
+}
+"""Wrong answers that a script can see, by id, and the Python that raises for one."""
+_CHECK = """
+def check(text, schema):
+    try:
+        {check}
+    except Exception as e:
+        BAD.append(print("{wrong}", repr(e)[:150], repr(text)[:150]))
+"""
+_CHOICES = """\
+                for c in json.loads(line.removeprefix("data: ")).get("choices", ()) if "{" in line else ():
+                    said = (c.get("delta") or c.get("message") or {}).get("content") or ""
+                    texts[c["index"]] = texts.get(c["index"], "") + said
+                    ends[c["index"]] = c.get("finish_reason") or ends.get(c["index"])
+            form = body.get("response_format", {}).get("json_schema", {})
+            [check(text, form.get("schema")) for j, text in texts.items() if form and ends[j] == "stop"]
+"""
 _ALIVE = """
 def alive():
     try:
@@ -52,7 +74,8 @@ def alive():
 class ScriptFacts:
     """Text about the failure and the server for a script.
 
-    `deadly`: the script exits with 1 when the server died, else when a request failed.
+    `deadly`: the script exits with 1 when the server died, else when a request failed. `check`: it exits with 1 when an
+    answer breaks its schema; Python of `CHECKS`.
     """
 
     failure: str
@@ -60,6 +83,7 @@ class ScriptFacts:
     url: str
     dialect: str = "vllm"
     deadly: bool = True
+    check: str = ""
 
 
 def specifications(trace: RequestTrace) -> list[dict[str, Any]]:
@@ -179,12 +203,14 @@ def _script(specs: Sequence[Mapping[str, Any]], rounds: int, facts: ScriptFacts,
     delays, aborts = any("at" in s for s in specs), any("abort" in s for s in specs)
     modules = ["os", "sys", "threading", *(["base64", "struct", "zlib"] if images else [])]
     modules += [] if inline else ["json", "pathlib"]
+    modules += ["json"] if facts.check and inline else []
+    modules += ["jsonschema"] if "jsonschema" in facts.check else []
     modules += ["time"] if delays or facts.deadly else []
     causes = ['[DONE[j].wait() for j in r.get("after", ())]'] if waits else []
     causes += ['time.sleep(r.get("at", 0))'] if delays else []
     read = 'REQUESTS = json.loads(pathlib.Path(__file__).with_name("requests.json").read_text())\n'
     body = _RAW if "words" not in specs[0] else _CONTENT if images else _WORDS
-    said = "the server died" if facts.deadly else "a request failed"
+    said = "an answer broke its schema" if facts.check else "the server died" if facts.deadly else "a request failed"
     pieces = (
         f'"""{_safe(facts.failure)}: python repro.py [URL]; exits 1 when {said}."""\n',
         f"import {', '.join(sorted(modules))}, httpx\n",
@@ -195,17 +221,21 @@ def _script(specs: Sequence[Mapping[str, Any]], rounds: int, facts: ScriptFacts,
         'MODEL = CLIENT.get(URL + "/v1/models").json()["data"][0]["id"]\n',
         _requests(specs) if inline else read,
         _PNG if images else "",
+        _CHECK.format(check=facts.check, wrong=WRONG) if facts.check else "",
         "\ndef send(i, r):\n",
         f"    {', '.join(causes)}\n" if causes else "",
         body,
         "    try:\n",
+        "        texts, ends = {}, {}\n" if facts.check else "",
         f'        with CLIENT.stream("POST", URL + r.get("path", "{CHAT_PATH}"), json=body) as answer:\n',
         "            for n, line in enumerate(filter(None, answer.iter_lines()), 1):\n",
         '                if n == r.get("abort"):\n                    break\n' if aborts else "",
         "                if answer.status_code >= 400 or line.startswith('data: {\"error\"'):\n",
         "                    raise httpx.HTTPError(line)\n",
+        _CHOICES if facts.check else "",
         "            print(i, answer.status_code)\n",
-        "    except httpx.HTTPError as e:\n        BAD.append(print(i, repr(e)[:200]))\n",
+        "    except httpx.HTTPError as e:\n",
+        "        print(i, repr(e)[:200])\n" if facts.check else "        BAD.append(print(i, repr(e)[:200]))\n",
         "    DONE[i].set()\n" if waits else "",
         _ALIVE if facts.deadly else "",
         f"\nfor number in range({rounds}):\n",

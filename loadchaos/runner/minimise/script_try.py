@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from loadchaos.analysis.classify import signature_file
 from loadchaos.runner.held_server import HeldServer
 from loadchaos.runner.minimise import script
 from loadchaos.runner.minimise.candidate import Reduction
@@ -14,12 +15,17 @@ from loadchaos.runner.replay.one_try import TryResult
 from loadchaos.runner.replay.servers import ServerChoice
 
 _HANGS = ("hang", "startup")
-"""Failures that a script cannot see: it knows a dead server and a failed request."""
+"""Failures that a script cannot see: it knows a dead server, a failed request and an answer that breaks its schema."""
+_OF_ANSWERS = "figures.toml"
+"""File of the signatures of wrong answers."""
 
 
 def can_try(expected: ExpectedFailure) -> bool:
     """True for a failure that a script can see."""
-    return expected.severity not in _HANGS
+    if expected.id in script.CHECKS:
+        return True
+    signature = signature_file.load().get(expected.id)
+    return expected.severity not in _HANGS and (signature is None or signature.file != _OF_ANSWERS)
 
 
 def facts_of(server: ServerChoice, expected: ExpectedFailure, dialect: str) -> script.ScriptFacts:
@@ -31,6 +37,7 @@ def facts_of(server: ServerChoice, expected: ExpectedFailure, dialect: str) -> s
         server.launch.url,
         dialect,
         expected.deadly,
+        script.CHECKS.get(expected.id, ""),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.runner.held_server import HeldServer
+from loadchaos.runner.minimise.script import CHECKS, WRONG
 from loadchaos.runner.replay.expected import ExpectedFailure
 from loadchaos.runner.replay.servers import ServerChoice
 
@@ -91,7 +92,8 @@ async def run_once(
 ) -> ScriptRun:
     """Run a script once against a healthy server.
 
-    The failure came if the script exits with 1 and the log has it since the begin of the script.
+    The failure came if the script exits with 1 and the log has it since the begin of the script, or its own output where it
+    checks the answers.
     """
     log_begin = held.log.stat().st_size if held.log.exists() else 0
     process = await asyncio.create_subprocess_exec(
@@ -110,6 +112,8 @@ async def run_once(
     text = said.decode("utf-8", "replace")
     if process.returncode != 1:
         return ScriptRun(None, text, process.returncode)
+    if expected.id in CHECKS:  # no log has it
+        return ScriptRun(next((line for line in text.splitlines() if line.startswith(WRONG)), None), text, 1)
     deadline_s = time.monotonic() + (_LAST_LINES_S if expected.deadly else _LAST_LINE_OF_A_REQUEST_S)
     while True:
         if ended := held.launched.exit.done():

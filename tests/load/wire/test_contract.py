@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from loadchaos.core.model import Facts
-from loadchaos.load.payloads import build, requests_file, structured, tools
+from loadchaos.load.payloads import build, structured, tools
+from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.answer_checks import _longest_run, text_ratio, wrong_parts
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall, asked_tokens
@@ -171,12 +172,12 @@ def test_tools_are_held_to_their_schema_where_a_call_is_required(
 
 def test_request_of_a_file_is_held_to_its_own_schema() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "integer"}}}
-    held = requests_file._contract({"response_format": form})
+    held = contract_of_body({"response_format": form})
     assert held is not None
     assert held.violation('"text"', []) is not None
-    assert requests_file._contract({"guided_choice": ["a"]}) == AnswerContract(choices=frozenset({"a"}))
-    assert requests_file._contract({"structured_outputs": {"regex": "(["}}) is None
-    assert requests_file._contract({}) is None
+    assert contract_of_body({"guided_choice": ["a"]}) == AnswerContract(choices=frozenset({"a"}))
+    assert contract_of_body({"structured_outputs": {"regex": "(["}}) is None
+    assert contract_of_body({}) is None
 
 
 def test_text_ratio_of_repetition_is_far_below_that_of_prose() -> None:

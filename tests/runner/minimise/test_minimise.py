@@ -34,3 +34,28 @@ def test_minimise_command_finds_one_request_and_its_flags(tmp_path: Path) -> Non
     assert "index_oob_indexkernel" in again.stdout
     resumed = loadchaos("minimise", folder, "--out", "small", "--resume", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_minimise_command_makes_a_script_of_a_wrong_answer(tmp_path: Path) -> None:
+    """A replay holds the answers to the schemas of the recorded bodies."""
+    (tmp_path / "schema.yaml").write_text(
+        "name: schema\n"
+        'target: {embedded: {dialect: vllm, era: "0.18", defects: [schema_ignored]}}\n'
+        "traffic:\n"
+        "  - {name: t, payload: {text: {tokens: 64..200}, structured: {json_schema: small}}, output: {max: 200}}\n"
+        "load: [{users: 4, requests: 20}]\n"
+    )
+    run = loadchaos("run", "schema.yaml", "--no-live", "--out", "runs", cwd=tmp_path)
+    assert run.returncode == 1, run.stderr
+    folder = next((tmp_path / "runs").glob("schema-*"))
+    replayed = loadchaos("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path)
+    assert replayed.stdout.startswith("REPRODUCED 2 of 2"), replayed.stdout + replayed.stderr
+    found = loadchaos("minimise", folder, "--out", "small", cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert re.match(r"MINIMISED \d+ to [12] requests?, .* repro.py reproduces [3-8] of [3-8] ", found.stdout), (
+        found.stdout
+    )
+    repro = next((tmp_path / "small").glob("minimise-*/repro"))
+    assert "An answer breaks its schema after" in (repro / "README.md").read_text()

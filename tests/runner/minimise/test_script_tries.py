@@ -18,7 +18,7 @@ from loadchaos.runner.minimise.candidate import Reduction
 from loadchaos.runner.minimise.ddmin import leave_out
 from loadchaos.runner.minimise.decider import SMALL, Decider
 from loadchaos.runner.minimise.minimiser import LUCKY, minimise
-from loadchaos.runner.minimise.script import ScriptFacts, _script
+from loadchaos.runner.minimise.script import CHECKS, ScriptFacts, _script, write
 from loadchaos.runner.minimise.script_try import can_try, try_script
 from loadchaos.runner.minimise.validate import run_once
 from loadchaos.runner.replay import bodies
@@ -95,6 +95,48 @@ def test_script_and_replay_of_the_same_requests_have_decisions_of_their_own() ->
 @pytest.mark.parametrize(("severity", "can"), [("engine_death", True), ("request", True), ("hang", False)])
 def test_script_cannot_see_a_hang(severity: str, can: bool) -> None:
     assert can_try(ExpectedFailure("x", severity=severity)) is can
+
+
+@pytest.mark.parametrize(
+    ("name", "can"),
+    [("schema_violated", True), ("schema_control_character", True), ("cache_changes_answer", False)],
+)
+def test_script_sees_only_wrong_answers_that_break_their_schema(name: str, can: bool) -> None:
+    assert can_try(ExpectedFailure(name, severity="request")) is can
+
+
+FORM = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "a",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 9}},
+            "required": ["name"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("embedded", "wrong"), [(["--defect", "schema_ignored"], True), ([], False)], indirect=["embedded"]
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_script_finds_answers_that_break_their_schema(embedded: str, wrong: bool, stream: bool, tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "time time"}], "response_format": FORM, "max_tokens": 200, "n": 2}
+    name = bodies.store(tmp_path / "bodies", orjson.dumps({**body, "stream": stream}))
+    sends = tuple(TraceSend(id=f"r{i}", body=name, stream=stream, outcome="wrong_output") for i in range(6))
+    whole = RequestTrace(TraceHeader(event="trace", version=1), sends, folder=tmp_path)
+    facts = ScriptFacts("x", "serve", embedded, deadly=False, check=CHECKS["schema_violated"])
+    file = write(Reduction(whole, ("serve",), ()), facts, tmp_path)
+    assert len(file.read_text().splitlines()) <= 40
+    server = held(tmp_path, "", dead=False)
+    server.url = embedded
+    found = asyncio.run(run_once(file, server, ExpectedFailure("schema_violated", severity="request")))
+    assert found.code == int(wrong), found.output
+    assert (found.line or "").startswith("WRONG ANSWER") is wrong, found.output
 
 
 def held(folder: Path, log: str, *, dead: bool = True) -> Any:

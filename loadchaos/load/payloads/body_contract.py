@@ -1,0 +1,80 @@
+"""Rules that the answer to a body must obey, read from the body itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.load.payloads.structured import schema_contract
+from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
+
+_SIGNS = (b'"json_schema"', b'"structured_outputs"', b'"guided_', b'"tools"')
+"""Names of fields without which a body has no rule; a body with images is long to parse."""
+
+
+def contract_of_body(body: Mapping[str, Any]) -> AnswerContract | None:
+    """Make the contract of a body with strict structured output.
+
+    None without a rule, or with one that is invalid: the file may test the server's reaction to it.
+    """
+    given = body.get("structured_outputs")
+    given = given if isinstance(given, dict) else {k: body.get(f"guided_{k}") for k in ("json", "regex", "choice")}
+    form = _form(body)
+    schema = form.get("schema") if form.get("strict") is True else given.get("json")
+    try:
+        if isinstance(schema, dict):
+            return schema_contract(orjson.dumps(schema))
+        if isinstance(given.get("regex"), str):
+            return AnswerContract(regex=compiled(given["regex"]))
+    except ValueError:
+        return None
+    choices = given.get("choice") or ()
+    valid = isinstance(choices, list) and all(isinstance(c, str) for c in choices)
+    return AnswerContract(choices=frozenset(choices)) if valid and choices else None
+
+
+@functools.lru_cache(maxsize=1024)
+def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract | None:
+    """Contract of a recorded body, so that a replay finds the wrong answers that its run found.
+
+    `guides_tools`: the server generates required calls by the schema of their tool.
+    """
+    data = file.read_bytes()
+    if not any(sign in data for sign in _SIGNS):
+        return None
+    body = orjson.loads(data)
+    return contract_of_body(body) or (_contract_of_tools(body) if guides_tools else None)
+
+
+def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `json_schema` of chat, or the `text.format` of responses; empty without one."""
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        found = form.get("json_schema")
+        return found if isinstance(found, dict) else {}
+    text = body.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    return form if isinstance(form, dict) and form.get("type") == "json_schema" else {}
+
+
+def _contract_of_tools(body: Mapping[str, Any]) -> AnswerContract | None:
+    """Contract of a call that strict tools and their choice demand."""
+    choice = body.get("tool_choice")
+    named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
+    if choice != "required" and named is None:
+        return None
+    functions = [t.get("function") or {} for t in body.get("tools") or () if isinstance(t, dict)]
+    rules: dict[str, SchemaRule] = {}
+    for function in functions:
+        if function.get("strict") is not True or not isinstance(function.get("parameters"), dict):
+            return None
+        if named in (None, function.get("name")):
+            try:
+                rules[str(function.get("name"))] = SchemaRule(function["parameters"])
+            except ValueError:
+                return None
+    return AnswerContract(tools=rules, must_call=True) if rules else None
