@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,18 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
         raise OptionError(f'{profile} has no schedule; add one such as schedule: {{cron: "0 2 * * *"}}')
     home = Path(given["out"]).absolute()
     has_seed = has_parameter("seed", [profile, *options])
-    return loaded, Order(profile, loaded.name, schedule, home, tuple(options), given["duration"], has_seed)
+    others = tuple(_without_duration(options))
+    return loaded, Order(profile, loaded.name, schedule, home, others, given["duration"], has_seed)
+
+
+def _without_duration(words: Sequence[str]) -> Iterator[str]:
+    """Yield the options of a run but its duration, which a soak passes itself."""
+    rest = iter(words)
+    for word in rest:
+        if word in ("-t", "--duration"):
+            next(rest, None)
+        elif not word.startswith("--duration=") and not (word.startswith("-t") and len(word) > 2):
+            yield word
 
 
 def _print_next(profile: Profile, schedule: Schedule, count: int) -> None:

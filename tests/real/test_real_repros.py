@@ -75,6 +75,12 @@ def with_tool_parser() -> servers.Command:
 
 
 @skipping
+def plain() -> servers.Command:
+    """vLLM 0.32.0 with a text model."""
+    return servers.vllm("0.32.0", "--generation-config", "vllm", env={})
+
+
+@skipping
 def transformers_serve() -> servers.Command:
     """transformers serve 5.24.0 with continuous batching."""
     return servers.transformers_524()
@@ -146,6 +152,15 @@ def test_repro_gets_wrong_arguments_of_each_call_with_a_mark(tmp_path: Path) -> 
     counts = [int(n) for n in re.findall(r"(\d+) of (\d+) answers have wrong arguments", done.stdout)[-1]]
     assert (done.returncode, counts[0]) == (1, counts[1]), done.stdout + done.stderr
     assert (control.returncode, "\n0 of " in control.stdout) == (0, True), control.stdout + control.stderr
+
+
+def test_repro_gets_control_characters_where_a_string_has_a_bound(tmp_path: Path) -> None:
+    with running(plain(), tmp_path / "server.log") as started:
+        done = script("vllm-0.32.0-control-character-under-schema", started.url)
+        control = script("vllm-0.32.0-control-character-under-schema", started.url, "0")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Invalid control character at" in done.stdout
+    assert control.returncode == 0, control.stdout + control.stderr
 
 
 def test_repro_gets_streams_without_the_character_that_max_tokens_cut(tmp_path: Path) -> None:

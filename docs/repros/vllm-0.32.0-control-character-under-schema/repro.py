@@ -4,6 +4,7 @@ Without MAXLENGTH the bound is 12; with 0 the schema has no bound.
 """
 
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import httpx
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8591"
 BOUND = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+sys.excepthook = lambda *e: (sys.__excepthook__(*e), sys.stdout.flush(), os._exit(2))  # 1 is the failure
 CLIENT = httpx.Client(timeout=600)
 MODEL = CLIENT.get(URL + "/v1/models").json()["data"][0]["id"]
 NAME = {"type": "string", **({"maxLength": BOUND} if BOUND else {})}

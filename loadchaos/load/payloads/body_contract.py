@@ -39,7 +39,9 @@ def contract_of_body(body: Mapping[str, Any]) -> AnswerContract | None:
 
 @functools.lru_cache(maxsize=1024)
 def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract | None:
-    """Contract of a recorded body, so that a replay finds the wrong answers that its run found.
+    """Contract of a recorded body.
+
+    With it a replay finds the wrong answers that its run found.
 
     `guides_tools`: the server generates required calls by the schema of their tool.
     """
@@ -51,7 +53,10 @@ def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract |
 
 
 def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `json_schema` of chat, or the `text.format` of responses; empty without one."""
+    """The `json_schema` of chat, or the `text.format` of responses.
+
+    Empty without one.
+    """
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") == "json_schema":
         found = form.get("json_schema")

@@ -87,7 +87,7 @@ class SchemaRule:
         return Violation(f"{error.json_path}: {error.message}", rule, text)
 
     def _of_control_character(self, text: str) -> Violation | None:
-        """Violation of a text that only lacks the escape of a character below U+0020.
+        """Violation of a text that only lacks the escape of a control character.
 
         A known bug of a grammar library makes such texts, not the model.
         """

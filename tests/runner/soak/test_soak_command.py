@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from loadchaos.cli.main import main
+from loadchaos.cli.soak import _order
 from loadchaos.core.errors import OptionError
 from loadchaos.profile.cron import Schedule
 from loadchaos.runner.soak.unit_files import Job, emit, on_calendar
@@ -235,3 +236,11 @@ def test_soak_killed_leaves_its_run_and_the_next_notes_both(tmp_path: Path) -> N
     trend = json.loads((tmp_path / "runs" / "trend.json").read_text())
     assert [n["verdict"] for n in trend["nights"]] == ["pass", "pass"]
     assert "short: 2 runs" in (tmp_path / "runs" / "trend.html").read_text()
+
+
+@pytest.mark.parametrize("given", [["-t", "5s"], ["-t5s"], ["--duration", "5s"], ["--duration=5s"]])
+def test_soak_passes_its_own_duration_in_place_of_the_given_one(given: list[str]) -> None:
+    """`run` refuses one option by two names with different values."""
+    _, order = _order("soak_nightly", ("--embedded", *given, "--set", "load.0.users=1"), once=True)
+    assert order.duration_s == 5
+    assert order.options == ("--embedded", "--set", "load.0.users=1")
