@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -277,9 +278,11 @@ def test_exchange_silent_beyond_the_limit_is_stalled(server: Any, child: Any) ->
     assert outcomes(child.rows()) == {"stalled": 4}
 
 
-def test_exchange_without_a_server_is_a_connect_error_each_time(server: Any, child: Any, unused_port: int) -> None:
-    child.plan(server, [{"users": 2, "requests": 6}], base_url=f"http://127.0.0.1:{unused_port}")
-    assert child.run() == 0, child.log()
+def test_exchange_without_a_server_is_a_connect_error_each_time(server: Any, child: Any) -> None:
+    with socket.socket() as bound:  # nobody listens, and no other test gets the port
+        bound.bind(("127.0.0.1", 0))
+        child.plan(server, [{"users": 2, "requests": 6}], base_url=f"http://127.0.0.1:{bound.getsockname()[1]}")
+        assert child.run() == 0, child.log()
     assert outcomes(child.rows()) == {"connect_error": 6}
     begins, ends = child.rows("begin"), child.rows("end")
     rested_ns = begins[2]["at_ns"] - ends[0]["at_ns"]
