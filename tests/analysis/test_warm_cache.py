@@ -72,12 +72,15 @@ def test_warm_cache_makes_met_limits_of_latency_unknown(given: list[list[dict[st
     found = verdict(*given)
     assert decisions(found) == ["unknown", "unknown", "pass"]
     assert "501 ms" in found["expectations"][0]["actual"]
+    assert ", but the server had the prompts" in found["expectations"][0]["actual"]
     assert "give another --seed" in found["expectations"][0]["actual"]
     assert "latencies are those of a warm cache: the server had the prompts" in efficiency_texts(found)["prefix cache"]
 
 
 def test_warm_cache_excuses_no_broken_limit() -> None:
-    assert decisions(verdict(rows(160), limit="100ms"))[0] == "fail"
+    found = verdict(rows(160), limit="100ms")
+    assert decisions(found)[0] == "fail"
+    assert ", although the server had the prompts in its prefix cache" in found["expectations"][0]["actual"]
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,9 @@ class CheckResult:
 class _Figure(NamedTuple):
     """A figure (None: unknown) and its text.
 
-    `still`: it was still growing at the end of the run, the cache was warm, or the longest sessions have no time.
+    `still`: it was still growing at the end of the run.
     `only_within`: the sample is too small, so that the value counts only where both ends of this interval break the limit.
+    `doubt`: why the value looks better than it is: it proves a broken limit, and no met one.
     `in_time`: the value without the delay of our own client, and its text: the server did not break a limit that it meets.
     """
 
@@ -86,6 +87,7 @@ class _Figure(NamedTuple):
     still: bool = False
     only_within: tuple[float, float] | None = None
     in_time: tuple[float, str] | None = None
+    doubt: str = ""
 
 
 def judge(text: str, figures: ExpectationInputs) -> CheckResult:
@@ -98,6 +100,8 @@ def judge(text: str, figures: ExpectationInputs) -> CheckResult:
     rule, decision, actual = f"{expected.op} {expected.limit}", _decision(figure, expected), figure.text
     if decision == "fail" and figure.in_time is not None and _OPS[expected.op](figure.in_time[0], expected.value):
         decision, actual = "unknown", f"{actual}, but our own client sent late: {figure.in_time[1]} without its delay"
+    if figure.doubt:
+        actual = f"{actual}, {'although' if decision == 'fail' else 'but'} {figure.doubt}"
     return CheckResult(expected.full_name, rule, actual, decision)
 
 
@@ -110,7 +114,7 @@ def _decision(figure: _Figure, expected: Expectation) -> Decision:
         return "fail" if broken else "unknown"
     if not met(figure.value, wanted):
         return "fail"
-    return "unknown" if figure.still else "pass"
+    return "unknown" if figure.still or figure.doubt else "pass"
 
 
 def shed_allowed(expect: Sequence[str]) -> set[str]:
@@ -178,7 +182,7 @@ def _if_cold(figure: _Figure, figures: ExpectationInputs) -> _Figure:
     """A figure that proves a broken limit, but no met one, with a warm cache."""
     if figures.warm is None or figure.value is None:
         return figure
-    return figure._replace(text=f"{figure.text}, but {figures.warm}", still=True)
+    return figure._replace(doubt=figures.warm)
 
 
 def _share_of(name: str, whole: str) -> Callable[[str, ExpectationInputs], _Figure]:
@@ -253,7 +257,7 @@ def _session_time(traffic: str, name: latency_names.LatencyName, figures: Expect
     found = _of_times(name, times.histogram, times.lower_bounds, few, figures)
     if not times.too_short or found.value is None:
         return found
-    return found._replace(text=f"{found.text}, but {times.too_short}", still=True)
+    return found._replace(doubt=f"{found.doubt}; {times.too_short}" if found.doubt else times.too_short)
 
 
 def _of_times(

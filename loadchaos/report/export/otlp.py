@@ -40,7 +40,8 @@ FROM_VARIABLES = "env"
 _PATH = "/v1/traces"
 _OWN_SESSION = "_CREDENTIAL_PROVIDER"
 _BATCH = 512
-_GAVE_UP = "due to timeout, max retries or shutdown"
+_GAVE_UP = ("due to timeout, max retries or shutdown", "timeout cannot be set to a value less than or equal to 0")
+"""What the SDK says when its time is over; the second where it was over at the begin of a try."""
 _TIMED_OUT = "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
 _TRIED_AGAIN = re.compile(r"Transient error (.+) encountered while exporting")
 _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
@@ -317,7 +318,7 @@ def _shown(url: str) -> str:
 
 def _reason(said: Sequence[str], given: str) -> str:
     text = said[-1] if said else "the receiver did not accept the spans"
-    if _GAVE_UP in text:  # the SDK says so of a timeout and of the last of several tries; an error is told before
+    if any(sign in text for sign in _GAVE_UP):  # also of the last of several tries, whose error is told before
         errors = [found[1] for line in said if (found := _TRIED_AGAIN.search(line))]
         text = errors[-1] if errors else _TIMED_OUT
         if found := _SYSTEM_ERROR.search(text):

@@ -219,6 +219,13 @@ def test_otlp_export_that_fails_says_why_and_raises_nothing(
     assert capfd.readouterr().err == "", "the SDK's own log is not printed"
 
 
+def test_otlp_export_without_time_left_for_a_try_names_the_error_before() -> None:
+    over = "Failed to export spans batch: the timeout cannot be set to a value less than or equal to 0."
+    before = "Transient error Service Unavailable encountered while exporting span batch, retrying in 1s."
+    assert "within the timeout" in otlp._reason([over], "http://x")
+    assert otlp._reason([before, over], "http://x") == "Service Unavailable"
+
+
 def test_otlp_spans_that_the_receiver_rejects_are_told(run: RunFolder, receiver: Receiver) -> None:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
