@@ -58,11 +58,15 @@ CAUSE = {
 
 FAILED_START = "the server's command, files, environment or code (not caused by our attacks)"
 """Cause of a failed start, which is often no bug of the server."""
+
+_MACHINE = (
+    "the machine, its network or limits, or a kill from outside: no server bug is known (not caused by our attacks)"
+)
 OF_LAYER = {
-    "OS": "the machine, its network or limits, or a kill from outside: no server bug is known (not caused by our attacks)",
+    "OS": _MACHINE,
+    "host": _MACHINE,
     "gateway": "the gateway, or the server behind it (not caused by our attacks)",
 }
-OF_LAYER["host"] = OF_LAYER["OS"]
 """Cause of a failure whose signature has this layer: it may be no bug of the server."""
 
 UNEXPLAINED = "not known: no log and no answer names it (not caused by our attacks)"

@@ -41,7 +41,7 @@ _PATH = "/v1/traces"
 _OWN_SESSION = "_CREDENTIAL_PROVIDER"
 _BATCH = 512
 _GAVE_UP = ("due to timeout, max retries or shutdown", "timeout cannot be set to a value less than or equal to 0")
-"""What the SDK says when its time is over; the second where it was over at the begin of a try."""
+"""Texts of the SDK for a timeout; it has the second where no time is left for a try."""
 _TIMED_OUT = "the spans were not accepted within the timeout (OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default)"
 _TRIED_AGAIN = re.compile(r"Transient error (.+) encountered while exporting")
 _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
