@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.capacity.step_watch import StepWatch
+from loadchaos.campaigns.capacity.search import CapacitySearch, SearchSettings, answer
+from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
 from loadchaos.core.histogram import bucket
 from loadchaos.load import registry
 from loadchaos.profile import steps
 from loadchaos.profile.profile import Profile, from_mapping
-from loadchaos.runner.capacity.search import CapacitySearch, SearchSettings, answer
-from loadchaos.runner.capacity.step_profile import step_plan, step_profile
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import with_kv_blocks
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest

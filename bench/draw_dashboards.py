@@ -24,11 +24,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import prometheus_binaries
 from loadchaos.report.metrics.dashboards import DASHBOARDS
-from loadchaos.runner.capacity import files
 
 Json = dict[str, Any]
 COLORS = ("#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300")

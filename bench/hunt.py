@@ -21,11 +21,11 @@ from typing import Any
 from bench import hunt_tools
 from bench.cost.contenders import Environments
 from bench.virtual_engine import VirtualServer
+from loadchaos.campaigns.hunt.corpus import Corpus
+from loadchaos.campaigns.hunt.genes import ServerLimits, pool_of
 from loadchaos.core import resources
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping, load
-from loadchaos.runner.hunt.corpus import Corpus
-from loadchaos.runner.hunt.genes import ServerLimits, pool_of
 from loadchaos.simulator.engine.types import EngineConfig
 
 PLAIN: Mapping[str, Mapping[str, Any]] = {

@@ -35,11 +35,11 @@ import httpx
 from bench.cost.contenders import Environments
 from bench.hunt_tools import TOOLS, ToolRun
 from bench.record import free_port
+from loadchaos.campaigns.hunt.corpus import findings_of
+from loadchaos.campaigns.hunt.slot import summary
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
-from loadchaos.runner.finalize import Result
-from loadchaos.runner.hunt.corpus import findings_of
-from loadchaos.runner.hunt.slot import summary
+from loadchaos.run.finalize import Result
 from loadchaos.server.process.launcher import CommandLine, parse_command_line
 
 _HANG_S, _POLL_S, _SETTLE_S, _START_S, _END_S = 60.0, 0.25, 3.0, 900.0, 180.0

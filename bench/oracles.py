@@ -36,7 +36,7 @@ from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import QUOTE_ORDER, write_prompt
 from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile.correctness import CorrectnessOptions
-from loadchaos.runner.run_probes import PARTS, PartSetup
+from loadchaos.run.run_probes import PARTS, PartSetup
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.text_tokens import measure_text
 from loadchaos.server.monitor.base import ServerAccess

@@ -14,11 +14,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.decider import Decider
+from loadchaos.campaigns.minimise.minimiser import error_of, minimise
+from loadchaos.campaigns.minimise.reductions import flags, single_requests, windows
 from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
-from loadchaos.runner.minimise.candidate import Reduction
-from loadchaos.runner.minimise.decider import Decider
-from loadchaos.runner.minimise.minimiser import error_of, minimise
-from loadchaos.runner.minimise.reductions import flags, single_requests, windows
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.request import Batch
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest

@@ -28,7 +28,7 @@ import psutil
 
 from bench.server import LoadServer, Pace
 
-ROLES = {"loadchaos.runner.follower": "follower", "locustfile.py": "load"}
+ROLES = {"loadchaos.run.follower": "follower", "locustfile.py": "load"}
 SPEED_UP = 80
 HOUR_S = 20.0
 """Interval of the hourly work of a run (a new part of the ledger, Parquet) against bench/server.c."""

@@ -26,11 +26,11 @@ MAKES_ITS_OWN = {
 }  # fmt: skip
 """Names in a message that end it with what to do, or are whole messages themselves."""
 PASSED_ON = {
-    ("cli/sim.py", "str(e)"), ("runner/soak/state.py", "home"), ("load/worker/locust_user.py", "why"),
-    ("runner/children.py", "output"), ("load/worker/locust_user.py", "finished.stderr"),
-    ("runner/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
-    ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"), ("runner/hunt/workers.py", "reason"),
-    ("runner/hunt/remote_worker.py", "data.get('why')"), ("cli/suite.py", "probed.trouble"),
+    ("cli/sim.py", "str(e)"), ("campaigns/soak/state.py", "home"), ("load/worker/locust_user.py", "why"),
+    ("run/children.py", "output"), ("load/worker/locust_user.py", "finished.stderr"),
+    ("run/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
+    ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"), ("campaigns/hunt/workers.py", "reason"),
+    ("campaigns/hunt/remote_worker.py", "data.get('why')"), ("cli/suite.py", "probed.trouble"),
 }  # fmt: skip
 
 

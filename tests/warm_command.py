@@ -17,7 +17,7 @@ from pathlib import Path
 _LIMIT_S = 110
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["loadchaos.cli.main", "loadchaos.cli.run", "loadchaos.runner.run", "loadchaos.load.registry", __name__]
+    ["loadchaos.cli.main", "loadchaos.cli.run", "loadchaos.run.run", "loadchaos.load.registry", __name__]
 )
 
 

@@ -17,10 +17,10 @@ from loadchaos.report.formatting import plural
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from loadchaos.campaigns.bisect.flag_session import FlagResult
+    from loadchaos.campaigns.bisect.version_session import VersionResult
+    from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.profile.request_trace import RequestTrace
-    from loadchaos.runner.bisect.flag_session import FlagResult
-    from loadchaos.runner.bisect.version_session import VersionResult
-    from loadchaos.runner.replay.one_try import TryPlan
 
 _BUDGET_S = 7200.0
 _EXIT_CODES = """\b
@@ -101,7 +101,7 @@ def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
 
 
 def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
-    from loadchaos.runner.bisect.flag_session import FlagSession
+    from loadchaos.campaigns.bisect.flag_session import FlagSession
 
     trace, plan, folder = _prepared(source, out, options)
     if plan.server.launch is None:
@@ -112,8 +112,8 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
 
 
 def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
-    from loadchaos.runner.bisect.installs import InstallPlan, releases_between
-    from loadchaos.runner.bisect.version_session import VersionSession
+    from loadchaos.campaigns.bisect.installs import InstallPlan, releases_between
+    from loadchaos.campaigns.bisect.version_session import VersionSession
 
     installs = InstallPlan(options["install"], options["launch"], options["package"], options["venvs"])
     installs.check()

@@ -28,8 +28,8 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.capacity.session import CapacitySettings
     from loadchaos.profile.profile import Profile
-    from loadchaos.runner.capacity.session import CapacitySettings
 
 _BUDGET_S, _MOST_GOAL = 600.0, 0.9999
 _ROOM = 0.9
@@ -116,11 +116,11 @@ def capacity(
     import asyncio
     import random
 
+    from loadchaos.campaigns.capacity import files
+    from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
+    from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
-    from loadchaos.runner.capacity import files
-    from loadchaos.runner.capacity.search_metrics import SearchMetrics
-    from loadchaos.runner.capacity.session import CapacitySession, SearchOutput
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
@@ -194,7 +194,7 @@ def _stored_call(
 
     Only options that do not change the search may be given again, and those whose value had a secret must be.
     """
-    from loadchaos.runner.resume import hidden
+    from loadchaos.run.resume import hidden
 
     source = click.core.ParameterSource.COMMANDLINE
     given = [name for name in (*_STORED, "profile", "overrides") if ctx.get_parameter_source(name) is source]
@@ -228,7 +228,7 @@ def _recorded(value: Any, name: str = "") -> Any:
     from loadchaos.core.redact import Redactor
 
     if name == "launch" and value:
-        from loadchaos.runner.replay.servers import from_launch, redacted_command
+        from loadchaos.campaigns.replay.servers import from_launch, redacted_command
 
         return redacted_command(from_launch(value))
     if isinstance(value, tuple | list):
@@ -240,10 +240,10 @@ def _settings(
     whole: Profile, name: str, overrides: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[Profile, CapacitySettings]:
     """Check the options; returns the profile to search, and the settings."""
+    from loadchaos.campaigns.capacity.search import SearchSettings
+    from loadchaos.campaigns.capacity.session import LEAST_BUDGET_S, CapacitySettings
+    from loadchaos.campaigns.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
     from loadchaos.core.units import figure
-    from loadchaos.runner.capacity.search import SearchSettings
-    from loadchaos.runner.capacity.session import LEAST_BUDGET_S, CapacitySettings
-    from loadchaos.runner.capacity.step_profile import arrivals_of, refuse_unfit, searched_phase, with_one_phase
     from loadchaos.server.discovery.client import parse_target
 
     launch = whole.target.launch
@@ -346,7 +346,7 @@ def _run_options(options: Mapping[str, Any]) -> Any:
     """The runner's options of every step."""
     from loadchaos.cli.common import parse_header_options
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner.options import Options
+    from loadchaos.run.options import Options
 
     return Options(
         target=options["external"], admin_url=options["admin_url"], model=options["model"],

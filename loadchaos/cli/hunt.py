@@ -25,7 +25,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
-    from loadchaos.runner.hunt.slot import SlotSettings
+    from loadchaos.campaigns.hunt.slot import SlotSettings
     from loadchaos.server.process.launcher import CommandLine
 
 _BUDGET_S, _WORKLOAD_S = 7200.0, 60.0
@@ -84,12 +84,12 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
 
     import orjson
 
-    from loadchaos.runner.hunt import gene_file
-    from loadchaos.runner.hunt.findings import Reproduction
-    from loadchaos.runner.hunt.journal import SETTINGS, read_settings, write_json
-    from loadchaos.runner.hunt.session import HuntSession, HuntSettings
-    from loadchaos.runner.hunt.worker_port import WorkerPort
-    from loadchaos.runner.hunt.workers import SlotProcess
+    from loadchaos.campaigns.hunt import gene_file
+    from loadchaos.campaigns.hunt.findings import Reproduction
+    from loadchaos.campaigns.hunt.journal import SETTINGS, read_settings, write_json
+    from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
+    from loadchaos.campaigns.hunt.worker_port import WorkerPort
+    from loadchaos.campaigns.hunt.workers import SlotProcess
 
     create_privately()
     folder = newest_hunt(out) if options["resume"] else None
@@ -136,7 +136,7 @@ def newest_hunt(out: Path) -> Path:
 
     A hunt without workloads, whose server did not start, is the last choice.
     """
-    from loadchaos.runner.hunt.journal import SETTINGS, count_of_workloads
+    from loadchaos.campaigns.hunt.journal import SETTINGS, count_of_workloads
 
     found = [file.parent for file in out.glob("hunt-*/hunt.json")]
     if not found:

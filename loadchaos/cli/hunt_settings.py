@@ -14,7 +14,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
-    from loadchaos.runner.hunt.slot import SlotSettings
+    from loadchaos.campaigns.hunt.slot import SlotSettings
     from loadchaos.server.process.launcher import CommandLine
 
 _SCHEDULE = ("seed", "requests", "no_feedback")
@@ -83,8 +83,8 @@ def slot_settings(line: CommandLine, options: Mapping[str, Any], folder: Path) -
 
     Raises OptionError where a variable for a header is missing.
     """
-    from loadchaos.runner.hunt.slot import SlotSettings
-    from loadchaos.runner.options import Options, headers_of_options
+    from loadchaos.campaigns.hunt.slot import SlotSettings
+    from loadchaos.run.options import Options, headers_of_options
 
     headers = parse_header_options(options["headers"])
     headers_of_options(Options(api_key_env=options["api_key_env"], headers=headers))

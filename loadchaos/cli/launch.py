@@ -42,7 +42,7 @@ def launch(
 
     from loadchaos.core.ledger.recorder import create_folder
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner.launch_only import launch_alone
+    from loadchaos.run.launch_only import launch_alone
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 

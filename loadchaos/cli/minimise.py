@@ -48,7 +48,7 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     """
     import asyncio
 
-    from loadchaos.runner.minimise.session import MinimiseSession, summary
+    from loadchaos.campaigns.minimise.session import MinimiseSession, summary
 
     create_privately()
     folder = replay_folder(out, "minimise", source, resume=options["resume"])

@@ -33,8 +33,8 @@ def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bo
     from loadchaos.chaos import authorization
     from loadchaos.core import resources
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner import probe as server_probe
-    from loadchaos.runner.options import Options, headers_of_options
+    from loadchaos.run import probe as server_probe
+    from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
     server: dict[str, Any] = {**options, "target": url_of(url, target_option)}

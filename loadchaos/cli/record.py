@@ -15,8 +15,8 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
-    from loadchaos.runner.record.proxy import Upstream
-    from loadchaos.runner.record.ring import RingLimits
+    from loadchaos.recorder.proxy import Upstream
+    from loadchaos.recorder.ring import RingLimits
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -87,7 +87,7 @@ def record(upstream: str | None, listen: str | None, out: Path, **options: Any) 
     limit of --freeze-on is exceeded, or on SIGUSR1. `loadchaos replay` sends the requests of a recording again. Ctrl-C
     ends the recording when the open answers are complete.
     """
-    from loadchaos.runner.record.ring import RingLimits
+    from loadchaos.recorder.ring import RingLimits
 
     create_privately()
     limits = RingLimits(options["minutes"] * 60, options["max_size"])
@@ -100,7 +100,7 @@ def record(upstream: str | None, listen: str | None, out: Path, **options: Any) 
 
 
 def _from_middleware(out: Path, limits: RingLimits, options: Mapping[str, Any]) -> int:
-    from loadchaos.runner.record.middleware import MiddlewareRecording, record_from_middleware
+    from loadchaos.recorder.middleware import MiddlewareRecording, record_from_middleware
 
     def announce(text: str) -> None:
         echo(f"loadchaos-record: {text}", err=True)
@@ -113,7 +113,7 @@ def _from_middleware(out: Path, limits: RingLimits, options: Mapping[str, Any]) 
 def _as_proxy(upstream: str, listen: str, out: Path, limits: RingLimits, options: Mapping[str, Any]) -> int:
     import uvloop
 
-    from loadchaos.runner.record.recorder import RecordingSession, RecordOptions
+    from loadchaos.recorder.recorder import RecordingSession, RecordOptions
 
     host, port = _address(listen)
     server, url = _upstream(upstream, options["ca"], insecure=options["insecure"])
@@ -135,7 +135,7 @@ def _address(text: str) -> tuple[str, int]:
 def _upstream(text: str, ca: str | None, *, insecure: bool) -> tuple[Upstream, str]:
     """Address of --upstream, and its URL for messages and the recording."""
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner.record.proxy import Upstream
+    from loadchaos.recorder.proxy import Upstream
 
     expected = "http://HOST:PORT or https://HOST:PORT was expected"
     parts = urlsplit(text)

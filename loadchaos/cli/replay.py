@@ -16,10 +16,10 @@ from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.replay.expected import ExpectedFailure
+    from loadchaos.campaigns.replay.one_try import TryPlan
+    from loadchaos.campaigns.replay.servers import ServerChoice
     from loadchaos.profile.request_trace import RequestTrace
-    from loadchaos.runner.replay.expected import ExpectedFailure
-    from loadchaos.runner.replay.one_try import TryPlan
-    from loadchaos.runner.replay.servers import ServerChoice
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -76,7 +76,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     """
     import asyncio
 
-    from loadchaos.runner.replay.session import ReplayRequest, ReplaySession
+    from loadchaos.campaigns.replay.session import ReplayRequest, ReplaySession
 
     create_privately()
     if export is not None:
@@ -88,7 +88,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     trace, plan = prepare(source, folder, options)
     against = None
     if options["against"]:
-        from loadchaos.runner.replay.servers import from_launch
+        from loadchaos.campaigns.replay.servers import from_launch
 
         against = from_launch(options["against"])
     dialect = str(trace.header.server.get("dialect") or "vllm")
@@ -104,12 +104,12 @@ _RESULTS = ("REPRODUCED", "NOT ", "FIXED", "STILL", "UNKNOWN")
 
 def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
     """Read and store the trace, find its failure and its server."""
+    from loadchaos.campaigns.replay import bodies
+    from loadchaos.campaigns.replay.one_try import TryPlan
+    from loadchaos.campaigns.replay.servers import recorded_parts
+    from loadchaos.campaigns.replay.sources import read_source, without_later
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner.options import Options
-    from loadchaos.runner.replay import bodies
-    from loadchaos.runner.replay.one_try import TryPlan
-    from loadchaos.runner.replay.servers import recorded_parts
-    from loadchaos.runner.replay.sources import read_source, without_later
+    from loadchaos.run.options import Options
 
     found = read_source(source, folder)
     expected = expected_failure(source, found, options)
@@ -143,9 +143,9 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
 
     Raises OptionError where it is not clear.
     """
+    from loadchaos.campaigns.replay.expected import ExpectedFailure, choose
     from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.runner.finalize import read_verdict
-    from loadchaos.runner.replay.expected import ExpectedFailure, choose
+    from loadchaos.run.finalize import read_verdict
 
     wanted, any_death = options["failure"], options["any_death"]
     run = RunFolder(source if source.is_dir() else source.parent)
@@ -165,7 +165,7 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
 
 
 def _server(trace: RequestTrace, options: Mapping[str, Any]) -> ServerChoice:
-    from loadchaos.runner.replay import servers
+    from loadchaos.campaigns.replay import servers
 
     if options["launch"]:
         found = servers.from_launch(options["launch"])
@@ -192,9 +192,9 @@ def replay_folder(out: Path, what: str, source: Path, *, resume: bool) -> Path:
 
 def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
     """Write the trace with its bodies, and the failure that it led to."""
+    from loadchaos.campaigns.replay import bodies
+    from loadchaos.campaigns.replay.sources import read_source
     from loadchaos.profile import request_trace
-    from loadchaos.runner.replay import bodies
-    from loadchaos.runner.replay.sources import read_source
 
     found = read_source(source, folder)
     trace = bodies.stored(bodies.fitting(found), folder)

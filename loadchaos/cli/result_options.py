@@ -12,7 +12,7 @@ from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
     from loadchaos.report.export.vllm_bench import BenchFigures
-    from loadchaos.runner.finalize import Result
+    from loadchaos.run.finalize import Result
 
 _WITH_FILE = ("save_detailed", "result_dir", "result_filename", "label", "metadata")
 _RESULT_OPTIONS = (

@@ -14,7 +14,7 @@ from loadchaos.core.errors import OptionError
 if TYPE_CHECKING:
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.profile.profile import Profile
-    from loadchaos.runner.resume import ResumePoint
+    from loadchaos.run.resume import ResumePoint
 
 _CHANGE_THE_PLAN = {"overrides", "users", "endpoint", "goodput", *load_option_names()}
 _MIN_REMAINING_S = 1.0
@@ -27,7 +27,7 @@ def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...]
     Options given now replace its own. There are no overrides: the run's recorded profile contains them.
     """
     from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.runner.resume import hidden
+    from loadchaos.run.resume import hidden
 
     run = RunFolder(folder)
     given = _given(ctx)
@@ -57,7 +57,7 @@ def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
     A run that was itself resumed has those of the run before it, unless given again.
     """
     from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.runner.resume import arguments, begin_row
+    from loadchaos.run.resume import arguments, begin_row
 
     context, begin = command.make_context("run", arguments(run)), begin_row(run)
     earlier = RunFolder(Path(begin["resumes"])) if begin.get("resumes") else None
@@ -84,6 +84,6 @@ def remaining_duration(ctx: click.Context, folder: Path, duration_s: float | Non
 def resume_point(folder: Path, profile: Profile, seed: int) -> ResumePoint:
     """The step of the plan at which the run continues."""
     from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.runner.resume import point
+    from loadchaos.run.resume import point
 
     return point(RunFolder(folder), profile, seed)

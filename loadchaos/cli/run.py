@@ -42,11 +42,11 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.webui.web_runs import WebAddress
     from loadchaos.profile.profile import Profile
-    from loadchaos.runner.finalize import Result
-    from loadchaos.runner.options import Options
-    from loadchaos.runner.resume import ResumePoint
-    from loadchaos.runner.web_runs import WebAddress
+    from loadchaos.run.finalize import Result
+    from loadchaos.run.options import Options
+    from loadchaos.run.resume import ResumePoint
 
 
 @click.command(cls=ManyGoodputWords)
@@ -265,7 +265,7 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
     import asyncio
 
     from loadchaos.report.export import notify, otlp
-    from loadchaos.runner.run import run as run_once
+    from loadchaos.run.run import run as run_once
 
     if options["otlp"]:
         otlp.check(options["otlp"])
@@ -280,7 +280,7 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
             echo(text)
 
     if options["web"]:
-        from loadchaos.runner.web_runs import serve_web_ui
+        from loadchaos.campaigns.webui.web_runs import serve_web_ui
 
         address = _web_address(options)
         return asyncio.run(serve_web_ui(loaded, settings, address, lambda text: echo(text, err=True), print_result))
@@ -292,7 +292,7 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
 def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     """The runner's options from the command line's."""
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner.options import Options
+    from loadchaos.run.options import Options
 
     return Options(
         target=options["target"],
@@ -336,7 +336,7 @@ def has_parameter(name: str, arguments: Sequence[str]) -> bool:
 
 
 def _web_address(options: Mapping[str, Any]) -> WebAddress:
-    from loadchaos.runner.web_runs import WebAddress
+    from loadchaos.campaigns.webui.web_runs import WebAddress
 
     standard = WebAddress()
     port = options["web_port"]

@@ -36,7 +36,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
     from loadchaos.core.progress import on_terminal
     from loadchaos.load import rebuild
     from loadchaos.report.terminal.summary import render
-    from loadchaos.runner.finalize import conclude
+    from loadchaos.run.finalize import conclude
 
     create_privately()
     verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
@@ -57,7 +57,7 @@ def report(run_folder: Path) -> None:
     """
     from loadchaos.core.progress import on_terminal
     from loadchaos.load import rebuild
-    from loadchaos.runner.finalize import conclude
+    from loadchaos.run.finalize import conclude
 
     create_privately()
     folder = _run_folder(run_folder)
@@ -103,8 +103,8 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
     """Compare the answers of two capacity searches."""
+    from loadchaos.campaigns.capacity import files
     from loadchaos.report import capacity_compare
-    from loadchaos.runner.capacity import files
 
     if not all(searches):
         raise OptionError(
@@ -172,7 +172,7 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import export as tables
     from loadchaos.report.export import vllm_bench
-    from loadchaos.runner.finalize import read_verdict
+    from loadchaos.run.finalize import read_verdict
 
     if (run_folder / "capacity.json").is_file():
         _export_search(run_folder, to or run_folder / "export", step, others=bool(otlp), **formats)
@@ -203,8 +203,8 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
 
 def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
     """Export a capacity search as OpenMetrics."""
+    from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables
-    from loadchaos.runner.capacity import files
 
     if not formats["openmetrics"] or others or sum(formats.values()) > 1:
         raise OptionError(
@@ -226,8 +226,8 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
 @click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     """Watch a run in progress: live view, incidents, /metrics for Prometheus."""
-    from loadchaos.runner.follower import FollowerOptions
-    from loadchaos.runner.follower import follow as follow_run
+    from loadchaos.run.follower import FollowerOptions
+    from loadchaos.run.follower import follow as follow_run
 
     create_privately()
     sys.exit(follow_run(_run_folder(run_folder), FollowerOptions(exporter_port, live=not no_live)))

@@ -15,9 +15,9 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
+    from loadchaos.campaigns.soak.daemon import Order
     from loadchaos.profile.cron import Schedule
     from loadchaos.profile.profile import Profile
-    from loadchaos.runner.soak.daemon import Order
 
 _EPILOG = "Any option of `loadchaos run` may follow PROFILE and is used for each run, e.g. soak PROFILE --target URL"
 
@@ -47,7 +47,7 @@ def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int |
     elif kind is not None:
         click.echo(_emitted(order, kind), nl=False)
     else:
-        from loadchaos.runner.soak.daemon import soak as run_soak
+        from loadchaos.campaigns.soak.daemon import soak as run_soak
 
         sys.exit(run_soak(order, _echo_now, once=once))
 
@@ -62,10 +62,10 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
 
     Options of `run` are checked now, not when the first run starts.
     """
+    from loadchaos.campaigns.soak.daemon import Order
     from loadchaos.cli.profiles import profile_of
     from loadchaos.cli.run import has_parameter, run_parameters
     from loadchaos.profile.cron import Retention, Schedule
-    from loadchaos.runner.soak.daemon import Order
 
     given = run_parameters([profile, *options])
     if given["dry_run"]:
@@ -112,8 +112,8 @@ def _variables(order: Order) -> tuple[str, ...]:
 
 def _emitted(order: Order, kind: str) -> str:
     from loadchaos import __version__
+    from loadchaos.campaigns.soak.unit_files import Job, emit
     from loadchaos.core import resources
-    from loadchaos.runner.soak.unit_files import Job, emit
 
     path = resources.profile(order.profile).absolute()
     program = shutil.which("loadchaos")

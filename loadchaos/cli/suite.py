@@ -28,7 +28,7 @@ from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
-    from loadchaos.runner.probe import ProbeResult
+    from loadchaos.run.probe import ProbeResult
 
 _READY_WITHIN_S = 1200.0
 _EXIT_CODES = """\b
@@ -103,9 +103,9 @@ async def _suite(
     target: str | None, profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
     """Probe, select, run. Returns suite.json and the exit code."""
-    from loadchaos.runner.suite.record import SuiteRecord
-    from loadchaos.runner.suite.selection import SuiteChoice, select
-    from loadchaos.runner.suite.session import SuiteSession
+    from loadchaos.campaigns.suite.record import SuiteRecord
+    from loadchaos.campaigns.suite.selection import SuiteChoice, select
+    from loadchaos.campaigns.suite.session import SuiteSession
 
     probed = await (_probe(target, profiles, options) if target else _probe_launched(profiles, folder, options))
     choice = SuiteChoice(options["only"], options["skip"], options["authorize"] if target else None)
@@ -185,8 +185,8 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     from loadchaos.cli.common import parse_header_options
     from loadchaos.core.errors import TargetError
     from loadchaos.core.tls import TlsSettings
-    from loadchaos.runner import probe as server_probe
-    from loadchaos.runner.options import Options, headers_of_options
+    from loadchaos.run import probe as server_probe
+    from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
     base = parse_target(url)
@@ -204,7 +204,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
 
 async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]) -> ProbeResult:
     """Start the server once to find out which profiles fit it."""
-    from loadchaos.runner.held_server import HeldServer
+    from loadchaos.run.held_server import HeldServer
     from loadchaos.server.process.launcher import parse_command_line
 
     server = HeldServer(parse_command_line(options["launch"]), folder / "probe")

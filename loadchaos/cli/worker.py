@@ -15,7 +15,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
-    from loadchaos.runner.options import Master
+    from loadchaos.run.options import Master
 
 _WAIT_WORKERS_S = 300.0
 
@@ -33,7 +33,7 @@ def bind_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def master(options: Mapping[str, Any]) -> Master | None:
     """The master's options of `loadchaos run`. None without --master."""
-    from loadchaos.runner.options import Master
+    from loadchaos.run.options import Master
 
     if not options["master"]:
         if options["expect_workers"] is not None:
@@ -112,10 +112,10 @@ def _take_part_in_hunt(
     import asyncio
     from dataclasses import replace
 
+    from loadchaos.campaigns.hunt.remote_worker import HuntWorker
+    from loadchaos.campaigns.hunt.workers import SlotProcess
     from loadchaos.cli.hunt_settings import slot_settings
     from loadchaos.core.ledger.recorder import create_folder
-    from loadchaos.runner.hunt.remote_worker import HuntWorker
-    from loadchaos.runner.hunt.workers import SlotProcess
     from loadchaos.server.process.launcher import parse_command_line, refuse_taken_port
 
     line = parse_command_line(options["launch"])

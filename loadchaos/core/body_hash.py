@@ -7,6 +7,7 @@ XXH3 with 64 bits: it recognises equal bodies and finds errors, and protects fro
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import xxhash
 
@@ -30,3 +31,15 @@ def is_sent_body(body: bytes, length: int | None, digest: str | None, crc: int |
     if crc is not None:
         return zlib.crc32(body) == crc
     return digest in (None, body_hash(body))
+
+
+def store_body(folder: Path, body: bytes) -> str:
+    """Write a body once. Returns its content address."""
+    name = body_hash(body)
+    file = folder / f"{name}.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{file.name}.part")
+        part.write_bytes(body)
+        part.replace(file)
+    return name

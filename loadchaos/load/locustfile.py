@@ -39,7 +39,7 @@ from loadchaos.load.worker.worker_plan import WorkerPlan
 
 PLAN_VARIABLE = "LOADCHAOS_PLAN"
 PARENT_VARIABLE = "LOADCHAOS_PARENT"
-"""Pid of the run that started this process (runner/children.py)."""
+"""Pid of the run that started this process (run/children.py)."""
 REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
 """Set for a master of workers on other machines: seconds to wait for them."""
 TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import orjson
 
+from loadchaos.campaigns.replay import bodies
+from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.profile import request_trace
 from loadchaos.profile.request_trace import BODIES, CHAT_PATH, VERSION, Cause, RequestTrace, TraceHeader, TraceSend
-from loadchaos.runner.replay import bodies
-from loadchaos.runner.replay.expected import ExpectedFailure
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from loadchaos.campaigns.replay import bodies
+from loadchaos.campaigns.replay.from_run import trace_of_run
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.runner.replay import bodies
-from loadchaos.runner.replay.from_run import trace_of_run
 from tests.warm_command import run_command
 
 ROOT = Path(__file__).parent.parent.parent

@@ -18,8 +18,8 @@ import httpx
 import psutil
 import pytest
 
-from loadchaos.runner.record.from_recording import trace_of_recording
-from loadchaos.runner.record.ring import segments_of
+from loadchaos.recorder.from_recording import trace_of_recording
+from loadchaos.recorder.ring import segments_of
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.real import servers

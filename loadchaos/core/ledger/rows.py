@@ -404,7 +404,7 @@ class ClockRow(_Row):
 class DiskRow(_Row):
     """Change of free space on the disk of the run folder.
 
-    Written by runner/run_record.py, and by load/worker/dispatcher.py on another machine.
+    Written by run/run_record.py, and by load/worker/dispatcher.py on another machine.
     """
 
     row: Literal["disk"]
@@ -444,7 +444,7 @@ class RunDetail(_FromFile, total=False):
 class RunRow(_At, RunDetail):
     """Step of the run process.
 
-    Written by the parts of runner/ through core/ledger/recorder.py.
+    Written by the parts of run/ through core/ledger/recorder.py.
     """
 
     row: Literal["run"]
@@ -520,7 +520,7 @@ class AttackRow(_At, AttackDetail):
 class FactsRow(_Row):
     """Facts about the server, learned before the load; equal to facts.json.
 
-    Written by runner/prepare.py.
+    Written by run/prepare.py.
     """
 
     row: Literal["facts"]
@@ -530,7 +530,7 @@ class FactsRow(_Row):
 class DiscoveryRow(_Row):
     """Requests that identified and measured the server before the load.
 
-    Written by runner/prepare.py.
+    Written by run/prepare.py.
     """
 
     row: Literal["discovery"]
@@ -542,7 +542,7 @@ class DiscoveryRow(_Row):
 class ConfigurationRow(_Row):
     """Configuration of the server before the load.
 
-    Written by runner/prepare.py.
+    Written by run/prepare.py.
     """
 
     row: Literal["configuration"]
@@ -625,7 +625,7 @@ class PreflightRow(_Row):
 class LocustRow(_Row):
     """Start or exit of the load process.
 
-    Written by runner/children.py and runner/web_session.py.
+    Written by run/children.py and run/web_session.py.
     """
 
     row: Literal["locust"]
@@ -637,7 +637,7 @@ class LocustRow(_Row):
 class GateRow(_Row):
     """Pause or resumption of the load.
 
-    Written by runner/pause_gate.py.
+    Written by run/pause_gate.py.
     """
 
     row: Literal["gate"]
@@ -678,7 +678,7 @@ class SupervisorRow(_Row):
 class BaselineRow(_Row):
     """Answer of the idle server to a request like those of the load.
 
-    Written by runner/answer_baseline.py.
+    Written by run/answer_baseline.py.
     """
 
     row: Literal["baseline"]
@@ -710,7 +710,7 @@ class LastQuestionRow(_Row):
     """Small chat request after the load of a short run, or its answer.
 
     Short runs are those of a hunt, a replay and the minimiser. An answer that was not waited for has no row: the server
-    hangs. Written by runner/last_question.py.
+    hangs. Written by run/last_question.py.
     """
 
     row: Literal["last_question"]
@@ -773,7 +773,7 @@ class LearnedRow(_Row):
 class OffersRow(_Row):
     """Attacks that the web UI has buttons for.
 
-    Written by runner/web_commands.py.
+    Written by run/web_commands.py.
     """
 
     row: Literal["offers"]
@@ -800,7 +800,7 @@ class CommandRow(_At, CommandDetail):
     """Button pressed in the web UI, or the answer to it.
 
     The answer is in events.jsonl and has `ok` and `text`. Written by load/webui/extension.py and
-    runner/web_commands.py.
+    run/web_commands.py.
     """
 
     row: Literal["command"]
@@ -946,7 +946,7 @@ class IncidentRow(_Row):
 class ExporterRow(_Row):
     """Port at which the follower serves /metrics.
 
-    Written by runner/follower.py.
+    Written by run/follower.py.
     """
 
     row: Literal["exporter"]
@@ -971,7 +971,7 @@ class SessionDetail(_FromFile, total=False):
 class SessionRow(_At, SessionDetail):
     """Step of a web UI session, which may drive several runs.
 
-    Written by runner/web_session.py to the session's own folder.
+    Written by run/web_session.py to the session's own folder.
     """
 
     row: Literal["session"]

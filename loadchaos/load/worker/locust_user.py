@@ -272,7 +272,7 @@ def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Envir
     headers = headers_from_plan(plan["headers"], plan["api_key_env"], os.environ)
     request = {**plan, "base_url": host, "headers": headers}
     finished = subprocess.run(
-        [sys.executable, "-m", "loadchaos.runner.discover"],
+        [sys.executable, "-m", "loadchaos.run.discover"],
         input=json.dumps(request),
         capture_output=True,
         text=True,

@@ -71,7 +71,7 @@ def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Fac
 async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
     """Measure words only, for traffic without chat.
 
-    What an endpoint adds to them is measured there (runner/endpoint_check.py). Without a usable counter chat measures the
+    What an endpoint adds to them is measured there (run/endpoint_check.py). Without a usable counter chat measures the
     words; a server without both, such as vLLM with a Whisper model, is served with texts of unknown lengths.
     """
     folder = request.tokenizer

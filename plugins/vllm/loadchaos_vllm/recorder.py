@@ -37,7 +37,7 @@ _SMALL_BYTES = 128
 _MOST_LOGGED = 20
 _SECRET_HEADERS = {b"authorization", b"x-api-key", b"api-key", b"proxy-authorization", b"cookie"}
 
-# Kinds of frames, as in loadchaos/runner/record/frames.py.
+# Kinds of frames, as in loadchaos/recorder/frames.py.
 SETUP, BEGIN, BODY, BODY_END, PROGRESS, GAP, ANSWER, CLOSE = 1, 2, 3, 4, 6, 8, 9, 10
 _HEAD = struct.Struct("<IBQ")
 

@@ -13,8 +13,8 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.runner.server_under_test import TargetSpec
-from loadchaos.runner.web_commands import WebCommands
+from loadchaos.run.server_under_test import TargetSpec
+from loadchaos.run.web_commands import WebCommands
 
 Row = dict[str, Any]
 

@@ -127,7 +127,7 @@ def test_addresses_are_removed_from_the_environment() -> None:
 def test_follower_notifies_of_a_death(hook: Hook, run_folder: RunFolder) -> None:
     secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
     subprocess.run(
-        [sys.executable, "-m", "loadchaos.runner.follower", str(run_folder.path), "--no-live"],
+        [sys.executable, "-m", "loadchaos.run.follower", str(run_folder.path), "--no-live"],
         env={**os.environ, **notify.to_environment([secret])},
         check=True,
         capture_output=True,

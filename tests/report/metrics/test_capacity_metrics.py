@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
 from loadchaos.cli.main import main
 from loadchaos.report.export.export import search_openmetrics
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.metric_table import CAPACITY, CAPACITY_LOADS, SERIES_A_LOAD
-from loadchaos.runner.capacity.search_metrics import SearchMetrics
 from tests.report.made_up_search import BEGAN_S, STEP_S, search_data, step
 
 Samples = dict[tuple[str, ...], float]

@@ -1,0 +1,221 @@
+"""One bisection over launch flags, from the recorded run to its results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loadchaos.campaigns.bisect import flag_parts
+from loadchaos.campaigns.bisect.flag_parts import Flag
+from loadchaos.campaigns.bisect.flag_search import FlagFindings, FlagSearch, Remedy
+from loadchaos.campaigns.bisect.result_files import STATE, short_reason, write_result
+from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
+from loadchaos.campaigns.minimise.decider import Decider, Decision
+from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.replay.one_try import TryPlan
+from loadchaos.campaigns.replay.resumed import settings_of
+from loadchaos.campaigns.replay.servers import redacted_command, result_redactor
+from loadchaos.core import exit_codes
+from loadchaos.core.stats import wilson
+from loadchaos.core.units import describe_duration
+from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.server.dialects import DIALECTS
+
+
+@dataclass(frozen=True)
+class FlagResult:
+    """Result of a bisection; no `findings`: the failure did not come."""
+
+    exit_code: int
+    findings: FlagFindings | None
+    text: str
+
+
+class FlagSession:
+    """Tries, decisions and result files of one bisection over flags."""
+
+    def __init__(
+        self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
+    ) -> None:
+        assert plan.server.launch is not None
+        self._plan, self._folder, self._print = plan, folder, print_line
+        self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
+        self._trials = Trials(
+            replace(plan, name="bisect"), folder, str(trace.header.server.get("dialect") or "vllm"), print_line
+        )
+        self._trials.strict = True
+        self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
+        self._hide = result_redactor(plan.server)
+        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
+        self._decider.hide = self._hide.text
+        self._search = FlagSearch(self._whole, self._decider)
+        self._begin_s = time.monotonic()
+
+    async def run(self, changes: Sequence[str] = ()) -> FlagResult:
+        """Search, write the results and describe them; `changes` are tried first."""
+        argv = self._whole.command + tuple(word for flag in self._whole.flags for word in flag)
+        self._search = FlagSearch(self._whole, self._decider, likely_changes(argv, changes, self._plan.expected.remedy))
+        try:
+            findings = await self._search.run()
+        finally:
+            await self._trials.stop()
+        if findings is None and self._search.out_of_time:
+            return FlagResult(exit_codes.UNKNOWN, None, "UNKNOWN: the budget was spent before the failure came again")
+        if findings is None:
+            why = next((f": {short_reason(d.why)}" for d in self._decider.steps[-1:] if d.why), "")
+            text = f"NOT REPRODUCED: the recorded requests do not fail often enough with all flags{why}"
+            return FlagResult(exit_codes.FAIL, None, text)
+        folder = self._folder / "bisect"
+        seconds = time.monotonic() - self._begin_s
+        text = (
+            f"{summary(findings)}\n{self._decider.tries} tries, {describe_duration(max(1, round(seconds)))}: {folder}"
+        )
+        hide = self._hide
+        write_result(folder, hide.text(self._readme(findings)), hide.data(self._data(findings)))
+        return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, hide.text(text))
+
+    async def _attempt(self, candidate: Reduction) -> bool | None:
+        self._trials.fresh = self._decider.counting and not self._plan.share
+        found = await self._trials.attempt(candidate)
+        self._decider.why = self._trials.why
+        return found
+
+    def _report(self, decision: Decision) -> None:
+        kept, left = len(_loose(self._search.smallest)), self._search.left
+        if decision.fails and self._search.reducing:
+            kept = decision.flags - len(self._whole.flags) + len(_loose(self._whole))
+        mean_s = sum(d.seconds for d in self._decider.steps) / len(self._decider.steps)
+        eta = f", at most {left} more candidates, {describe_duration(max(1, round(left * mean_s)))}" if left else ""
+        self._print(f"{decision.step}: {outcome(decision)}; {kept} of {len(_loose(self._whole))} flags kept{eta}")
+
+    def _data(self, found: FlagFindings) -> dict[str, Any]:
+        assert self._plan.server.launch is not None
+        env = self._plan.server.launch.env
+        return {
+            "schema": 1, "failure": self._plan.expected.describe(), "finished": not found.out_of_time,
+            "command": redacted_command(self._plan.server), "server_version": self._trials.version,
+            "smallest_command": redacted_command(found.smallest.server(self._plan.server)),
+            "environment": sorted(env), "rounds": found.smallest.rounds,
+            "all_flags": {"failed": found.before[0], "tries": found.before[1]},
+            "smallest": {"failed": found.successes, "tries": found.tries},
+            "needed": [
+                {
+                    "flag": list(part.flag), "key": part.key, "failed_without": part.decision.successes,
+                    "tries_without": part.decision.tries, "not_tried_because": part.decision.why,
+                }
+                for part in found.needed
+            ],
+            "remedies": [
+                {
+                    "change": r.change, "proved": r.proved, "failed": r.decision.successes, "tries": r.decision.tries,
+                    "confidence": round(r.confidence, 4), "interval": list(wilson(r.decision.successes, r.decision.tries)),
+                    "not_tried_because": r.decision.why,
+                }
+                for r in found.remedies
+            ],
+        }  # fmt: skip
+
+    def _readme(self, found: FlagFindings) -> str:
+        """Text of bisect/README.md."""
+        expected, version = self._plan.expected, self._trials.version
+        needed = "".join(
+            f"| `{table_cell(p.describe())}` | {table_cell(outcome(p.decision))} |\n" for p in found.needed
+        )
+        remedies = "".join(
+            f"| {table_cell(r.change)} | {remedy_name(r)}: {table_cell(remedy_text(r, found))} |\n"
+            for r in found.remedies
+        )
+        unfinished = "The budget was spent before the end: this is the result so far.\n\n" if found.out_of_time else ""
+        return f"""# Launch flags of {expected.describe()}
+
+{unfinished}Server: {self._trials.dialect} {version or "(version unknown)"}. With all flags it fails {share(*found.before)}.
+
+    {redacted_command(self._plan.server)}
+
+The smallest set with which it still fails, {share(found.successes, found.tries)}:
+
+    {redacted_command(found.smallest.server(self._plan.server))}
+
+## Needed flags
+
+| part | without it |
+|---|---|
+{needed or "| none | |" + chr(10)}
+## Single changes of the whole command
+
+| change | result |
+|---|---|
+{remedies or "| none was tried | |" + chr(10)}"""
+
+
+def likely_changes(argv: Sequence[str], wanted: Sequence[str], remedy: str) -> list[Flag]:
+    """List the changes to try.
+
+    The user's, those that the failure's remedy names, the server's switches."""
+    embedded = flag_parts.is_embedded(argv)
+    server = argv[argv.index("--dialect") + 1] if "--dialect" in argv[:-1] else None
+    dialect = next(
+        (d for d in DIALECTS.values() if d.name == server or any(d.command_word and d.command_word in w for w in argv)),
+        None,
+    )
+    texts = [*wanted, *flag_parts.flags_of_remedy(remedy), *(dialect.switches if dialect is not None else ())]
+    changes = [flag_parts.parse_change(text) for text in dict.fromkeys(texts)]
+    return list(dict.fromkeys(flag_parts.for_embedded(c) if embedded else c for c in changes))
+
+
+def outcome(decision: Decision) -> str:
+    """Describe the decision about one candidate."""
+    if decision.untriable:
+        return short_reason(decision.why) or "it cannot be tried"
+    return f"{'still fails' if decision.fails else 'fails less often'} ({decision.successes} of {decision.tries})"
+
+
+def share(failed: int, tries: int) -> str:
+    """Describe how often something failed, with its interval."""
+    low, high = wilson(failed, tries)
+    return f"{failed} of {tries} (p = {failed / tries if tries else 0:.2f}, 95 % CI {low:.2f} to {high:.2f})"
+
+
+def remedy_name(remedy: Remedy) -> str:
+    """Name the result of a change."""
+    if remedy.proved:
+        return "CURED"
+    return "not a remedy" if remedy.decision.fails else "not proved"
+
+
+def remedy_text(remedy: Remedy, found: FlagFindings) -> str:
+    """Describe what a change did."""
+    decision = remedy.decision
+    if decision.untriable:
+        return short_reason(decision.why) or "it cannot be tried"
+    if decision.fails:
+        return f"still fails, {decision.successes} of {decision.tries}"
+    before = f"{found.before[0]} of {found.before[1]} before"
+    why = f"; {short_reason(decision.why)}" if decision.why else ""
+    return f"{share(decision.successes, decision.tries)}; {before}; confidence {remedy.confidence * 100:.0f} %{why}"
+
+
+def summary(found: FlagFindings) -> str:
+    """Describe the result in a few lines."""
+    whole, kept = _loose(found.whole), _loose(found.smallest)
+    lines = [f"NEEDED {len(kept)} of {len(whole)} flags; with these it fails {share(found.successes, found.tries)}"]
+    lines += [f"  {part.describe()}: without it {outcome(part.decision)}" for part in found.needed]
+    order = sorted(found.remedies, key=lambda r: (not r.proved, not r.decision.fails))
+    lines += [f"{remedy_name(r)} {r.change}: {remedy_text(r, found)}" for r in order]
+    if found.remedies and not any(r.proved for r in found.remedies):
+        lines.append("no single change of the flags was proved to be a remedy")
+    if found.out_of_time:
+        lines.append("the budget is spent: continue with --resume and a larger --budget")
+    return "\n".join(lines)
+
+
+def _loose(candidate: Reduction) -> list[Flag]:
+    return [flag for flag in candidate.flags if may_go(flag)]
+
+
+def table_cell(text: str) -> str:
+    """Write a text so that it fits into a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", " ")

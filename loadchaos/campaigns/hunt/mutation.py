@@ -1,0 +1,209 @@
+"""New workloads: drawn at random, or changed from one of the corpus."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from loadchaos.campaigns.hunt.genes import GENES, GenePool, value_key
+from loadchaos.campaigns.hunt.workload import Genes, Workload
+
+Weigh = Callable[[str], float]
+"""Weight of a gene with its value, by its key; 1 for one that nothing is known of."""
+_MOST_TRAFFIC, _MOST_ATTACKS = 4, 2
+_ATTACK_SHARE = 0.3
+_DEADLY_WEIGHT = 0.2
+"""Weight of a value below which it counts as deadly: a value has it after two deaths in two workloads."""
+_LEAST_TOKENS = 32
+_MANY_USERS = 64
+"""So many users get the most requests; fewer get a share of them, a quarter at least.
+
+Most failures of a load need requests at once. More requests of the same genes, one after the other, find fewer failures a
+request than other genes do.
+"""
+_BELONG_TO = {
+    "images": ("image_size", "unique", "reuse_distance", "near_duplicates", "uuid"),
+    "abort": ("abort_share",),
+}
+"""Genes that mean nothing without another one."""
+
+
+class Breeder:
+    """Draws genes of a pool; `weigh` gives the weight of each value."""
+
+    def __init__(self, pool: GenePool, weigh: Weigh = lambda _: 1.0) -> None:
+        self._pool, self._weigh = pool, weigh
+
+    # --- drawn --------------------------------------------------------------------------------------------------------
+
+    def drawn(self, rng: random.Random) -> Workload:
+        """Draw a workload."""
+        traffic = tuple(self._genes("traffic", rng) for _ in range(rng.choice((1, 1, 2, 2, 3))))
+        attacks: tuple[Genes, ...] = ()
+        if self._pool.attacks and rng.random() < _ATTACK_SHARE:
+            attacks = (self._genes("attacks", rng),)
+        return Workload(self._sized(self._genes("load", rng)), traffic, attacks)
+
+    def _sized(self, load: dict[str, Any]) -> dict[str, Any]:
+        """Give a load as many requests as its users; waves get twice as many."""
+        most = self._pool.most_requests
+        if most is None:
+            return load
+        users = int(load["users"]) * (2 if load["form"] == "waves" else 1)
+        return {**load, "requests": max(most // 4, min(most, most * users // _MANY_USERS))}
+
+    def _genes(self, group: str, rng: random.Random) -> dict[str, Any]:
+        found = {}
+        for gene in GENES[group]:
+            if rng.random() < self._pool.shares[group][gene.name]:
+                value = self._value(group, gene.name, rng)
+                if value is not None:
+                    found[gene.name] = value
+        return _pruned(found)
+
+    def _value(self, group: str, name: str, rng: random.Random) -> Any:
+        choices = self._pool.choices[group][name]
+        if not choices:
+            return None
+        weights = list(map(self._weigh, self._pool.keys[group][name]))
+        if self._pool.shares[group][name] < 1 and rng.random() > max(weights):
+            return None  # every value of it leads to what is known already
+        return rng.choices(choices, weights)[0]
+
+    # --- changed ------------------------------------------------------------------------------------------------------
+
+    def changed(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> tuple[Workload, str]:
+        """Change a workload in one to three places.
+
+        Returns it with the names of the changes. Genes that lead to a known death are left out.
+        """
+        child, names = parent, []
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            name, change = rng.choices(list(_CHANGES), [share for _, share in _CHANGES.values()])[0], None
+            change = _CHANGES[name][0]
+            child = change(self, child, others, rng)
+            names.append(name)
+        return self._without_deadly(child, rng), "+".join(names)
+
+    def _without_deadly(self, child: Workload, rng: random.Random) -> Workload:
+        """Leave out optional genes that often led to a death.
+
+        Genes are inherited, and each death costs a start of the server.
+        """
+
+        def stays(group: str, name: str, value: Any) -> bool:
+            weight = self._weigh(value_key(group, name, value))
+            return weight > _DEADLY_WEIGHT or rng.random() < weight
+
+        shares = self._pool.shares["traffic"]
+        traffic = tuple(
+            _pruned({n: v for n, v in genes.items() if shares[n] >= 1 or stays("traffic", n, v)})
+            for genes in child.traffic
+        )
+        return Workload(child.load, traffic, tuple(a for a in child.attacks if stays("attacks", "admin", a["admin"])))
+
+    def _gene(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
+        """Draw some genes of one traffic again."""
+        i = rng.randrange(len(parent.traffic))
+        genes = dict(parent.traffic[i])
+        for gene in rng.sample(GENES["traffic"], rng.choice((1, 2, 4, 8))):
+            present = gene.name in genes and self._pool.shares["traffic"][gene.name] < 1
+            value = None if present and rng.random() < 0.5 else self._value("traffic", gene.name, rng)
+            before = genes.pop(gene.name, None)
+            if value is not None:
+                genes[gene.name] = value
+            if before is None and value is not None:
+                drawn = self._genes("traffic", rng)
+                genes |= {name: drawn[name] for name in _BELONG_TO.get(gene.name, ()) if name in drawn}
+        return _replaced(parent, i, {**_required(parent.traffic[i]), **_pruned(genes)})
+
+    def _nudge(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
+        """Move a prompt length by a token or a block."""
+        i = rng.randrange(len(parent.traffic))
+        tokens = str(parent.traffic[i]["tokens"])
+        block = self._pool.block
+        length = int(rng.choice(tokens.split("..")))
+        if rng.random() < 0.5:
+            length = round(length / block) * block
+        length += rng.choice((-block, -1, 0, 1, 2, block))
+        length = max(_LEAST_TOKENS, min(length, self._pool.longest - 1))
+        return _replaced(parent, i, {**parent.traffic[i], "tokens": length})
+
+    def _load(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
+        """Draw some genes of the load again."""
+        load, drawn = dict(parent.load), self._genes("load", rng)
+        for gene in rng.sample(GENES["load"], rng.choice((1, 2, len(GENES["load"])))):
+            load.pop(gene.name, None)
+            if gene.name in drawn:
+                load[gene.name] = drawn[gene.name]
+        return Workload(self._sized(load), parent.traffic, parent.attacks)
+
+    def _add_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
+        """Add a drawn traffic, in place of another one where there are many."""
+        traffic = [*parent.traffic, self._genes("traffic", rng)]
+        if len(traffic) > _MOST_TRAFFIC:
+            del traffic[rng.randrange(_MOST_TRAFFIC)]
+        return Workload(parent.load, tuple(traffic), parent.attacks)
+
+    def _drop_traffic(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
+        """Leave out a traffic or the attacks."""
+        if len(parent.traffic) < 2:
+            return Workload(parent.load, parent.traffic, ())
+        kept = list(parent.traffic)
+        del kept[rng.randrange(len(kept))]
+        return Workload(parent.load, tuple(kept), parent.attacks)
+
+    def _splice(self, parent: Workload, others: Sequence[Workload], rng: random.Random) -> Workload:
+        """Take a traffic, the load or the attacks from another workload."""
+        if not others:
+            return self._gene(parent, others, rng)
+        other = rng.choice(others)
+        part = rng.random()
+        if part < 0.6:
+            traffic = [*parent.traffic, rng.choice(other.traffic)]
+            if len(traffic) > _MOST_TRAFFIC:
+                del traffic[rng.randrange(_MOST_TRAFFIC)]
+            return Workload(parent.load, tuple(traffic), parent.attacks)
+        if part < 0.85:
+            return Workload(other.load, parent.traffic, parent.attacks)
+        return Workload(parent.load, parent.traffic, other.attacks)
+
+    def _attack(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:
+        """Add an attack, or change one."""
+        if not self._pool.attacks:
+            return self._gene(parent, (), rng)
+        attacks = [*parent.attacks, self._genes("attacks", rng)]
+        if len(attacks) > _MOST_ATTACKS:
+            del attacks[rng.randrange(_MOST_ATTACKS)]
+        return Workload(parent.load, parent.traffic, tuple(attacks))
+
+
+def _pruned(genes: dict[str, Any]) -> dict[str, Any]:
+    """Leave out genes that mean nothing without another one."""
+    idle = {name for owner, names in _BELONG_TO.items() if owner not in genes for name in names}
+    return {name: value for name, value in genes.items() if name not in idle}
+
+
+def _required(genes: Genes) -> dict[str, Any]:
+    """Genes that every traffic has."""
+    return {name: genes[name] for name in ("tokens", "output", "weight")}
+
+
+def _replaced(parent: Workload, i: int, genes: Genes) -> Workload:
+    traffic = list(parent.traffic)
+    traffic[i] = genes
+    return Workload(parent.load, tuple(traffic), parent.attacks)
+
+
+Change = Callable[[Breeder, Workload, Sequence[Workload], random.Random], Workload]
+_CHANGES: Mapping[str, tuple[Change, float]] = {
+    "gene": (Breeder._gene, 4),
+    "nudge": (Breeder._nudge, 1),
+    "load": (Breeder._load, 3),
+    "add_traffic": (Breeder._add_traffic, 2),
+    "drop_traffic": (Breeder._drop_traffic, 1),
+    "splice": (Breeder._splice, 2),
+    "attack": (Breeder._attack, 1),
+}
+"""Changes with their weights."""

@@ -1,0 +1,402 @@
+"""One hunt: workloads, then replay and reduction of what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ruamel.yaml import YAML
+
+from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
+from loadchaos.campaigns.hunt.findings import HuntFinding, collect, keep_run
+from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, differences, pool_of
+from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
+from loadchaos.campaigns.hunt.worker_port import RemoteServer, WorkerGoneError, WorkerPort
+from loadchaos.campaigns.hunt.workers import SlotLostError, WorkloadRunner
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError, TargetError
+from loadchaos.core.model import Facts
+from loadchaos.core.stats import upper_bound_at_zero
+from loadchaos.core.units import describe_duration
+from loadchaos.report.formatting import plural
+from loadchaos.report.html import hunt_page
+
+_KEPT_SHARE, _MOST_KEPT_SHARE, _KEPT_STARTS = 0.3, 0.5, 8
+"""Share of the budget that is kept for replay and reduction of what was found; more where a server starts slowly."""
+_MOST_LOST = 3
+_MOST_USELESS = 5
+
+
+class FindingReproducer(Protocol):
+    """Replays and minimises findings."""
+
+    async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
+        """Replay and minimise within a time."""
+
+    def stop(self) -> None:
+        """End at once."""
+
+
+@dataclass(frozen=True)
+class HuntSettings:
+    """Settings of a hunt, as hunt.json has them.
+
+    Attributes:
+        requests: requests of the largest workload.
+        most_findings: the hunt ends after this many findings; None: when its budget is spent.
+        feedback: False: every workload is drawn at random.
+    """
+
+    seed: int
+    budget_s: float
+    requests: int = 64
+    most_findings: int | None = None
+    feedback: bool = True
+    genes: Mapping[str, Mapping[str, Any]] | None = None
+
+
+class HuntSession:
+    """Runs a hunt and keeps its files."""
+
+    def __init__(
+        self,
+        settings: HuntSettings,
+        folder: Path,
+        runners: Sequence[WorkloadRunner],
+        reproduction: FindingReproducer,
+        print_line: Callable[[str], None],
+        workers: WorkerPort | None = None,
+    ) -> None:
+        self._settings, self._folder, self._runners = settings, folder, list(runners)
+        self._reproduction, self._print, self._workers = reproduction, print_line, workers
+        self._journal = Journal(folder)
+        self._before_s = float(self._journal.rows[-1]["at_s"]) if self._journal.rows else 0.0
+        self._begin_s = time.monotonic()
+        self._start_s = 0.0
+        self._corpus: Corpus | None = None
+        self._signals: list[int] = []
+        self._ended_early = False
+        self._facts: Facts | None = None
+        self._failed: LoadchaosError | None = None
+
+    @property
+    def at_s(self) -> float:
+        """Time that was hunted, with that before a resumption."""
+        return self._before_s + time.monotonic() - self._begin_s
+
+    async def run(self) -> int:
+        """Hunt, replay and minimise. Returns the exit code.
+
+        Raises LoadchaosError where the server cannot be tested at all.
+        """
+        self._handle_signals()
+        try:
+            if self._workers is not None:
+                self._workers.open()
+            probed = await self._probe()
+            if probed is None:
+                return 128 + self._signals[0]
+            pool = self._prepare(probed)
+            self._start_s = time.monotonic() - self._begin_s
+            self._begin_s = time.monotonic()  # the start of the server is no part of the budget
+            await self._work_on_all(pool)
+            self._ended_early = not self._finished()
+        finally:
+            await asyncio.gather(*(runner.stop() for runner in self._runners))
+            if self._workers is not None:
+                await self._workers.close()
+        found = self.findings()
+        if found and not self._signals:
+            await self._reproduction.run(found, max(0.0, self._settings.budget_s - self.at_s))
+        self._report()
+        self._journal.close()
+        return self._conclude(found)
+
+    async def _probe(self) -> Mapping[str, Any] | None:
+        """Start the first server; returns its facts.
+
+        None after an interruption.
+        """
+        try:
+            return await self._runners[0].probe()
+        except SlotLostError as e:
+            if self._signals:
+                return None
+            raise TargetError(f"the server could not be started: {e}; see that log") from e
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupted, number)
+
+    def _interrupted(self, number: int) -> None:
+        self._signals.append(number)
+        if len(self._signals) == 1:
+            self._print("interrupted: the workloads in flight are ended")
+        self._reproduction.stop()
+        for runner in self._runners:
+            runner.interrupt()
+
+    def _prepare(self, probed: Mapping[str, Any]) -> GenePool:
+        """Make the pool of genes and fold what was done before."""
+        facts = self._facts = Facts.from_json(probed["facts"])
+        if probed.get("trouble"):
+            self._print(f"note: the server does not answer as expected: {probed['trouble']}")
+        pool = self._pool_of(probed)
+        corpus = Corpus(self._settings.seed, pool, self._settings.feedback)
+        for row in self._journal.rows:
+            corpus.fold(row)
+        self._corpus = corpus
+        genes = [name for group in pool.choices.values() for name, values in group.items() if values]
+        self._print(f"server: {facts.dialect} {facts.version or '(version unknown)'}; {len(genes)} genes fit it")
+        if corpus.workloads:
+            self._print(f"continuing after {corpus.workloads:,} workloads")
+        file = self._folder / SETTINGS
+        data = _read(file)
+        before = data.get("identified_with") or {}
+        data["identified_with"] = {name: n + before.get(name, 0) for name, n in (probed.get("asked") or {}).items()}
+        data["server"] = {"dialect": facts.dialect, "version": facts.version, "model": facts.model}
+        write_json(file, data)
+        return pool
+
+    def _pool_of(self, probed: Mapping[str, Any]) -> GenePool:
+        """Genes that fit a server."""
+        facts = Facts.from_json(probed["facts"])
+        limits = ServerLimits(
+            facts,
+            probed["settings"],
+            tuple(probed["models"]),
+            self._settings.requests,
+            tuple(probed.get("endpoints", ())),
+        )
+        return pool_of(limits, self._settings.genes)
+
+    async def _work_on_all(self, pool: GenePool) -> None:
+        """Run workloads on all servers until the hunt is over.
+
+        Servers of workers that join take part.
+        """
+        working = {asyncio.create_task(self._work(runner, pool)) for runner in self._runners}
+        joining = asyncio.create_task(self._workers.joined()) if self._workers is not None else None
+        try:
+            while working:
+                waited = [*working, *([joining] if joining else [])]
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                for task in [t for t in working if t.done()]:
+                    working.discard(task)
+                    task.result()
+                if joining is not None and self._workers is not None and joining.done():
+                    if self._fits(joining.result(), pool):
+                        self._runners.append(joining.result())
+                        working.add(asyncio.create_task(self._work(joining.result(), pool)))
+                    joining = asyncio.create_task(self._workers.joined())
+        finally:
+            for other in (*working, *([joining] if joining else [])):
+                other.cancel()
+
+    def _fits(self, worker: RemoteServer, pool: GenePool) -> bool:
+        """True if the server of a worker is like that of the master.
+
+        Else the worker is refused.
+        """
+        ours, theirs = self._facts, Facts.from_json((worker.probed or {})["facts"])
+        assert ours is not None
+        why = ""
+        if (ours.dialect, ours.version) != (theirs.dialect, theirs.version):
+            why = f"its server is {theirs.dialect} {theirs.version}, that of the hunt {ours.dialect} {ours.version}"
+        elif names := differences(pool, self._pool_of(worker.probed or {})):
+            why = f"its server differs from that of the hunt in {', '.join(names)}"
+        if why and self._workers is not None:
+            self._workers.refuse(worker, f"{why}: start the same server")
+        elif not self._signals:
+            self._print(f"worker {worker.name} hunts, too")
+        return not why
+
+    async def _work(self, runner: WorkloadRunner, pool: GenePool) -> None:
+        """Run workloads on one server until the hunt is over.
+
+        Ends earlier if the server is of no use.
+        """
+        corpus = self._corpus
+        assert corpus is not None
+        lost = useless = 0
+        while not self._finished() and lost < _MOST_LOST and useless < _MOST_USELESS:
+            choice = corpus.choose()
+            order = {
+                "workload": choice.workload.to_json(), "profile": choice.workload.profile(pool), "seed": choice.seed,
+                "folder": str(self._folder / RUNS / f"{choice.number:05}"), "known": list(corpus.findings),
+            }  # fmt: skip
+            try:
+                result = await runner.run(order)
+            except (SlotLostError, LoadchaosError) as e:
+                lost += 1
+                self._note_lost(e, choice)
+                if isinstance(e, WorkerGoneError):
+                    return
+                if isinstance(e, LoadchaosError) and lost >= _MOST_LOST:
+                    self._failed = e
+                continue
+            lost = 0
+            if result.get("stopped"):
+                return
+            useful = self._fold(choice, dict(result), pool)
+            useless = 0 if useful else useless + 1
+        if not self._finished():
+            self._print("a server is not used any more: its workloads were lost or proved nothing")
+            await runner.stop()
+
+    def _note_lost(self, error: Exception, choice: WorkloadChoice) -> None:
+        if not self._signals:
+            self._print(f"workload {choice.number}: lost: {error}")
+
+    def _finished(self) -> bool:
+        settings, corpus = self._settings, self._corpus
+        assert corpus is not None
+        if self._signals:
+            return True
+        if settings.most_findings is not None and len(corpus.findings) >= settings.most_findings:
+            return True
+        kept_s = max(_KEPT_SHARE * settings.budget_s, _KEPT_STARTS * self._start_s)
+        kept_s = min(kept_s, _MOST_KEPT_SHARE * settings.budget_s)
+        return self.at_s >= settings.budget_s - (kept_s if corpus.findings else 0.0)
+
+    def _fold(self, choice: WorkloadChoice, result: dict[str, Any], pool: GenePool) -> bool:
+        """Record the result of a workload, keep what is new, remove its run.
+
+        Returns True if it proved or found something.
+        """
+        corpus = self._corpus
+        assert corpus is not None
+        run, known = Path(result.pop("run")), set(corpus.findings)
+        row = {**choice.to_json(), "at_s": round(self.at_s, 3), **result}
+        kept = corpus.fold(row)
+        new = [f for f in findings_of(row) if finding_key(f) not in known]
+        self._journal.append({**row, "news": sorted(corpus.news_of_last)})
+        if new:
+            for finding in self.findings():
+                if finding.workload == choice.number:
+                    keep_run(finding, self._folder, run)
+        if kept:
+            self._keep_profile(choice, pool)
+        shutil.rmtree(run.parent if run.parent.name == f"{choice.number:05}" else run, ignore_errors=True)
+        self._print(self._progress(choice, row, new))
+        self._report()
+        return bool(row["proved"] or findings_of(row))
+
+    def _keep_profile(self, choice: WorkloadChoice, pool: GenePool) -> None:
+        """Write an entry of the corpus as a profile, which `loadchaos run` sends."""
+        folder = self._folder / CORPUS
+        folder.mkdir(exist_ok=True)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = None
+        yaml.width = 120
+        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+        with (folder / f"{choice.number:05}.yaml").open("w", encoding="utf-8") as f:
+            yaml.dump(choice.workload.profile(pool), f)
+
+    def findings(self) -> list[HuntFinding]:
+        """Findings so far."""
+        return collect(self._journal.rows, self._folder)
+
+    def _progress(self, choice: WorkloadChoice, row: Mapping[str, Any], new: Sequence[Mapping[str, Any]]) -> str:
+        corpus = self._corpus
+        assert corpus is not None
+        origin = "drawn" if choice.parent is None else f"{choice.change} of {choice.parent}"
+        at = f" on {row['server']}" if row.get("server") else ""
+        shown = f"workload {choice.number}{at} ({origin}): {sent_of([row])}, {row['seconds']:.0f} s, "
+        shown += f"{len(corpus.news_of_last)} new of {len(corpus.hits)} features"
+        if not row["proved"]:
+            shown += f", proved nothing ({row['why']})"
+        found = findings_of(row)
+        if found:
+            ids = ", ".join(str(f["id"]) for f in found)
+            shown += f"; {'NEW FINDING' if new else 'known'}: {ids}"
+        left_s = max(0.0, self._settings.budget_s - self.at_s)
+        return f"{shown}; {plural(len(corpus.findings), 'finding')}, {describe_duration(max(1, round(left_s)))} left"
+
+    def _report(self) -> None:
+        """Write report.html."""
+        corpus = self._corpus
+        if corpus is None:
+            return
+        entries = [
+            {
+                "n": e.number, "news": len(e.news), "chosen": e.chosen, "energy": corpus.energy(e),
+                "workload": e.workload.to_json(), "known_failure": e.known_failure,
+            }
+            for e in sorted(corpus.entries, key=corpus.energy, reverse=True)
+        ]  # fmt: skip
+        findings = [{**f.to_json(), "text": f.describe()} for f in self.findings()]
+        data = {
+            "settings": _read(self._folder / SETTINGS), "rows": self._journal.rows, "entries": entries,
+            "findings": findings, "worth": self.worth(), "features": len(corpus.hits),
+        }  # fmt: skip
+        part = self._folder / "report.html.part"
+        part.write_text(hunt_page.render(data), encoding="utf-8")
+        part.replace(self._folder / "report.html")
+
+    def worth(self) -> str:
+        """Describe what the hunt is worth: workloads, requests, time, coverage."""
+        first = (_read(self._folder / SETTINGS).get("identified_with") or {}).get("generations") or 0
+        return worth(self._journal.rows, len(self._corpus.hits) if self._corpus is not None else 0, first)
+
+    def _conclude(self, found: Sequence[HuntFinding]) -> int:
+        """Print the findings and the worth. Returns the exit code."""
+        for finding in found:
+            self._print(f"FOUND {finding.number}: {finding.describe()}")
+        self._print(self.worth())
+        if self._signals:
+            return 128 + self._signals[0]
+        if found:
+            return exit_codes.FAIL
+        if self._failed is not None:
+            self._print(f"the hunt ended early: {self._failed}")
+        proved = sum(bool(r["proved"]) for r in self._journal.rows)
+        if self._ended_early or 2 * proved <= len(self._journal.rows):
+            self._print("UNKNOWN: too few workloads proved anything")
+            return exit_codes.UNKNOWN
+        self._print("NOTHING FOUND")
+        return exit_codes.PASS
+
+
+def sent_of(rows: Sequence[Mapping[str, Any]], first: int = 0) -> str:
+    """Describe the requests of workloads by purpose.
+
+    `first`: requests that identified the server before the first workload. Pages and tokenizer calls are not counted.
+    """
+    requests = sum(int(r.get("requests") or 0) for r in rows)
+    questions = sum(int(r.get("questions") or 0) for r in rows)
+    discovery = first + sum(int((r.get("asked") or {}).get("discovery") or 0) for r in rows)
+    others = [plural(questions, "question")] if questions else []
+    others += [f"{discovery:,} to identify the server"] if discovery else []
+    return plural(requests, "request") + (f" (and {', '.join(others)})" if others else "")
+
+
+def worth(rows: Sequence[Mapping[str, Any]], features: int, first: int = 0) -> str:
+    """Describe what rows of workloads are worth; `first` as in `sent_of`."""
+    proved = sum(bool(r["proved"]) for r in rows)
+    failed = sum(bool(findings_of(r)) for r in rows)
+    servers = len({"", *(r.get("server", "") for r in rows)})
+    starts = servers + sum(bool(r.get("restarted")) for r in rows)
+    took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
+    text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {sent_of(rows, first)}, "
+    text += f"{took}, {features:,} features"
+    bound = upper_bound_at_zero(proved) if proved and not failed else None
+    if bound is not None:
+        text += f"; a workload like these fails with p < {bound:.3f} (95 %)"
+    return f"{text}; {plural(starts, 'server start')}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import json
+
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,299 @@
+"""Process of a hunt that owns one server and runs workloads on it.
+
+    python -m loadchaos.campaigns.hunt.slot
+
+It reads orders from stdin and answers each on stdout, one JSON object a line. The first order is its settings
+(`SlotSettings`). `{"do": "probe"}` answers the facts of the server, `{"do": "run", ...}` the result of one workload.
+The end of stdin ends the run, the server and the process: a hunt that is killed leaves no server behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from loadchaos.analysis.coverage import WorkloadCoverage
+from loadchaos.campaigns.hunt.corpus import DEADLY
+from loadchaos.campaigns.replay.expected import guilty_frame
+from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
+from loadchaos.core.errors import LoadchaosError, OptionError, TargetError
+from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.private import create_privately
+from loadchaos.core.tls import TlsSettings
+from loadchaos.load import registry
+from loadchaos.profile.profile import from_mapping
+from loadchaos.run import probe
+from loadchaos.run.endpoint_check import routed_endpoints
+from loadchaos.run.finalize import Result
+from loadchaos.run.held_server import HeldServer
+from loadchaos.run.options import Options, headers_of_options
+from loadchaos.run.run import run_quietly
+from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient
+from loadchaos.server.memory import ServerMemory
+from loadchaos.server.process.launcher import CommandLine
+
+_PORT_FREE_S = 20.0
+_DEATH_SHOWS_S = 3.0
+_LEAKS = ("kv_leak", "lost_requests_held")
+_STOPPED = (130, 143)
+_NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
+_LIMIT = 1 << 26
+QUESTIONS = ("before", "beside", "after", "last")
+"""Purposes of the questions of a workload: to the idle server, beside the load, again after it, and the last one."""
+_REFUSAL_CHARS, _LEAST_REFUSAL_CHARS = 60, 12
+
+
+@dataclass(frozen=True)
+class SlotSettings:
+    """Settings of a slot: launch command, URL, how to reach the server.
+
+    `most_load_s`: a workload that takes longer is ended.
+    """
+
+    argv: tuple[str, ...]
+    url: str
+    folder: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_within_s: float = 1200.0
+    most_load_s: float = 60.0
+    model: str | None = None
+    api_key_env: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca: str | None = None
+    insecure: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to a mapping for JSON."""
+        return asdict(self)
+
+    def server(self) -> ServerChoice:
+        """Server that the slot launches."""
+        return ServerChoice(CommandLine(tuple(self.argv), dict(self.env), self.url), ready_within_s=self.ready_within_s)
+
+    def options(self) -> Options:
+        """Options of each of its runs."""
+        netloc = self.url.partition("://")[2]
+        return Options(
+            model=self.model, api_key_env=self.api_key_env, headers=self.headers,
+            tls=TlsSettings(self.ca, self.insecure), authorize=(netloc,), live=False, replay=True,
+            duration_s=self.most_load_s, argv=["loadchaos", "hunt"],
+        )  # fmt: skip
+
+
+class ServerSlot:
+    """One server and the runs on it."""
+
+    def __init__(self, settings: SlotSettings) -> None:
+        self._settings, self._choice = settings, settings.server()
+        self._pool = ServerPool(self._choice, Path(settings.folder), ServerMemory())
+
+    async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what an order says."""
+        if order["do"] == "probe":
+            return await self._probe()
+        if order["do"] == "release":
+            await self.stop()
+            return {}
+        return await self._run(order)
+
+    async def stop(self) -> None:
+        """Stop the server."""
+        await self._pool.stop()
+
+    async def _probe(self) -> dict[str, Any]:
+        held, settings = await self._server(), self._settings
+        headers = headers_of_options(settings.options())
+        tls = TlsSettings(settings.ca, settings.insecure).context()
+        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
+            client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
+            client.memory = held.memory.discovery if held.memory is not None else None
+            request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
+            probed = await probe.probe(client, request, {}, quick=False)
+            endpoints = await routed_endpoints(client, probed.facts)
+        await asyncio.sleep(_DEATH_SHOWS_S if probed.trouble else 0.0)
+        if not held.alive:
+            raise TargetError(
+                f"the server died of the requests that identify it ({probed.trouble}); its log {held.log} says why"
+            )
+        return {
+            "facts": probed.facts.to_json(), "models": list(probed.models), "trouble": probed.trouble,
+            "settings": {name: value for name, (value, _) in probed.configured.items()},
+            "endpoints": endpoints, "asked": {"reads": client.reads, "generations": client.generations},
+        }  # fmt: skip
+
+    async def _server(self) -> HeldServer:
+        """Healthy server.
+
+        The port may be in use for a moment after the one before.
+        """
+        deadline = time.monotonic() + _PORT_FREE_S
+        while True:
+            try:
+                return await self._pool.healthy_server()
+            except OptionError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.5)
+
+    async def _run(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        begin_s, started = time.monotonic(), self._pool.started
+        held = await self._server()
+        profile = from_mapping({**order["profile"], "target": self._choice.target()}, registry.full_registry())
+        options = self._settings.options()
+        lines: list[str] = []
+        out = Path(order["folder"])
+        shutil.rmtree(out, ignore_errors=True)  # of a workload that was killed
+        result = await run_quietly(
+            profile,
+            Options(**{**options.__dict__, "out": out, "held": held, "seed": order["seed"]}),
+            lines.append,
+        )
+        found = summary(result)
+        found["restarted"] = self._pool.started != started
+        if found["died"]:
+            await self._pool.stop()
+        found["seconds"] = round(time.monotonic() - begin_s, 3)
+        return found
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """Result of a run as a hunt needs it: coverage, failures, requests."""
+    coverage, begins, asked = WorkloadCoverage(), [], Counter[str]()
+    state, refusals = "healthy", set[str]()
+    for row in Reader(result.folder).new(final=True):
+        coverage.feed(row)
+        if row.get("row") == "begin":
+            begins.append(int(row["at_ns"]))
+        elif purpose := _purpose(row):
+            asked[purpose] += 1
+        elif row.get("row") == "discovery":
+            asked["discovery"] += int(row["generations"])
+            asked["reads"] += int(row["reads"])
+        elif row.get("row") == "state":
+            state = str(row["to"])
+        elif row.get("row") == "end" and (text := _refusal(row)):
+            refusals.add(text)
+    verdict = result.verdict or {}
+    failures = [_failure(f, begins, refusals) for f in verdict.get("failures") or ()]
+    why = _unproved(result, verdict, len(begins))
+    return {
+        "features": sorted(coverage.features), "lines": list(coverage.lines), "idle_lines": list(coverage.idle_lines),
+        "failures": failures, "requests": len(begins), "questions": sum(asked[name] for name in QUESTIONS),
+        "asked": dict(asked), "proved": not why, "why": why,
+        "outcomes": dict(verdict.get("outcomes") or {}),
+        "died": state != "healthy" or any(f["severity"] in DEADLY or f["id"] in _LEAKS for f in failures),
+        "stopped": result.exit_code in _STOPPED, "run": str(result.folder.path),
+    }  # fmt: skip
+
+
+def _purpose(row: Mapping[str, Any]) -> str:
+    """Purpose of a question that was sent; "" for any other row."""
+    if row.get("row") == "last_question" and row.get("what") == "ask":
+        return "last"
+    if row.get("row") != "question" or row.get("remembered"):
+        return ""
+    return {"load": "beside", "after": "after"}.get(str(row.get("when")), "before")
+
+
+def _refusal(row: Mapping[str, Any]) -> str:
+    """Begin of the text of a refusal; "" for any other answer.
+
+    A refusal has a 4xx as its status, or as the code of an error event in its stream.
+    """
+    code = row.get("status") if (row.get("status") or 0) >= 400 else row.get("error_code")
+    text = str(row.get("error") or "")[:_REFUSAL_CHARS]
+    return text if isinstance(code, int) and 400 <= code < 500 and len(text) >= _LEAST_REFUSAL_CHARS else ""
+
+
+def _failure(failure: Mapping[str, Any], begins: list[int], refusals: set[str]) -> dict[str, Any]:
+    """Failure of a verdict, with the requests sent before it showed.
+
+    `refused`: it is only the refusal of a request, as the client or the log of the server has it.
+    """
+    line = str((failure.get("evidence") or {}).get("text") or "")
+    seen_ns = failure.get("first_seen_ns") or 0
+    before = sum(at_ns <= seen_ns for at_ns in begins) if seen_ns else len(begins)
+    return {
+        "id": failure.get("id"), "frame": guilty_frame(failure), "title": failure.get("title"),
+        "severity": failure.get("severity"), "attribution": failure.get("attribution"),
+        "line": line, "count": failure.get("count"), "after_requests": before,
+        "accepted": bool(failure.get("accepted")), "before_load": bool(failure.get("before_load")) or not begins,
+        "incident": failure.get("incident"),
+        "refused": failure.get("severity") == "request" and any(text in line for text in refusals),
+    }  # fmt: skip
+
+
+def _unproved(result: Result, verdict: Mapping[str, Any], requests: int) -> str:
+    """Say why a run proves nothing; "" if it does."""
+    if result.verdict is None or result.error:
+        return result.error or "it was not judged"
+    if not requests:
+        return "no request was sent"
+    if not result.verdict.get("failures") and not (result.verdict.get("outcomes") or {}).get("ok"):
+        return "no request was answered"
+    for check in verdict.get("checks") or ():
+        if check.get("name") in _NEEDED_CHECKS and check.get("verdict") == "unknown":
+            return f"{check['name']}: {check.get('actual')}"
+    return ""
+
+
+async def serve(out_fd: int) -> None:
+    """Answer orders until stdin ends."""
+    loop = asyncio.get_running_loop()
+    orders: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    reader = asyncio.StreamReader(limit=_LIMIT)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    working = False
+
+    async def read() -> None:
+        while line := await reader.readline():
+            await orders.put(orjson.loads(line))
+        await orders.put(None)
+        if working:
+            os.kill(os.getpid(), signal.SIGTERM)  # ends the run in order
+
+    reading = asyncio.create_task(read())
+    first = await orders.get()
+    slot = ServerSlot(SlotSettings(**first)) if first is not None else None
+    try:
+        while slot is not None and (order := await orders.get()) is not None:
+            working = True
+            try:
+                answer = await slot.answer(order)
+            except LoadchaosError as e:
+                answer = {"error": str(e), "exit_code": e.exit_code}
+            working = False
+            with contextlib.suppress(OSError):
+                os.write(out_fd, orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS) + b"\n")
+            for number in (signal.SIGINT, signal.SIGTERM):  # those of the run record into a closed ledger
+                loop.add_signal_handler(number, orders.put_nowait, None)
+    finally:
+        reading.cancel()
+        if slot is not None:
+            await slot.stop()
+
+
+def main() -> int:
+    """Serve orders; everything else that is printed goes to stderr."""
+    create_privately()
+    out_fd = os.dup(1)
+    os.dup2(2, 1)
+    asyncio.run(serve(out_fd))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Processes of this machine that run workloads.
+
+Each has a server of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from loadchaos.campaigns.hunt.slot import SlotSettings
+from loadchaos.core.errors import LoadchaosError
+
+_LIMIT = 1 << 26
+_STOP_S = 60.0
+
+
+class SlotLostError(Exception):
+    """Signal that the process of a slot ended without an answer."""
+
+
+class WorkloadRunner(Protocol):
+    """Runs workloads one after the other on a server of its own."""
+
+    async def probe(self) -> Mapping[str, Any]:
+        """Start the server and find out its facts."""
+
+    async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run one workload. Raises SlotLostError where no answer came."""
+
+    async def stop(self) -> None:
+        """Stop the server."""
+
+    def interrupt(self) -> None:
+        """End the workload that is running."""
+
+
+class SlotProcess:
+    """WorkloadRunner in a process (`slot`), started when it is needed."""
+
+    def __init__(self, settings: SlotSettings, log: Path) -> None:
+        self._settings, self._log = settings, log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def probe(self) -> Mapping[str, Any]:
+        """Start the server and find out its facts.
+
+        Raises LoadchaosError where it cannot be tested.
+        """
+        return checked(await self._ask({"do": "probe"}))
+
+    async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run one workload."""
+        return checked(await self._ask({"do": "run", **order}))
+
+    def interrupt(self) -> None:
+        """End the workload that is running; its server is stopped by `stop`."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGINT)
+
+    async def stop(self) -> None:
+        """End the process and its server."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        process = await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = b""
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(orjson.dumps(order) + b"\n")
+            await process.stdin.drain()
+            line = await process.stdout.readline()
+        if not line:
+            code = await process.wait()
+            self._process = None
+            raise SlotLostError(f"the process of a server ended (exit code {code}); its output is in {self._log}")
+        answer: dict[str, Any] = orjson.loads(line)
+        return answer
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "loadchaos.campaigns.hunt.slot", stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE, stderr=log, env=dict(os.environ), start_new_session=True, limit=_LIMIT,
+                )  # fmt: skip
+            assert self._process.stdin is not None
+            self._process.stdin.write(orjson.dumps(self._settings.to_json()) + b"\n")
+        return self._process
+
+
+def checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """Answer of a slot. Raises LoadchaosError where it is an error."""
+    if "error" in answer and "exit_code" in answer:
+        reason = str(answer["error"])
+        error = LoadchaosError(reason)
+        error.exit_code = int(answer["exit_code"])
+        raise error
+    return answer

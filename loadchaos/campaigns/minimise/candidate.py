@@ -1,0 +1,83 @@
+"""Candidate of a minimiser: requests, attacks, rounds and launch flags."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.profile.request_trace import RequestTrace
+
+_ADDRESS_FLAGS = ("--port", "--host", "--server-port", "--server-name")
+_KEPT_FLAGS = (*_ADDRESS_FLAGS, "--api-key", "--dialect", "--era")
+_NUMBER = re.compile(r"-\d")
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Requests that are sent `rounds` times to a server launched with `flags`.
+
+    Attributes:
+        command: Arguments of the launch command before its first flag.
+        release: Release of the server, where several are tried: their commands may be equal.
+        change: What the newest step left out, for people.
+        flags: Each flag with its values.
+        as_script: It is tried by the script that would be its reproducer, and not by a replay.
+    """
+
+    trace: RequestTrace
+    command: tuple[str, ...]
+    flags: tuple[tuple[str, ...], ...]
+    rounds: int = 1
+    release: str = ""
+    change: str = ""
+    as_script: bool = False
+
+    @property
+    def requests(self) -> int:
+        """Number of requests of one round."""
+        return len(self.trace.sends)
+
+    def key(self) -> str:
+        """Hash of everything but the server's address that a try depends on."""
+        loose = [flag for flag in self.flags if flag[0].split("=", 1)[0] not in _ADDRESS_FLAGS]
+        parts = [repr(self.command), repr(loose), str(self.rounds)]
+        parts += [f"release {self.release}"] if self.release else []
+        parts += ["script"] if self.as_script else []
+        parts += [s.model_dump_json(exclude={"plan", "outcome"}) for s in self.trace.sends]
+        parts += [a.model_dump_json() for a in (*self.trace.aborts, *self.trace.attacks)]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+    def server(self, base: ServerChoice) -> ServerChoice:
+        """Server of this candidate."""
+        assert base.launch is not None
+        argv = (*self.command, *(word for flag in self.flags for word in flag))
+        return replace(base, launch=replace(base.launch, argv=argv))
+
+
+def split_command(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Split a command into its begin and its flags with their values."""
+    first = next((i for i, word in enumerate(argv) if i and _is_flag(word) and not _is_interpreter(argv, i)), len(argv))
+    flags: list[tuple[str, ...]] = []
+    for word in argv[first:]:
+        if _is_flag(word):
+            flags.append((word,))
+        else:
+            flags[-1] = (*flags[-1], word)
+    return tuple(argv[:first]), tuple(flags)
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not _NUMBER.match(word)
+
+
+def _is_interpreter(argv: Sequence[str], i: int) -> bool:
+    """True for `-m` of `python -m module`, and options before it."""
+    return argv[i] in ("-m", "-u", "-X") and "python" in argv[0].rsplit("/", 1)[-1]
+
+
+def may_go(flag: Sequence[str]) -> bool:
+    """True for a flag that a minimiser may leave out."""
+    return flag[0].split("=", 1)[0] not in _KEPT_FLAGS

@@ -1,0 +1,202 @@
+"""Decide by tries if a candidate still fails; keep all decisions on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.replay.resumed import require_same
+from loadchaos.core.errors import OptionError
+from loadchaos.core.stats import SequentialTest
+
+STATE = "minimise.json"
+_SCHEMA = 3
+"""Raised with each change of the rules that decisions were made by."""
+LEAST_P = 0.15
+"""A reproducer that fails less often is dropped."""
+_KEPT_SHARE, _LOST_SHARE = 0.7, 0.1
+WRONG = 0.1
+"""Error of a decision about requests and flags."""
+_MOST_TRIES = 60
+SMALL = 10
+"""A candidate with more requests is only a step on the way: a wrong decision about it does less harm."""
+Attempt = Callable[[Reduction], Awaitable[bool | None]]
+"""One try: True: the failure came. False: it did not. None: it cannot be tried, as its server does not start."""
+
+
+class BudgetSpentError(Exception):
+    """Signal that no time is left for another try."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Decision about one candidate. `successes` of `tries` failed as expected.
+
+    `why`: reason why it could not be tried.
+    """
+
+    fails: bool
+    successes: int
+    tries: int
+    step: str = ""
+    requests: int = 0
+    flags: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+    @property
+    def untriable(self) -> bool:
+        """True if no try of the candidate proved anything."""
+        return self.tries == 0
+
+
+class Decider:
+    """Sequential tests of candidates against the probability of the whole.
+
+    `settings` are those on which all decisions depend: a saved state with others is refused (OptionError). `step` is the
+    name of the current step; `why` is set by an attempt that returns None; `counting` while tries are counted whose share
+    matters, and not only a decision; `wrong` is the error of a decision, `lucky` that of the decision that a small candidate
+    fails, where it is not the same. `hide` removes secrets from texts that are kept.
+    """
+
+    def __init__(
+        self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._attempt, self._file, self._report = attempt, file, report
+        self._deadline_s = time.monotonic() + budget_s
+        self.p = 1.0
+        self.tries = 0
+        self.steps: list[Decision] = []
+        self._settings = dict(settings or {})
+        self._known: dict[str, Decision] = dict(_load(file, self._settings)) if file is not None else {}
+        self.step = self.why = ""
+        self.counting = False
+        self.wrong = WRONG
+        self.lucky: float | None = None
+        self.hide: Callable[[str], str] = str
+
+    async def fails(self, candidate: Reduction) -> bool:
+        """Tell if the candidate fails about as often as the whole did.
+
+        Raises BudgetSpentError when no time is left.
+        """
+        return (await self.decide(candidate)).fails
+
+    async def decide(self, candidate: Reduction) -> Decision:
+        """Decide if the candidate fails about as often as the whole did."""
+        return await self._remembered(candidate.key(), lambda: self._decide(candidate))
+
+    async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
+        """Count how often a candidate fails.
+
+        (successes, tries that proved something).
+        """
+        # Two failures in two tries: it fails every time, as far as a minimiser needs to know.
+        found = await self._remembered(
+            f"{candidate.key()}-{tries}", lambda: self._count(candidate, tries, lambda failed, n: failed == n == 2)
+        )
+        return found.successes, found.tries
+
+    async def survives(self, candidate: Reduction, tries: int) -> Decision:
+        """Try a candidate until it fails or has survived `tries` tries."""
+        key = f"{candidate.key()}-survives-{tries}"
+        return await self._remembered(key, lambda: self._count(candidate, tries, lambda failed, _: failed > 0))
+
+    async def _remembered(self, key: str, decide: Callable[[], Awaitable[Decision]]) -> Decision:
+        decision = self._known.get(key)
+        if decision is None:
+            decision = self._known[key] = await decide()
+            self._save()
+        self.tries += decision.tries
+        self.steps.append(decision)
+        self._report(decision)
+        return decision
+
+    async def _count(self, candidate: Reduction, tries: int, enough: Callable[[int, int], bool]) -> Decision:
+        begin_s, successes, counted = time.monotonic(), 0, 0
+        self.counting = True
+        try:
+            while counted < tries and not enough(successes, counted):
+                found = await self._one(candidate)
+                if found is None:
+                    break
+                successes, counted = successes + found, counted + 1
+        finally:
+            self.counting = False
+        return self._decision(candidate, successes > 0, (successes, counted), begin_s)
+
+    def decisions(self) -> Mapping[str, Decision]:
+        """Decisions by the keys of their candidates."""
+        return self._known
+
+    def test(self, requests: int) -> SequentialTest:
+        """Test of a candidate of so many requests.
+
+        Does it fail about as often as the whole?
+        """
+        lucky = self.lucky if requests <= SMALL else None
+        high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
+        return SequentialTest(high, high * _LOST_SHARE, self.wrong, lucky)
+
+    async def _decide(self, candidate: Reduction) -> Decision:
+        test, begin_s = self.test(candidate.requests), time.monotonic()
+        while test.decision is None and test.successes + test.failures < _MOST_TRIES:
+            found = await self._one(candidate)
+            if found is None:
+                return self._decision(candidate, False, (test.successes, test.successes + test.failures), begin_s)
+            test.add(found)
+        tries = test.successes + test.failures
+        return self._decision(candidate, bool(test.decision), (test.successes, tries), begin_s)
+
+    @contextmanager
+    def part_of_budget(self, share: float) -> Iterator[None]:
+        """End a block quietly after this share of the time that is left."""
+        whole_s, now_s = self._deadline_s, time.monotonic()
+        self._deadline_s = min(whole_s, now_s + share * max(0.0, whole_s - now_s))
+        try:
+            yield
+        except BudgetSpentError:
+            if time.monotonic() > whole_s:
+                raise
+        finally:
+            self._deadline_s = whole_s
+
+    async def _one(self, candidate: Reduction) -> bool | None:
+        if time.monotonic() > self._deadline_s:
+            raise BudgetSpentError
+        self.why = ""
+        return await self._attempt(candidate)
+
+    def _decision(self, candidate: Reduction, fails: bool, counts: tuple[int, int], begin_s: float) -> Decision:
+        seconds = round(time.monotonic() - begin_s, 3)
+        name = f"{self.step} ({candidate.change})" if candidate.change else self.step
+        step, why = self.hide(name), self.hide(self.why)
+        return Decision(fails, *counts, step, candidate.requests, len(candidate.flags), seconds, why)
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        part = self._file.with_name(f"{STATE}.part")
+        decisions = {k: d.__dict__ for k, d in self._known.items()}
+        part.write_bytes(orjson.dumps({"schema": _SCHEMA, "settings": self._settings, "decisions": decisions}))
+        part.replace(self._file)
+
+
+def _load(file: Path, settings: Mapping[str, str]) -> Iterator[tuple[str, Decision]]:
+    try:
+        data: dict[str, Any] = orjson.loads(file.read_bytes())
+        require_same(file, data.get("settings") if data.get("schema") == _SCHEMA else None, settings)
+        for key, value in data["decisions"].items():
+            yield key, Decision(**value)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise OptionError(f"{file}: the state of the minimiser cannot be read: {e}; start without --resume") from e

@@ -1,0 +1,331 @@
+"""Smaller candidates, level by level, the most expensive factor first."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from loadchaos.campaigns.minimise import rewrite
+from loadchaos.campaigns.minimise.candidate import Reduction, may_go
+from loadchaos.campaigns.minimise.ddmin import ddmin, leave_out
+from loadchaos.core.body_hash import store_body
+from loadchaos.profile.request_trace import BODIES, Cause, RequestTrace, TraceSend
+
+Fails = Callable[[Reduction], Awaitable[bool]]
+_MOST_SINGLY = 8
+"""Maximum number of requests that are simplified one by one."""
+_MANY = 10
+"""More requests than these are replaced by fewer longer ones."""
+_MOST_IN_VAIN = 16
+_CLOSER_WINDOWS = 4
+_TOGETHER_S = 1.0
+_NOT_GUILTY = ("ok", "rejected", "shed", "missed", "aborted")
+
+
+async def attacks(candidate: Reduction, fails: Fails) -> Reduction:
+    """Leave out attacks."""
+
+    def using(kept: Sequence[Any]) -> Reduction:
+        return replace(candidate, trace=replace(candidate.trace, attacks=tuple(kept)))
+
+    found = candidate.trace.attacks
+    if not found:
+        return candidate
+    if await fails(using(())):
+        return using(())
+    return using(await ddmin(found, lambda kept: fails(using(kept))))
+
+
+async def traffic_kinds(candidate: Reduction, fails: Fails) -> Reduction:
+    """Leave out kinds of traffic."""
+    names = candidate.trace.traffic_names()
+
+    def using(kept: Sequence[str]) -> Reduction:
+        return only(candidate, (s.id for s in candidate.trace.sends if s.traffic in kept))
+
+    return candidate if len(names) < 2 else using(await ddmin(names, lambda kept: fails(using(kept))))
+
+
+async def windows(candidate: Reduction, fails: Fails) -> Reduction:
+    """Keep the newest requests, half as many each time.
+
+    Where half are too few, numbers between are tried.
+    """
+    ids = [s.id for s in candidate.trace.sends]
+    too_few, closer = 0, 0
+    while (most := candidate.requests) > 1 and closer < _CLOSER_WINDOWS and most - too_few > 1:
+        number = (too_few + most) // 2
+        window = only(candidate, ids[-number:])
+        if await fails(window):
+            candidate = window
+        else:
+            too_few = number
+        closer += too_few > 0
+    return candidate
+
+
+async def single_requests(candidate: Reduction, fails: Fails) -> Reduction:
+    """Leave out blocks of requests, then single ones.
+
+    It ends after many vain tries in a row: simpler and shorter requests are tried faster.
+    """
+    return await _without_requests(candidate, fails, _MOST_IN_VAIN)
+
+
+async def last_requests(candidate: Reduction, fails: Fails) -> Reduction:
+    """Leave out blocks of requests, then single ones, to the end."""
+    return await _without_requests(candidate, fails, None)
+
+
+async def _without_requests(candidate: Reduction, fails: Fails, most_in_vain: int | None) -> Reduction:
+    ids = [s.id for s in candidate.trace.sends]
+    survived: set[tuple[str, ...]] = set()
+
+    async def some(kept: Sequence[str], _: Sequence[str]) -> bool:
+        smaller = only(candidate, kept)
+        contents = _contents(smaller)
+        if not kept or contents in survived:
+            return False
+        if await fails(smaller):
+            return True
+        survived.update((contents,) if contents else ())
+        return False
+
+    return only(candidate, await leave_out(ids, some, len(ids) // 2, most_in_vain))
+
+
+def _contents(candidate: Reduction) -> tuple[str, ...]:
+    """Contents of all requests, where these are sent at once; else nothing.
+
+    Of requests with equal contents one is as good as the other.
+    """
+    sends = candidate.trace.sends
+    if candidate.trace.aborts or any(s.after or s.at_s or s.body is None for s in sends):
+        return ()
+    return tuple(sorted(s.model_dump_json(exclude={"id", "traffic", "plan", "outcome"}) for s in sends))
+
+
+async def fewer_longer(candidate: Reduction, fails: Fails) -> Reduction:
+    """Send half as many requests with three times the text.
+
+    A template has tokens of its own, so twice the text would be less in all.
+    """
+    while candidate.requests > _MANY:
+        half = only(candidate, [s.id for s in candidate.trace.sends][::2])
+        sends = [rewritten(half.trace, s, rewrite.triple_text) for s in half.trace.sends]
+        longer = replace(_with_sends(half, sends), change="half as many with three times the text")
+        if longer.key() == candidate.key() or not await fails(longer):
+            break
+        candidate = replace(longer, change="")
+    return candidate
+
+
+def only(candidate: Reduction, ids: Iterable[str]) -> Reduction:
+    """Reduction with these requests alone."""
+    return replace(candidate, trace=candidate.trace.only(ids))
+
+
+async def behaviours(candidate: Reduction, fails: Fails) -> Reduction:
+    """Make aborting and slow clients normal ones."""
+    trace = candidate.trace
+    plain = tuple(s.model_copy(update={"behaviour": {}}) for s in trace.sends)
+    return await _if_fails(candidate, "", replace(trace, sends=plain, aborts=()), fails)
+
+
+async def first_guesses(candidate: Reduction, fails: Fails) -> Reduction:
+    """Keep the likeliest requests alone, sent at once, without attacks.
+
+    These are the newest ones, those of the newest burst, and those without a complete answer: they were in flight when the
+    server died.
+    """
+    sends = candidate.trace.sends
+    unanswered = [s for s in sends if s.outcome not in _NOT_GUILTY]
+    newest = [s for s in sends if s.at_s >= sends[-1].at_s - _TOGETHER_S]
+    guesses = [sends[-1:], unanswered[:1], sends[-4:], unanswered[-16:], sends[-16:], unanswered, newest]
+    for guess in guesses:
+        if not 0 < 2 * len(guess) <= candidate.requests:
+            continue
+        alone = only(candidate, (s.id for s in guess))
+        found = at_once(replace(alone, trace=replace(alone.trace, attacks=())))
+        if await fails(found):
+            return found
+    return candidate
+
+
+def at_once(candidate: Reduction) -> Reduction:
+    """Reduction that sends all its requests at the same time."""
+    return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in candidate.trace.sends])
+
+
+def together(*changes: rewrite.Rewrite) -> rewrite.Rewrite:
+    """Make one rewrite of several."""
+
+    def changed(body: rewrite.Body) -> rewrite.Body:
+        for change in changes:
+            body = change(body)
+        return body
+
+    return changed
+
+
+PLAIN = (rewrite.last_message, rewrite.not_streamed, rewrite.generated_images, rewrite.plain_words(1.0))
+FEATURES = (
+    ("the last message", rewrite.last_message),
+    ("not streamed", rewrite.not_streamed),
+    ("generated images", rewrite.generated_images),
+    ("equal words", rewrite.plain_words(1.0)),
+    ("without images", rewrite.without_images),
+    ("one image", rewrite.one_image),
+    ("equal words, a quarter more", rewrite.plain_words(1.25)),
+    ("equal words, half as many more", rewrite.plain_words(1.5)),
+    ("equal words, half as many", rewrite.plain_words(0.5)),
+)
+SHORTEST = (rewrite.smallest_images, rewrite.one_word, rewrite.one_token)
+LENGTHS = (
+    ("output", rewrite.one_token, rewrite.half_output),  # first, as a try takes as long as its output
+    ("image size", rewrite.smallest_images, rewrite.half_images),
+    ("text", rewrite.one_word, rewrite.half_text),
+)
+"""Each length with its shortest form, and a step towards it that is repeated while it works."""
+_LEAP = 3
+"""Steps that are tried at once before single ones."""
+
+
+async def features(candidate: Reduction, fails: Fails) -> Reduction:
+    """Remove images, sampling options, schemas, penalties, streams."""
+    keys = rewrite.removable_keys([_body(candidate.trace, s) for s in candidate.trace.sends])
+    without_options = rewrite.without(*keys)
+    before = candidate
+    candidate = await _rewritten(candidate, "all at once", together(without_options, *PLAIN), fails)
+    if candidate is before:
+        candidate = await _rewritten(candidate, "no options", without_options, fails)
+        for key in keys if candidate is before and len(keys) > 1 else ():
+            candidate = await _rewritten(candidate, f"without {key}", rewrite.without(key), fails)
+    for name, change in FEATURES:
+        candidate = await _rewritten(candidate, name, change, fails)
+    return await _simplest_singly(
+        candidate, together(without_options, *PLAIN, rewrite.without_images, *SHORTEST), fails
+    )
+
+
+async def _simplest_singly(candidate: Reduction, simplest: rewrite.Rewrite, fails: Fails) -> Reduction:
+    """Simplify single requests whose content does not matter."""
+    if not 1 < candidate.requests <= _MOST_SINGLY:
+        return candidate
+    for i in range(candidate.requests):
+        sends = list(candidate.trace.sends)
+        sends[i] = rewritten(candidate.trace, sends[i], simplest)
+        trace = replace(candidate.trace, sends=tuple(sends))
+        candidate = await _if_fails(candidate, f"request {i} as simple as possible", trace, fails)
+    return candidate
+
+
+async def outputs(candidate: Reduction, fails: Fails) -> Reduction:
+    """Ask for shorter answers: a try takes as long as its output."""
+    for name, change in (
+        ("the least output", rewrite.one_token),
+        ("an eighth of the output", together(*[rewrite.half_output] * _LEAP)),
+        ("half the output", rewrite.half_output),
+    ):
+        shorter = await _rewritten(candidate, name, change, fails)
+        if shorter is not candidate:
+            return shorter
+    return candidate
+
+
+async def lengths(candidate: Reduction, fails: Fails) -> Reduction:
+    """Shorten prompts and answers, shrink images."""
+    candidate = await _rewritten(candidate, "the shortest of all", together(*SHORTEST), fails)
+    for name, shortest, step in LENGTHS:
+        candidate = await _rewritten(candidate, f"the least {name}", shortest, fails)
+        for share, change in (("an eighth of", together(*[step] * _LEAP)), ("half", step)):
+            while (smaller := await _rewritten(candidate, f"{share} the {name}", change, fails)) is not candidate:
+                candidate = smaller
+    return candidate
+
+
+async def timing(candidate: Reduction, fails: Fails) -> Reduction:
+    """Send all requests at once, or else one after the other."""
+    trace = candidate.trace
+    if len(trace.sends) == 1:
+        return _with_sends(candidate, [s.model_copy(update={"at_s": 0.0, "after": ()}) for s in trace.sends])
+    whole = at_once(candidate)
+    if whole.key() == candidate.key():
+        return candidate
+    if await fails(replace(whole, change="all at once")):
+        return whole
+    if candidate.requests > _MANY:
+        return candidate  # it would take as long as all of them together
+    chain = [
+        s.model_copy(update={"at_s": 0.0, "after": (Cause(request=trace.sends[i - 1].id),) if i else ()})
+        for i, s in enumerate(trace.sends)
+    ]
+    return await _if_fails(candidate, "one after the other", replace(trace, sends=tuple(chain)), fails)
+
+
+async def flags(candidate: Reduction, fails: Fails) -> Reduction:
+    """Leave out launch flags."""
+    loose = [flag for flag in candidate.flags if may_go(flag)]
+
+    def using(kept: Sequence[tuple[str, ...]]) -> Reduction:
+        return replace(candidate, flags=tuple(f for f in candidate.flags if not may_go(f) or f in kept))
+
+    async def without(kept: Sequence[tuple[str, ...]], block: Sequence[tuple[str, ...]]) -> bool:
+        words = shlex.join(word for flag in block for word in flag)
+        return await fails(replace(using(kept), change=f"without {words}"))
+
+    return using(await leave_out(loose, without)) if loose else candidate
+
+
+def _body(trace: RequestTrace, send: TraceSend) -> rewrite.Body:
+    return dict(orjson.loads(trace.body_file(send).read_bytes()))
+
+
+def _with_sends(candidate: Reduction, sends: Sequence[TraceSend]) -> Reduction:
+    return replace(candidate, trace=replace(candidate.trace, sends=tuple(sends)))
+
+
+async def _if_fails(candidate: Reduction, change: str, trace: RequestTrace, fails: Fails) -> Reduction:
+    """Take the trace if it differs and still fails."""
+    smaller = replace(candidate, trace=trace, change=change)
+    return replace(smaller, change="") if smaller.key() != candidate.key() and await fails(smaller) else candidate
+
+
+async def _rewritten(candidate: Reduction, name: str, change: rewrite.Rewrite, fails: Fails) -> Reduction:
+    """Apply a rewrite to all requests, if it works."""
+    sends = tuple(rewritten(candidate.trace, s, change) for s in candidate.trace.sends)
+    return await _if_fails(candidate, name, replace(candidate.trace, sends=sends), fails)
+
+
+def rewritten(trace: RequestTrace, send: TraceSend, change: rewrite.Rewrite) -> TraceSend:
+    """Store a simpler body of a request; an unchanged one keeps its address."""
+    before = _body(trace, send)
+    body = change(copy.deepcopy(before))
+    if body == before:
+        return send
+    images = sum(rewrite.image_url(part) is not None for _, _, part in rewrite.parts(body))
+    name = store_body(trace.folder / BODIES, orjson.dumps(body))
+    stream = bool(body.get("stream"))
+    return send.model_copy(update={"body": name, "stream": stream, "images": images})
+
+
+LEVELS: tuple[tuple[str, Callable[[Reduction, Fails], Awaitable[Reduction]]], ...] = (
+    ("attacks", attacks),
+    ("request windows", windows),  # each try of the next levels costs half as much after each window
+    ("timing", timing),
+    ("outputs", outputs),
+    ("fewer and longer requests", fewer_longer),  # a script sends a smaller burst in less time
+    ("traffic kinds", traffic_kinds),
+    ("single requests", single_requests),
+    ("client behaviours", behaviours),
+    ("lengths", lengths),
+    ("features", features),
+    ("single requests again", last_requests),
+    ("timing", timing),
+    ("launch flags", flags),
+)

@@ -1,0 +1,163 @@
+"""Write repro/.
+
+The script, its README, a profile and the page of the reduction.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from ruamel.yaml import YAML
+
+from loadchaos.campaigns.minimise import rewrite, script
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.minimiser import Minimised
+from loadchaos.campaigns.minimise.script_try import facts_of
+from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.campaigns.replay import bodies
+from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.core.stats import wilson
+from loadchaos.profile import request_trace
+from loadchaos.profile.request_trace import BODIES, FILE
+from loadchaos.report.formatting import plural
+from loadchaos.report.html import reduction_page
+
+_NOT_OPTIONS = ("model", "messages", "prompt", "stream_options")
+
+
+@dataclass(frozen=True)
+class Reproducer:
+    """A candidate that is written down as a reproducer."""
+
+    candidate: Reduction
+    server: ServerChoice
+    plan: TryPlan
+    version: str
+    dialect: str
+
+    def facts(self) -> script.ScriptFacts:
+        """Facts that the script shows."""
+        return facts_of(self.server, self.plan.expected, self.dialect)
+
+
+def write_script(found: Reproducer, folder: Path) -> Path:
+    """Write repro.py into an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return script.write(found.candidate, found.facts(), folder)
+
+
+def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised, whole: Reduction) -> None:
+    """Write README.md, profile.yaml with its trace, and reduction.html."""
+    (folder / "README.md").write_text(readme(found, runs))
+    _write_profile(found, folder)
+    page = reduction_page.render(
+        found.plan.expected.describe(), [_level(*level) for level in result.levels], (whole.requests, len(whole.flags))
+    )
+    (folder / "reduction.html").write_text(page, encoding="utf-8")
+
+
+def _level(name: str, requests: int, flags: int, steps: list[Any]) -> dict[str, Any]:
+    return {
+        "name": name, "requests": requests, "flags": flags,
+        "steps": [
+            {
+                "step": s.step, "requests": s.requests, "flags": s.flags, "fails": s.fails, "successes": s.successes,
+                "tries": s.tries, "seconds": s.seconds,
+            }
+            for s in steps
+        ],
+    }  # fmt: skip
+
+
+def readme(found: Reproducer, runs: ScriptRuns) -> str:
+    """Text of an upstream issue."""
+    expected, candidate = found.plan.expected, found.candidate
+    low, high = wilson(runs.reproduced, runs.runs)
+    p = runs.reproduced / runs.runs if runs.runs else 0.0
+    interval = f"{low:.2f} to {high:.2f}"
+    facts = found.facts()
+    effect = "An answer breaks its schema" if facts.check else "The server dies" if facts.deadly else "A request fails"
+    needs = "httpx and jsonschema" if "jsonschema" in facts.check else "httpx"
+    rounds = f", sent up to {candidate.rounds} times" if candidate.rounds > 1 else ""
+    frame = f"The guilty frame is `{expected.frame}`.\n" if expected.frame else ""
+    attacks = [str(a.attack) for a in candidate.trace.attacks if "admin" not in a.attack]
+    more = f"The script cannot make these attacks: {', '.join(attacks)}. Use profile.yaml.\n" if attacks else ""
+    return f"""# {expected.title or expected.describe()}
+
+{effect} after {plural(candidate.requests, "request")}{rounds}. Failure: `{expected.id or "any death"}`.
+{frame}{more}
+- Server: {found.dialect} {found.version or "(version unknown)"}
+- Reproduces in {runs.reproduced} of {runs.runs} runs of repro.py on a fresh server (p = {p:.2f}, 95 % CI {interval})
+
+## Steps
+
+1. Start the server:
+
+       {found.server.describe()}
+
+2. Run the script (Python 3 with {needs}):
+
+       python repro.py {facts.url}
+
+## Requests
+
+{_table(candidate)}
+## Output of the script
+
+{_indented(runs.output)}
+## {"Wrong answer" if facts.check else "Log of the server"}
+
+{_indented(runs.line or expected.line)}
+The same as a profile of loadchaos: `loadchaos run profile.yaml`. What was left out, and when: reduction.html.
+"""
+
+
+def _table(candidate: Reduction) -> str:
+    rows = []
+    for i, spec in enumerate(script.specifications(candidate.trace)):
+        body: Mapping[str, Any] = spec["body"]
+        whole = orjson.loads(candidate.trace.body_file(candidate.trace.sends[i]).read_bytes())
+        prompt = f"{rewrite.words(whole)} words"
+        urls = [url for _, _, part in rewrite.parts(whole) if (url := rewrite.image_url(part)) is not None]
+        images = ", ".join("x".join(map(str, rewrite.image_size(url) or ("unknown",))) for url in urls) or "none"
+        options = ", ".join(f"{k} = {json.dumps(v)}" for k, v in body.items() if k not in _NOT_OPTIONS)
+        after = f"after {', '.join(map(str, spec['after']))}" if "after" in spec else f"at {spec.get('at', 0)} s"
+        rows.append(f"| {i} | {after} | {prompt} | {images} | {options} |")
+    return "| | sent | prompt | images | options |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.strip().splitlines()[:40]) or "    (none)\n"
+
+
+def _write_profile(found: Reproducer, folder: Path) -> None:
+    """Write profile.yaml, the trace and its bodies, with relative names."""
+    trace = bodies.with_aborts(found.candidate.trace)
+    (folder / BODIES).mkdir(exist_ok=True)
+    for send in trace.sends:
+        shutil.copyfile(trace.body_file(send), folder / BODIES / f"{send.body}.json")
+    header = trace.header.model_copy(update={"failure": found.plan.expected.to_json()})
+    file = request_trace.write(replace(trace, header=header), folder)
+    data = try_profile(trace, file, found.plan).to_json()
+    for traffic in data["traffic"]:
+        traffic["payload"] = {"recorded": {"trace": FILE}}
+    for phase in data["load"]:
+        phase["replay"] = FILE
+    data["about"] = f"Reproduces {found.plan.expected.describe()}"
+    assert found.server.launch is not None
+    data["target"]["launch"]["command"] = shlex.split(shlex.join(found.server.launch.argv))
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.width = 120
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+    with (folder / "profile.yaml").open("w", encoding="utf-8") as f:
+        yaml.dump(data, f)

@@ -1,0 +1,154 @@
+"""One minimisation from the recorded run to repro/."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadchaos.campaigns.minimise import repro
+from loadchaos.campaigns.minimise.candidate import Reduction, split_command
+from loadchaos.campaigns.minimise.decider import LEAST_P, STATE, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, Minimised, minimise, rounds_needed
+from loadchaos.campaigns.minimise.script_try import can_try
+from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.minimise.validate import ScriptRuns, run_script
+from loadchaos.campaigns.replay.one_try import TryPlan
+from loadchaos.campaigns.replay.resumed import settings_of
+from loadchaos.campaigns.replay.servers import result_redactor
+from loadchaos.core import exit_codes
+from loadchaos.core.stats import wilson
+from loadchaos.core.units import describe_duration
+from loadchaos.profile.request_trace import RequestTrace
+
+
+@dataclass(frozen=True)
+class MinimiseResult:
+    """Result of a minimisation.
+
+    `script` is None where no reproducer was validated.
+    """
+
+    exit_code: int
+    result: Minimised | None
+    whole: Reduction
+    script: Path | None = None
+    runs: ScriptRuns | None = None
+
+
+class MinimiseSession:
+    """Tries, decisions and the validated result of one minimisation."""
+
+    def __init__(
+        self, trace: RequestTrace, plan: TryPlan, folder: Path, budget_s: float, print_line: Callable[[str], None]
+    ) -> None:
+        assert plan.server.launch is not None
+        self._plan, self._folder, self._print = plan, folder, print_line
+        self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
+        self._begin_s = time.monotonic()
+        dialect = str(trace.header.server.get("dialect") or "vllm")
+        self._trials = Trials(replace(plan, name="minimise"), folder, dialect, print_line)
+        self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
+        self._smallest = self._whole.requests, len(self._whole.flags)
+        self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
+        self._decider.hide = result_redactor(plan.server).text
+
+    async def run(self) -> MinimiseResult:
+        """Minimise, write repro/ and run it on fresh servers."""
+        try:
+            result = await minimise(self._whole, self._decider, scripts=can_try(self._plan.expected))
+        except BudgetSpentError:
+            return MinimiseResult(exit_codes.UNKNOWN, None, self._whole)
+        finally:
+            await self._trials.stop()
+        if result is None:
+            return MinimiseResult(exit_codes.FAIL, None, self._whole)
+        if result.out_of_time:
+            self._print("the budget is spent: the smallest candidate so far is validated")
+        candidates = to_validate(result.kept)
+        for candidate in candidates:
+            found = await self._validated(candidate, replace(result, candidate=candidate))
+            if found is not None and (rounds := more_rounds(candidate.rounds, found.runs)) > candidate.rounds:
+                self._print(f"repro.py is made to send its requests {rounds} times, as it reproduces too rarely")
+                raised = replace(candidate, rounds=rounds)
+                found = await self._validated(raised, replace(result, candidate=raised))
+            if found is not None:
+                return found
+            self._print(
+                f"repro.py with {_plural(candidate.requests, 'request')} reproduces in less than {LEAST_P * 100:.0f} % of "
+                f"the runs{': a larger candidate follows' if candidate is not candidates[-1] else ''}"
+            )
+        return MinimiseResult(exit_codes.UNKNOWN, result, self._whole)
+
+    async def _validated(self, candidate: Reduction, result: Minimised) -> MinimiseResult | None:
+        server = candidate.server(self._plan.server)
+        plan = replace(self._plan, server=server, rounds=candidate.rounds, name="repro")
+        reproducer = repro.Reproducer(candidate, server, plan, self._trials.version, self._trials.dialect)
+        folder = self._folder / "repro"
+        script = repro.write_script(reproducer, folder)
+        runs_folder = self._folder / "validation"
+        shutil.rmtree(runs_folder, ignore_errors=True)
+        runs = await run_script(script, server, self._plan.expected, runs_folder, self._print)
+        if not runs.runs or runs.reproduced / runs.runs < LEAST_P:
+            return None
+        repro.finish(reproducer, folder, runs, result, self._whole)
+        return MinimiseResult(exit_codes.PASS, result, self._whole, script, runs)
+
+    async def _attempt(self, candidate: Reduction) -> bool | None:
+        return await self._trials.attempt(candidate)
+
+    def _report(self, decision: Decision) -> None:
+        verdict = "fails" if decision.fails else "does not fail"
+        if decision.fails:
+            self._smallest = decision.requests, decision.flags
+        requests, flags = self._smallest
+        elapsed = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
+        # The decision itself is the newest step. Before the first failure p is only assumed.
+        p = f"p = {self._decider.p:.2f}, " if any(step.fails for step in self._decider.steps[:-1]) else ""
+        self._print(
+            f"{decision.step}: {_plural(decision.requests, 'request')}, {_plural(decision.flags, 'flag')}: {verdict} "
+            f"({decision.successes} of {decision.tries}); smallest: {_plural(requests, 'request')}, "
+            f"{_plural(flags, 'flag')}; {p}{_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
+        )
+
+
+def to_validate(kept: Sequence[Reduction]) -> list[Reduction]:
+    """Candidates whose script is run, the smallest first.
+
+    A script may fail where the replay did not, as it has other timing. Then larger candidates follow, with growing
+    distance: the 2nd, 4th, 8th ... from the end, and the first.
+    """
+    distances = [1, *(2**n for n in range(1, len(kept).bit_length()) if 2**n < len(kept)), len(kept)]
+    return [kept[-n] for n in dict.fromkeys(distances)]
+
+
+def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:
+    """Compute the rounds for p = 0.9 of a script that reproduces rarely."""
+    if runs is None or not runs.runs or runs.reproduced / runs.runs >= RAISED_BELOW:
+        return rounds
+    return max(rounds, min(MOST_ROUNDS, rounds_needed(rounds, runs.reproduced / runs.runs)))
+
+
+def _plural(n: int, noun: str, more: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else more or noun + 's'}"
+
+
+def summary(found: MinimiseResult, seconds: float) -> str:
+    """Describe the result in one line."""
+    whole, runs = found.whole, found.runs
+    if found.result is None and found.exit_code == exit_codes.UNKNOWN:
+        return "UNKNOWN: the budget was spent before the recorded requests failed again; give more with --budget"
+    if found.result is None:
+        return "NOT REPRODUCED: the recorded requests do not fail often enough to be minimised"
+    least = found.result.candidate
+    if runs is None or found.script is None:
+        return "UNKNOWN: no reproducer held on fresh servers"
+    low, high = wilson(runs.reproduced, runs.runs)
+    return (
+        f"MINIMISED {whole.requests:,} to {_plural(least.requests, 'request')}, {len(whole.flags)} to "
+        f"{_plural(len(least.flags), 'flag')}; repro.py reproduces {runs.reproduced} of {runs.runs} (p = "
+        f"{runs.reproduced / runs.runs:.2f}, 95 % CI {low:.2f} to {high:.2f}); {found.result.tries} tries, "
+        f"{describe_duration(max(1, round(seconds)))}: {found.script.parent}"
+    )

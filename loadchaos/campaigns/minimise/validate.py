@@ -1,0 +1,143 @@
+"""Run repro.py on a launched server and count how often it reproduces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.campaigns.minimise.script import CHECKS, WRONG
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.run.held_server import HeldServer
+
+_ENOUGH_SUCCESSES = 3
+_MOST = 8
+_LAST_LINES_S = 8.0
+_LAST_LINE_OF_A_REQUEST_S = 1.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class ScriptRuns:
+    """Runs of a script.
+
+    How many reproduced the failure, and what the script and the log said.
+    """
+
+    reproduced: int
+    runs: int
+    output: str = ""
+    line: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """One run of a script.
+
+    Attributes:
+        line: Log line of the failure; None where it did not come.
+        code: Exit code of the script; None where it was stopped after the limit.
+        other: Id of another failure in the log, if there is one.
+    """
+
+    line: str | None
+    output: str
+    code: int | None
+    other: str | None = None
+
+
+async def run_script(
+    script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path, print_line: Callable[[str], None]
+) -> ScriptRuns:
+    """Run a script on a fresh server each time.
+
+    Three times, or up to eight where it does not always reproduce.
+    """
+    reproduced = runs = 0
+    output = line = ""
+    begin_s = time.monotonic()
+    while runs < _MOST and not (reproduced >= _ENOUGH_SUCCESSES and reproduced == runs):
+        runs += 1
+        found = await _on_fresh_server(script, server, expected, folder / f"{runs:02}")
+        if found.line is not None:
+            reproduced, output, line = reproduced + 1, found.output, found.line
+        answer = "reproduced" if found.line is not None else "not reproduced"
+        print_line(f"repro.py, run {runs} on a fresh server: {answer}")
+        if runs >= 4 and not reproduced:
+            break
+    return ScriptRuns(reproduced, runs, output, line, time.monotonic() - begin_s)
+
+
+async def _on_fresh_server(script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path) -> ScriptRun:
+    assert server.launch is not None
+    held = HeldServer(server.launch, folder)
+    try:
+        await held.start(server.ready_within_s)
+        found = await run_once(script, held, expected)
+    finally:
+        await held.stop()
+    (folder / "repro.txt").write_text(found.output)
+    return found
+
+
+async def run_once(
+    script: Path, held: HeldServer, expected: ExpectedFailure, limit_s: float | None = None
+) -> ScriptRun:
+    """Run a script once against a healthy server.
+
+    The failure came if the script exits with 1 and the log has it since the begin of the script, or its own output where it
+    checks the answers.
+    """
+    log_begin = held.log.stat().st_size if held.log.exists() else 0
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), held.url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(limit_s):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        return ScriptRun(None, f"stopped after {limit_s:.0f} s", None)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    text = said.decode("utf-8", "replace")
+    if process.returncode != 1:
+        return ScriptRun(None, text, process.returncode)
+    if expected.id in CHECKS:  # no log has it
+        return ScriptRun(next((line for line in text.splitlines() if line.startswith(WRONG)), None), text, 1)
+    deadline_s = time.monotonic() + (_LAST_LINES_S if expected.deadly else _LAST_LINE_OF_A_REQUEST_S)
+    while True:
+        if ended := held.launched.exit.done():
+            await held.launched.wait_recorded()
+        line, other = _failure_in(held.log, log_begin, expected)
+        if line is not None or ended or time.monotonic() > deadline_s:
+            return ScriptRun(line, text, 1, other)
+        await asyncio.wait([held.launched.exit], timeout=_POLL_S)
+
+
+def _failure_in(log: Path, begin: int, expected: ExpectedFailure) -> tuple[str | None, str | None]:
+    """(line of the expected failure, id of another one) from a log.
+
+    What stands before `begin` does not count.
+    """
+    if not log.exists():
+        return None, None
+    with log.open("rb") as f:
+        f.seek(begin)
+        text = f.read().decode("utf-8", "replace")
+    other = None
+    for failure in classify_text(text):
+        data = failure.to_json()
+        if expected.matches(data):
+            return str((data.get("evidence") or {}).get("text") or ""), None
+        other = other or str(data.get("id"))
+    return None, other

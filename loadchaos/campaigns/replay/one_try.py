@@ -1,0 +1,190 @@
+"""One try of a replay: a run whose load is a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from loadchaos.campaigns.replay import bodies
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError, TargetError
+from loadchaos.load import registry
+from loadchaos.profile import request_trace
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.run.finalize import Result
+from loadchaos.run.held_server import HeldServer
+from loadchaos.run.options import Options
+from loadchaos.run.run import run_quietly
+
+_DEADLY = ("engine_death", "startup", "hang")
+_REBORN_WITHIN_S = 120.0
+_NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
+STOPPED = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
+
+
+@dataclass(frozen=True)
+class TryResult:
+    """Result of one try.
+
+    Attributes:
+        reproduced: True: the failure came again. False: it did not. None: the try proved nothing, and `why` says why.
+        failure: Id of the failure that came, if any.
+        other: The server died of another failure.
+        sent: Requests sent until the death or the end.
+        died: The server died or hung: it is of no use for another try.
+        answered: Requests whose outcome was ok; `outcomes` has the numbers of all outcomes in words.
+        left: Requests whose client left as planned.
+    """
+
+    reproduced: bool | None
+    failure: str | None
+    other: bool
+    sent: int
+    seconds: float
+    folder: str
+    fresh: bool
+    why: str = ""
+    died: bool = False
+    answered: int = 0
+    left: int = 0
+    outcomes: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to a mapping for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TryPlan:
+    """Settings that all tries of a replay share.
+
+    Attributes:
+        base: Parts of the recorded profile that tries keep: `limits` and `watch`.
+        rounds: How often the trace is sent in one try.
+        share: Counted tries share a launched server that survives; its caches are emptied between them.
+    """
+
+    server: ServerChoice
+    expected: ExpectedFailure
+    options: Options
+    base: Mapping[str, Any]
+    rounds: int = 1
+    name: str = "replay"
+    share: bool = False
+
+
+def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
+    """Make the profile that sends a stored trace."""
+    attacks = [{**dict(a.attack), "at": f"{max(1, round(a.at_s * 1000))}ms"} for a in trace.attacks]
+    return from_mapping(
+        {
+            "name": plan.name,
+            "target": plan.server.target(),
+            "traffic": [
+                {"name": name, "payload": {"recorded": {"trace": str(file)}}} for name in trace.traffic_names()
+            ],
+            "load": [{"replay": str(file), **({"rounds": plan.rounds} if plan.rounds > 1 else {})}],
+            **({"attacks": attacks} if attacks else {}),
+            **dict(plan.base),
+        },
+        registry.full_registry(),
+    )
+
+
+async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldServer | None = None) -> TryResult:
+    """Run one try. Its folder gets the trace and the run.
+
+    Raises OptionError and TargetError for what would make every further try fail too.
+    """
+    begin_s = time.monotonic()
+    file = request_trace.write(bodies.with_aborts(trace), folder)
+    with contextlib.suppress(FileExistsError):
+        (folder / request_trace.BODIES).symlink_to((trace.folder / request_trace.BODIES).resolve())
+    profile = try_profile(trace, file, plan)
+    lines: list[str] = []
+    options = _with_server(plan, folder, held)
+    with _signals_restored():
+        result = await run_quietly(profile, options, lines.append)
+    found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
+    verdict = result.verdict or {}
+    if not any(f.get("severity") == "engine_death" and plan.expected.matches(f) for f in verdict.get("failures") or ()):
+        _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
+    outcomes = verdict.get("outcomes") or {}
+    return replace(
+        found, died=any(f.get("severity") in _DEADLY for f in verdict.get("failures") or ()),
+        answered=outcomes.get("ok", 0), left=outcomes.get("aborted", 0),
+        outcomes=", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _signals_restored() -> Iterator[None]:
+    """Restore the handlers of signals that a run has replaced.
+
+    Those of a finished run would swallow a Ctrl-C between two tries.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:
+    own = [urlsplit(plan.server.launch.url).netloc] if plan.server.launch is not None else []
+    return replace(
+        plan.options, target=plan.server.url, out=folder / "run", held=held, live=False, replay=True,
+        authorize=[*plan.options.authorize, *own],
+        wait_ready_s=plan.options.wait_ready_s or (_REBORN_WITHIN_S if plan.server.url else plan.server.ready_within_s),
+    )  # fmt: skip
+
+
+def _refuse_useless(result: Result) -> None:
+    """Raise the error of a run that sent nothing.
+
+    The next try would fail in the same way.
+    """
+    if result.exit_code == exit_codes.TARGET_ERROR or result.exit_code == exit_codes.USER_ERROR:
+        reason = result.error or "the server cannot be tested: look at its log"
+        raise TargetError(reason) if result.exit_code == exit_codes.TARGET_ERROR else LoadchaosError(reason)
+
+
+def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bool) -> TryResult:
+    verdict = result.verdict or {}
+    sent = sum(n for outcome, n in (verdict.get("outcomes") or {}).items() if outcome != "missed")
+    folder = str(result.folder.path)
+    failures = [f for f in verdict.get("failures") or () if not f.get("before_load")]
+    found = next((f for f in failures if expected.matches(f)), None)
+    if found is not None:
+        return TryResult(True, str(found.get("id")), False, sent, seconds, folder, fresh)
+    if result.exit_code in STOPPED:
+        return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
+    dead = next((f for f in failures if f.get("severity") in _DEADLY), None)
+    if dead is not None:
+        return TryResult(False, str(dead.get("id")), True, sent, seconds, folder, fresh)
+    if why := _unproved(result, verdict):
+        return TryResult(None, None, False, sent, seconds, folder, fresh, why)
+    first = str(failures[0].get("id")) if failures else None
+    return TryResult(False, first, False, sent, seconds, folder, fresh)
+
+
+def _unproved(result: Result, verdict: Mapping[str, Any]) -> str:
+    """Say why a try without a failure proves nothing; "" if it does."""
+    if result.verdict is None or result.exit_code == exit_codes.INTERNAL_ERROR:
+        return result.error or "it was not judged"
+    for check in verdict.get("checks") or ():
+        if check.get("name") in _NEEDED_CHECKS and check.get("verdict") != "pass":
+            return f"{check['name']}: {check.get('actual')}"
+    return ""

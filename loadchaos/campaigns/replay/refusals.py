@@ -1,0 +1,97 @@
+"""Tell tries without a failure from tries that prove nothing.
+
+A refused request does not reach the code that fails. Where the failure kills no server, a refusal may be its cure: a prompt
+that is too long has to be refused. So the same request with hardly any text is asked. Where that is refused as well, the
+server refuses the kind of request: an unknown model, an option that it does not have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from loadchaos.campaigns.replay.one_try import TryResult
+from loadchaos.load.payloads.recorded import with_model
+from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.run.options import Options, headers_of_options
+from loadchaos.server.discovery.client import DiscoveryClient
+
+_TEXTS = frozenset({"messages", "prompt", "input", "query", "documents", "text_1", "text_2"})
+_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_KEPT_CHARS = 16
+_SHOWN_CHARS = 160
+_JSON = {"Content-Type": "application/json"}
+
+
+def doubt(result: TryResult, *, kills: bool) -> str:
+    """Say why a try without the failure proves nothing; "" if it may."""
+    if result.reproduced:
+        return ""
+    if result.other:
+        return f"the server dies of {result.failure} instead"
+    if not kills or 2 * result.answered >= result.sent - result.left:
+        return ""
+    return f"the server answers only {result.answered} of {result.sent} requests: {result.outcomes}"
+
+
+def refuses_some(result: TryResult) -> bool:
+    """True for a survived try that had refusals, or no answer at all."""
+    nothing = result.answered == 0 and result.sent > result.left
+    return not result.reproduced and (nothing or "rejected" in result.outcomes)
+
+
+async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Options) -> str:
+    """Ask the first request of each traffic with hardly any text.
+
+    Returns why a refusal proves nothing; "" if all are answered.
+    """
+    model = _served_model(Path(result.folder))
+    tls = options.tls.context()
+    async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
+        client = DiscoveryClient(http, url, url)
+        for send in {send.traffic: send for send in reversed(trace.sends)}.values():
+            body = with_model(trace.body_file(send).read_bytes(), trace.header.model, model)
+            answer = await client.post_bytes(send.path, _short_body(body), _JSON)
+            if not 200 <= answer.status < 300:
+                said = " ".join(answer.text.split())[:_SHOWN_CHARS]
+                counts = f"the server answers {result.answered} of {result.sent} requests"
+                return f"{counts}, and refuses also a short one: {answer.status or 'no answer'} {said}"
+    return ""
+
+
+def _short_body(body: bytes) -> bytes:
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body
+    return orjson.dumps(shortened(data)) if isinstance(data, dict) else body
+
+
+def _served_model(run: Path) -> str:
+    try:
+        return str(orjson.loads((run / "facts.json").read_bytes()).get("model") or "")
+    except (OSError, ValueError):
+        return ""
+
+
+def shortened(body: dict[str, Any]) -> dict[str, Any]:
+    """Shorten a body to hardly any text and one token; its options stay."""
+    found = {key: _short(value) if key in _TEXTS else value for key, value in body.items()}
+    found.update({key: 1 for key in _LENGTHS if isinstance(body.get(key), int)})
+    if isinstance(body.get("min_tokens"), int):
+        found["min_tokens"] = 1
+    return found
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_KEPT_CHARS]
+    if isinstance(value, list):
+        ids = bool(value) and all(isinstance(v, int) for v in value)
+        return value[:1] if ids else [_short(v) for v in value]
+    if isinstance(value, dict):
+        return {key: _short(v) if key in ("content", "text") else v for key, v in value.items()}
+    return value

@@ -1,0 +1,192 @@
+"""Servers of tries: launched for each one, held for several, or external."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
+from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.run.held_server import HeldServer
+from loadchaos.run.ports import free_port
+from loadchaos.server.discovery.client import parse_target
+from loadchaos.server.memory import ServerMemory
+from loadchaos.server.process.launcher import CommandLine, parse_command_line
+from loadchaos.simulator.command import command as embedded_command
+from loadchaos.simulator.options import SimulatorSpec
+
+READY_WITHIN_S = 1200.0
+
+
+@dataclass(frozen=True)
+class ServerChoice:
+    """Server that tries run against: a command to launch, or the URL of one.
+
+    `limits` of its processes and `ready_within_s` are those of the run's profile.
+    """
+
+    launch: CommandLine | None = None
+    url: str | None = None
+    ready_within_s: float = field(default=READY_WITHIN_S, compare=False)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Command line or URL, for people."""
+        if self.launch is None:
+            return str(self.url)
+        return shlex.join([*(f"{k}={v}" for k, v in self.launch.env.items()), *self.launch.argv])
+
+    def target(self) -> dict[str, Any]:
+        """`target` of a try's profile."""
+        found: dict[str, Any] = {"on_death": "stop"}
+        if self.launch is not None:
+            found["launch"] = {
+                "command": list(self.launch.argv), "env": dict(self.launch.env), "url": self.launch.url,
+                "ready_within": f"{self.ready_within_s:g}s", **({"limits": dict(self.limits)} if self.limits else {}),
+            }  # fmt: skip
+        return found
+
+
+def from_launch(command: str) -> ServerChoice:
+    """Server of --launch.
+
+    Raises OptionError for a command that cannot be parsed.
+    """
+    return ServerChoice(launch=parse_command_line(command))
+
+
+def from_target(url: str) -> ServerChoice:
+    """Server of --target. Raises OptionError for a URL that cannot be parsed."""
+    return ServerChoice(url=parse_target(url))
+
+
+def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice:
+    """Server that the recorded run launched itself.
+
+    `takes_target`: the command has the option --target. Raises OptionError where the run did not launch one: the message
+    says which option names a server.
+    """
+    kind = trace.header.server.get("kind")
+    data = _recorded_profile(trace.folder / "profile.yaml")
+    target = data.get("target") or {}
+    if kind in ("launched", "embedded") and target.get("launch"):  # a reproducer's profile launches an embedded server
+        return _of_launch(target["launch"], trace.header.source)
+    if kind == "embedded" and target.get("embedded"):
+        return _of_embedded(target["embedded"])
+    what = (
+        f"its server was started by somebody else ({trace.header.server.get('url')})"
+        if kind == "external"
+        else ("it does not say how its server is started")
+    )
+    raise OptionError(
+        f"{trace.header.source}: {what}: give the command with --launch 'vllm serve MODEL --port 8000'"
+        + (", or the URL of a running server with --target" if takes_target else "")
+    )
+
+
+def recorded_parts(trace: RequestTrace) -> dict[str, Any]:
+    """Parts of the recorded profile that a try keeps.
+
+    Limits of requests, monitors.
+    """
+    data = _recorded_profile(trace.folder / "profile.yaml")
+    found = {key: data[key] for key in ("limits", "watch") if key in data}
+    return {key: value for key, value in found.items() if REDACTED not in str(value)}
+
+
+def _recorded_profile(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():
+        return {}
+    return YAML(typ="safe", pure=True).load(file.read_text("utf-8")) or {}
+
+
+def _of_launch(launch: Mapping[str, Any], source: str) -> ServerChoice:
+    if REDACTED in str(launch):
+        raise OptionError(f"{source}: the launch command had a secret, which is not recorded: give it with --launch")
+    from loadchaos.profile.target import Launch
+
+    found = Launch.model_validate(launch)
+    line = CommandLine(tuple(found.command), dict(found.env), parse_target(found.url))
+    return ServerChoice(line, None, found.ready_within, found.limits.model_dump(mode="json", exclude_none=True))
+
+
+def _of_embedded(embedded: Mapping[str, Any]) -> ServerChoice:
+    dialect = embedded.get("dialect", "vllm")
+    flags = dict(embedded.get("flags") or {})
+    images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
+    era = embedded.get("era") or "0.18"
+    port = free_port()
+    spec = SimulatorSpec(
+        dialect, era, tuple(embedded.get("defects") or ()), flags, images=bool(images), dev_mode=bool(dev_mode)
+    )
+    argv = embedded_command(spec, port)
+    return ServerChoice(CommandLine(tuple(argv), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
+
+
+def redacted_command(server: ServerChoice) -> str:
+    """Launch command of a server without its secrets, or its URL."""
+    if server.launch is None:
+        return str(server.url)
+    redactor, secret = Redactor.from_environment(os.environ), launch_secrets(server.launch.env)
+    env = [f"{name}={REDACTED if name in secret else value}" for name, value in server.launch.env.items()]
+    return shlex.join([*env, *redactor.argv(list(server.launch.argv))])
+
+
+class ServerPool:
+    """Held servers of several tries.
+
+    One at a time, started again when it died.
+    """
+
+    def __init__(self, choice: ServerChoice, folder: Path, memory: ServerMemory | None = None) -> None:
+        """Take the server; `memory` is that of its runs, of equal commands only."""
+        self._choice, self._folder, self._memory = choice, folder, memory
+        self._held: HeldServer | None = None
+        self.started = len(list(folder.glob("[0-9]*"))) if folder.is_dir() else 0
+
+    async def healthy_server(self, choice: ServerChoice | None = None) -> HeldServer:
+        """Return a healthy server, the one of the try before if it lives.
+
+        With another choice than before, the server is replaced.
+        """
+        if choice is not None and choice != self._choice:
+            await self.stop()
+            self._choice = choice
+        if self._held is not None and not self._held.alive:
+            await self.stop()
+        if self._held is None:
+            self.started += 1
+            assert self._choice.launch is not None
+            if self._memory is not None:
+                self._memory.restarted()
+            held = HeldServer(self._choice.launch, self._folder / f"{self.started:03}", memory=self._memory)
+            self._held = held
+            try:
+                await held.start(self._choice.ready_within_s)
+            except BaseException:
+                await self.stop()
+                raise
+        return self._held
+
+    async def stop(self) -> None:
+        """Stop the server that is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            await held.stop()
+
+
+def result_redactor(server: ServerChoice) -> Redactor:
+    """Redactor that knows the secrets of a launch command."""
+    assert server.launch is not None
+    redactor = Redactor.from_environment(os.environ)
+    for value in launch_secrets(server.launch.env).values():
+        redactor.add(value)
+    redactor.argv(list(server.launch.argv))
+    return redactor

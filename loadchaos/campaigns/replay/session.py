@@ -1,0 +1,238 @@
+"""Replay a trace until enough is known; keep the state on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from loadchaos.campaigns.replay import estimate
+from loadchaos.campaigns.replay.one_try import STOPPED, TryPlan, TryResult, run_try
+from loadchaos.campaigns.replay.refusals import doubt, refusal, refuses_some
+from loadchaos.campaigns.replay.resumed import require_same, settings_of
+from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import OptionError
+from loadchaos.core.units import describe_duration
+from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.report.formatting import plural
+
+STATE = "replay.json"
+_MOST_USELESS = 3
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """Replay that the user asked for.
+
+    Attributes:
+        times: Number of tries; None: by a sequential test.
+        against: Other server, on which the failure should not come any more.
+    """
+
+    plan: TryPlan
+    folder: Path
+    times: int | None = None
+    against: ServerChoice | None = None
+    dialect: str = "vllm"
+
+
+@dataclass
+class ReplayState:
+    """Tries so far, as replay.json has them."""
+
+    tries: list[dict[str, Any]] = field(default_factory=list)
+    against: list[dict[str, Any]] = field(default_factory=list)
+
+    @staticmethod
+    def proved(tries: Sequence[dict[str, Any]]) -> list[bool]:
+        """Results of the tries that proved something."""
+        return [bool(t["reproduced"]) for t in tries if t["reproduced"] is not None]
+
+
+class ReplaySession:
+    """Tries of one replay, with progress and state on disk."""
+
+    def __init__(self, trace: RequestTrace, request: ReplayRequest, print_line: Callable[[str], None]) -> None:
+        self._trace, self._request, self._print = trace, request, print_line
+        self._file = request.folder / STATE
+        self._settings = settings_of(request.plan) | {
+            "server": _without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
+            "server of --against": _without_port(request.against) if request.against is not None else "",
+        }  # fmt: skip
+        self.state = _load(self._file, self._settings)
+        self.stopped: int | None = None
+        self._useless = 0
+        self._noted = False
+        self._kills: bool | None = None
+        """Set for tries that have to prove a cure: True if the failure ended the server."""
+
+    async def run(self) -> int:
+        """Run the tries that are left. Returns the exit code.
+
+        0: reproduced (with `against`: fixed), 1: not reproduced (still fails), 3: nothing was proved.
+        """
+        request = self._request
+        before = await self._series(request.plan, self.state.tries, estimate.TryCount(request.times), "try")
+        line = estimate.result_line(sum(before), len(before))
+        if self.stopped is not None or request.against is None or not any(before):
+            self._print(line + self._others(self.state.tries))
+            if self.stopped is not None:
+                return self.stopped
+            if request.against is not None and not any(before):
+                self._print("the failure did not come on the first server, so nothing can be said about the other one")
+                return exit_codes.UNKNOWN
+            return _exit_code(before)
+        self._print(line + self._others(self.state.tries))
+        return await self._run_against(request.against, before)
+
+    async def _run_against(self, server: ServerChoice, before: list[bool]) -> int:
+        plan = replace(self._request.plan, server=server)
+        self._kills = any(t["died"] for t in self.state.tries if t["reproduced"])
+        needed, _ = estimate.tries_for_confidence(before)
+        after = await self._series(plan, self.state.against, _UntilFailure(needed), "try against the other server")
+        self._print(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
+        if self.stopped is not None:
+            return self.stopped
+        if any(after):
+            return exit_codes.FAIL
+        return exit_codes.PASS if len(after) >= needed else exit_codes.UNKNOWN
+
+    async def _series(
+        self, plan: TryPlan, tries: list[dict[str, Any]], count: estimate.TryCount | _UntilFailure, what: str
+    ) -> list[bool]:
+        for reproduced in ReplayState.proved(tries):
+            count.add(reproduced)
+        held = plan.share or self._kills is False  # it is asked after the try
+        pool = ServerPool(plan.server, self._request.folder / "servers") if held else None
+        try:
+            while not count.done and self.stopped is None and self._useless < _MOST_USELESS:
+                result = await self._one(plan, pool, len(self.state.tries) + len(self.state.against))
+                tries.append(result.to_json())
+                self._save()
+                if result.reproduced is not None:
+                    count.add(result.reproduced)
+                self._useless = self._useless + 1 if result.reproduced is None else 0
+                self._print(self._progress(tries, result, count, what))
+        finally:
+            if pool is not None:
+                await pool.stop()
+        return ReplayState.proved(tries)
+
+    async def _one(self, plan: TryPlan, pool: ServerPool | None, number: int) -> TryResult:
+        folder = self._request.folder / "tries" / f"{number + 1:03}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a try that was killed
+        held = None
+        if pool is not None and plan.server.launch is not None:
+            held = await pool.healthy_server()
+            kept = await held.reset_caches(self._request.dialect) if held.runs else []
+            if kept and not self._noted:
+                self._noted = True
+                self._print(f"note: these caches could not be emptied between tries: {', '.join(kept)}")
+        result = await run_try(self._trace, plan, folder, held)
+        if self._kills is not None and (why := await self._doubt(result, plan)):
+            result = replace(result, reproduced=None, why=why)
+        if pool is not None and (result.died or not plan.share):
+            await pool.stop()
+        if result.reproduced is None and result.why == "it was interrupted":
+            self.stopped = STOPPED[0]
+        return result
+
+    async def _doubt(self, result: TryResult, plan: TryPlan) -> str:
+        """Say why a try without the failure proves no cure; "" if it may."""
+        if result.reproduced is not False:
+            return ""
+        found = doubt(result, kills=bool(self._kills))
+        if found or plan.server.launch is None or not refuses_some(result):
+            return found
+        return await refusal(result, self._trace, plan.server.launch.url, plan.options)
+
+    def _progress(
+        self, tries: Sequence[dict[str, Any]], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
+    ) -> str:
+        if result.reproduced is None:
+            shown = f"proved nothing ({result.why})"
+        elif result.reproduced:
+            shown = f"{result.failure} after {plural(result.sent, 'request')}"
+        elif result.other:
+            shown = f"another failure: {result.failure} after {plural(result.sent, 'request')}"
+        else:
+            shown = f"survived {plural(result.sent, 'request')}" + (
+                f" (with {result.failure})" if result.failure else ""
+            )
+        left, exact = count.left()
+        mean_s = sum(t["seconds"] for t in tries) / len(tries)
+        eta = ""
+        if left and not count.done:
+            about = describe_duration(max(1, round(left * mean_s)))
+            eta = f"; {left if exact else f'about {left}'} more, {about}"
+        return f"{what} {len(tries)}: {shown}, {result.seconds:.0f} s{eta}"
+
+    def _others(self, tries: Sequence[dict[str, Any]]) -> str:
+        """Describe other deaths and useless tries, as the end of the result."""
+        others = [str(t["failure"]) for t in tries if t["other"]]
+        useless = [t for t in tries if t["reproduced"] is None]
+        parts = [f"other deaths: {', '.join(others)}"] if others else []
+        parts += [f"{len(useless)} tries proved nothing: {useless[-1]['why']}"] if useless else []
+        return "".join(f"; {part}" for part in parts)
+
+    def _save(self) -> None:
+        part = self._file.with_name(f"{STATE}.part")
+        data = {
+            "schema": 2, "source": self._trace.header.source, "settings": self._settings,
+            "tries": self.state.tries, "against": self.state.against,
+        }  # fmt: skip
+        part.write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
+        part.replace(self._file)
+
+
+class _UntilFailure:
+    """Count of tries against a server with a remedy: until one fails."""
+
+    def __init__(self, needed: int) -> None:
+        self._needed, self._tries, self._failed = needed, 0, False
+
+    def add(self, reproduced: bool) -> None:
+        self._tries += 1
+        self._failed = self._failed or reproduced
+
+    @property
+    def done(self) -> bool:
+        return self._failed or self._tries >= self._needed
+
+    def left(self) -> tuple[int, bool]:
+        return max(0, self._needed - self._tries), True
+
+
+def _load(file: Path, settings: Mapping[str, str]) -> ReplayState:
+    try:
+        data = orjson.loads(file.read_bytes())
+        require_same(file, data.get("settings"), settings)
+        return ReplayState(list(data["tries"]), list(data["against"]))
+    except FileNotFoundError:
+        return ReplayState()
+    except (OSError, ValueError, KeyError) as e:
+        raise OptionError(
+            f"{file}: the state of the replay cannot be read: {e}; start it again without --resume"
+        ) from e
+
+
+def _without_port(server: ServerChoice) -> str:
+    """Command of a server without its port, or its URL.
+
+    The port of an embedded server differs each time.
+    """
+    if server.launch is None:
+        return redacted_command(server)
+    return redacted_command(server).replace(f" {urlsplit(server.launch.url).port}", " PORT")
+
+
+def _exit_code(results: Sequence[bool]) -> int:
+    if not results:
+        return exit_codes.UNKNOWN
+    return exit_codes.PASS if any(results) else exit_codes.FAIL

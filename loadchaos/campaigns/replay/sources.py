@@ -1,0 +1,215 @@
+"""Make a trace of a run, an incident, a trace file or another tool's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.campaigns.replay.from_run import trace_of_run
+from loadchaos.core.body_hash import store_body
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.load.payloads import requests_file
+from loadchaos.profile import request_trace
+from loadchaos.profile import trace as arrivals
+from loadchaos.profile.request_trace import (
+    BODIES,
+    CHAT_PATH,
+    FILE,
+    VERSION,
+    Cause,
+    RequestTrace,
+    TraceHeader,
+    TraceSend,
+)
+from loadchaos.recorder.from_recording import recording_of, trace_of_recording
+
+_SIDE_BY_SIDE = 8
+"""Requests in flight of a file that has no times."""
+_MOONCAKE_UNIT_S = 0.001
+
+
+def read_source(path: Path, scratch: Path) -> RequestTrace:
+    """Read the trace of a run, an incident, a trace or a file of requests.
+
+    Bodies that the source itself holds are stored under `scratch`. Raises OptionError where there is nothing to replay.
+    """
+    if path.is_dir():
+        return _of_folder(path, scratch)
+    if not path.is_file():
+        raise OptionError(f"{path}: no such run folder, incident folder or trace; `loadchaos runs` lists the runs here")
+    try:
+        return _of_file(path, scratch)
+    except ValueError as e:
+        raise OptionError(f"{e}; give a run folder, an incident folder or a trace") from e
+
+
+def _of_folder(path: Path, scratch: Path) -> RequestTrace:
+    if (path / "events.jsonl").exists() or (path / "events.jsonl.parquet").exists():
+        return trace_of_run(RunFolder(path), scratch=scratch)
+    if (path / "incident.json").is_file():
+        return _of_incident(path, scratch)
+    if (path / FILE).is_file():
+        return read_source(path / FILE, scratch)
+    if (recording := recording_of(path)) is not None:
+        return trace_of_recording(recording, scratch)
+    raise OptionError(
+        f"{path}: neither a run folder (events.jsonl) nor an incident (incident.json) nor a trace ({FILE}) "
+        "nor a recording; "
+        "`loadchaos runs` lists the runs here"
+    )
+
+
+def _of_incident(path: Path, scratch: Path) -> RequestTrace:
+    """Trace of the incident's run up to its death, or of its stored requests."""
+    incident = json.loads((path / "incident.json").read_bytes())
+    failure = {"id": incident.get("id"), "severity": incident.get("severity"), "title": incident.get("title")}
+    run = RunFolder(path.parent.parent)
+    if run.events.exists():
+        whole = trace_of_run(run, until_ns=incident.get("opened_ns"))
+        return _with_failure(whole, failure, str(path))
+    file = path / "requests.jsonl"
+    rows = [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
+    sends = []
+    for row in rows:
+        stored = path.parent / str(row.get("body"))
+        if row.get("body") and stored.is_file():
+            name = store_body(scratch / BODIES, stored.read_bytes())
+            data = orjson.loads(stored.read_bytes())
+            sends.append(
+                TraceSend(
+                    id=str(row["id"]), traffic=str(row.get("traffic") or "replay"), path=row.get("path") or CHAT_PATH,
+                    body=name, stream=bool(data.get("stream")),
+                )
+            )  # fmt: skip
+    if not sends:
+        raise OptionError(
+            f"{path}: no body of a request is stored here, and the run that it belongs to is not beside it: give the run "
+            "folder"
+        )
+    header = TraceHeader(
+        event="trace", version=VERSION, source=str(path), model=_model(scratch, sends), failure=failure
+    )
+    return RequestTrace(header, tuple(sends), folder=scratch)
+
+
+def without_later(source: Path, trace: RequestTrace, failure: str) -> RequestTrace:
+    """Trace of a run without requests sent after its failure first came.
+
+    Those cannot have caused it. Other sources, and a failure without an incident, keep all requests.
+    """
+    if trace.header.plan is None or not source.is_dir():
+        return trace
+    found = [json.loads(file.read_bytes()) for file in RunFolder(source).incidents.glob("*/incident.json")]
+    opened = [i["opened_ns"] for i in found if i.get("id") == failure and i.get("opened_ns") is not None]
+    try:
+        return trace_of_run(RunFolder(source), until_ns=min(opened)) if opened else trace
+    except OptionError:  # every request came later
+        return trace
+
+
+def _with_failure(trace: RequestTrace, failure: Mapping[str, Any], source: str) -> RequestTrace:
+    known = trace.header.failure
+    if known is None or known.get("id") != failure["id"]:
+        known = failure
+    header = trace.header.model_copy(update={"failure": known, "source": source})
+    return RequestTrace(header, trace.sends, trace.aborts, trace.attacks, trace.folder)
+
+
+def _model(folder: Path, sends: Sequence[TraceSend]) -> str:
+    data = orjson.loads((folder / BODIES / f"{sends[0].body}.json").read_bytes())
+    return str(data.get("model") or "")
+
+
+def _of_file(path: Path, scratch: Path) -> RequestTrace:
+    """Trace of a file: our own, Mooncake's, or bodies in any known form."""
+    with path.open("rb") as f:
+        try:
+            first = json.loads(f.readline())
+        except ValueError:
+            first = None
+    if isinstance(first, dict) and first.get("event") == "trace":
+        found = request_trace.read(path)
+        _require_bodies(found, path)
+        return found
+    if isinstance(first, dict) and {"timestamp", "input_length"} <= first.keys():
+        return _of_arrivals(path, scratch)
+    return _of_bodies(path, scratch)
+
+
+def _require_bodies(trace: RequestTrace, path: Path) -> None:
+    """Raise OptionError for a request without a body and without a plan."""
+    for send in trace.sends:
+        if send.body is not None and not trace.body_file(send).is_file() and send.plan is None:
+            raise OptionError(
+                f"{path}: the body of request {send.id} is missing: move {trace.body_file(send)} there from the machine "
+                "of the trace"
+            )
+        if send.body is None and (send.plan is None or trace.header.plan is None):
+            raise OptionError(
+                f"{path}: request {send.id} has neither a body nor a step of a plan (the header's key plan): it cannot be "
+                "sent. Make the trace of a run folder, or store the bodies"
+            )
+
+
+def _of_bodies(path: Path, scratch: Path) -> RequestTrace:
+    """Trace of an OpenAI batch file, ShareGPT or AIPerf file.
+
+    The file has no times: some requests are sent side by side, in order.
+    """
+    sends: list[TraceSend] = []
+    for i, request in enumerate(requests_file.read(str(path))):
+        stream = request.stream is not False
+        body = orjson.dumps({"model": request.model or ""})[:-1]
+        if request.open_ended:
+            body += b',"max_tokens":128'
+        if stream:
+            body += b',"stream":true' + (b"" if request.stream_options else b',"stream_options":{"include_usage":true}')
+        name = store_body(scratch / BODIES, body + b"," + request.rest + b"}")
+        after = (Cause(request=f"r{i - _SIDE_BY_SIDE}"),) if i >= _SIDE_BY_SIDE else ()
+        sends.append(
+            TraceSend(id=f"r{i}", after=after, path=request.path, body=name, stream=stream, images=request.images)
+        )
+    model = next((r.model for r in requests_file.read(str(path)) if r.model), "")
+    header = TraceHeader(event="trace", version=VERSION, source=str(path), model=model)
+    return RequestTrace(header, tuple(sends), folder=scratch)
+
+
+def _of_arrivals(path: Path, scratch: Path) -> RequestTrace:
+    """Trace of recorded arrivals: times, lengths and shared blocks.
+
+    Prompts are made of words; equal blocks have equal words, so shared prefixes survive.
+    """
+    sends = []
+    for i, arrival in enumerate(arrivals.read(str(path))):
+        text = _prompt(arrival.input_tokens, arrival.blocks, i)
+        body = {
+            "model": "", "messages": [{"role": "user", "content": text}], "max_tokens": arrival.output_tokens,
+            "ignore_eos": True, "min_tokens": arrival.output_tokens, "stream": True,
+            "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        name = store_body(scratch / BODIES, orjson.dumps(body))
+        sends.append(
+            TraceSend(id=f"r{i}", at_s=arrival.at * _MOONCAKE_UNIT_S, body=name, max_tokens=arrival.output_tokens)
+        )
+    header = TraceHeader(event="trace", version=VERSION, source=str(path))
+    return RequestTrace(header, tuple(sends), folder=scratch)
+
+
+def _prompt(tokens: int, blocks: Sequence[int], number: int, block_tokens: int = 512) -> str:
+    words: list[str] = []
+    for block in blocks:
+        words += [_word(block, i) for i in range(min(block_tokens, tokens - len(words)))]
+    words += [_word(-1 - number, i) for i in range(tokens - len(words))]
+    return " ".join(words)
+
+
+_WORDS = ("time", "house", "river", "paper", "light", "music", "table", "image", "night", "work", "good", "old")
+
+
+def _word(block: int, place: int) -> str:
+    return _WORDS[(block * 31 + place * 7 + place // 11) % len(_WORDS)]

@@ -1,0 +1,1 @@
+"""Runs from the web UI of Locust: each Start is a run."""

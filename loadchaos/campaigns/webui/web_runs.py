@@ -1,0 +1,196 @@
+"""Serve Locust's web UI; each Start in it is a run (`run --web`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadchaos.campaigns.webui.web_searches import WebSearches
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LedgerError, OptionError
+from loadchaos.profile.profile import Profile
+from loadchaos.run.finalize import Result
+from loadchaos.run.load_session import WebStart
+from loadchaos.run.options import Options, locust_arguments, target_spec
+from loadchaos.run.run import run
+from loadchaos.run.web_session import WebUiProcess, WebUiSettings
+
+_POLL_S = 0.05
+_READY_S = 30.0
+_END_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PASSWORD_BYTES = 12
+
+
+@dataclass(frozen=True)
+class WebAddress:
+    """Address that the web UI listens on."""
+
+    host: str = "127.0.0.1"
+    port: int = 8089
+
+
+async def serve_web_ui(
+    profile: Profile,
+    options: Options,
+    address: WebAddress,
+    print_line: Callable[[str], None],
+    print_result: Callable[[Result], None],
+) -> int:
+    """Serve the web UI and run the profile at each Start.
+
+    Returns:
+        The exit code of the last run.
+
+    Raises:
+        LoadchaosError: an option cannot be used, or the web UI does not start.
+    """
+    if options.master is not None:
+        raise OptionError(
+            "--web and --master exclude each other: workers on other machines connect for one run, not for each Start. "
+            "Leave --web out (`loadchaos follow RUN` and Grafana show such a run live), or use --processes N for --master"
+        )
+    target = target_spec(profile, options)
+    url = target.url or ("http://embedded-server" if target.kind == "embedded" else "http://launched-server")
+    settings = WebUiSettings(
+        address.host,
+        _free_port(address),
+        profile.name,
+        profile.about,
+        url,
+        max(phase.slots for phase in profile.load),
+        options.processes,
+        None if address.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
+    )
+    home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
+    ui = WebUiProcess(home, settings)
+    try:
+        code = await _serve(ui, profile, options, print_line, print_result)
+    finally:
+        await ui.end(_END_S)
+        ui.close()
+    shutil.rmtree(home, ignore_errors=True)
+    return code
+
+
+async def _serve(
+    ui: WebUiProcess,
+    profile: Profile,
+    options: Options,
+    print_line: Callable[[str], None],
+    print_result: Callable[[Result], None],
+) -> int:
+    ended = asyncio.Event()
+    _end_on_signals(ended)
+    searches = WebSearches(options.out, ui)
+    await ui.begin(*locust_arguments(options, profile))
+    await _wait_until_up(ui, ended)
+    print_line(_start_lines(ui.web))
+    following = asyncio.create_task(searches.follow())
+    try:
+        return await _runs(ui, profile, options, ended, print_result)
+    finally:
+        following.cancel()
+
+
+async def _runs(
+    ui: WebUiProcess,
+    profile: Profile,
+    options: Options,
+    ended: asyncio.Event,
+    print_result: Callable[[Result], None],
+) -> int:
+    """Run the profile at each Start; returns the exit code of the last run."""
+    code = 0
+    while not ended.is_set():
+        if lost := ui.lost_reason():
+            raise LedgerError(f"the web session has ended ({lost}); start it again with the same command")
+        # A Stop that comes after a Start which was not read yet cancels that Start.
+        start = None
+        for row in ui.commands():
+            start = row if row.get("what") == "start" else None
+        if start is None:
+            await asyncio.sleep(_POLL_S)
+            continue
+        result = await run(profile, options, WebStart(ui, start))
+        _end_on_signals(ended)
+        code = result.exit_code
+        if code in exit_codes.BY_SIGNAL:
+            ended.set()
+        ui.write(
+            "over",
+            folder=str(result.folder.path.resolve()),
+            exit_code=code,
+            error=result.error,
+            verdict=(result.verdict or {}).get("verdict"),
+        )
+        await asyncio.to_thread(print_result, result)
+    return code
+
+
+def _end_on_signals(ended: asyncio.Event) -> None:
+    """End the session on a signal between runs.
+
+    During a run the run handles signals.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, ended.set)
+
+
+async def _wait_until_up(ui: WebUiProcess, ended: asyncio.Event) -> None:
+    deadline = asyncio.get_running_loop().time() + _READY_S
+    while not ended.is_set():
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(_connect_host(ui.web.host), ui.web.port)
+            writer.close()
+            return
+        if not ui.alive:
+            error = ui.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
+            raise LedgerError(
+                f"the web UI could not be started (exit code {ui.exit_code}): {' '.join(error)}; see {ui.log}"
+            )
+        if asyncio.get_running_loop().time() > deadline:
+            raise LedgerError(f"the web UI did not listen within {_READY_S:g} s: see {ui.log}")
+        await asyncio.sleep(_POLL_S)
+
+
+def _connect_host(host: str) -> str:
+    """Host to connect to; loopback for a server that listens on all addresses."""
+    return "127.0.0.1" if host in ("", "*", "0.0.0.0") else host
+
+
+def _free_port(address: WebAddress) -> int:
+    """Port of the address, or a free one for 0.
+
+    Raises OptionError where it is taken.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("" if address.host == "*" else address.host, address.port))
+        except OSError as e:
+            raise OptionError(
+                f"--web-port {address.port} on {address.host} cannot be used ({e.strerror}): choose another port, or 0"
+            ) from None
+        return int(s.getsockname()[1])
+
+
+def _start_lines(web: WebUiSettings) -> str:
+    host = web.host if ":" not in web.host else f"[{web.host}]"
+    link = f"?token={web.token}" if web.password is None else ""
+    lines = (
+        f"web UI: http://{host}:{web.port}/{link} (Start begins a run of {web.profile}; Ctrl-C here ends the session)"
+    )
+    if web.password is not None:
+        lines += f"\nlogin: loadchaos, password: {web.password} (for this session; sent unencrypted: use an SSH tunnel)"
+    return lines

@@ -1,0 +1,67 @@
+"""Write the Capacity tab of the web UI from the searches beside the runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from loadchaos.campaigns.capacity import files
+from loadchaos.core.errors import OptionError
+from loadchaos.report.capacity_text import short_answer
+from loadchaos.report.html.web_panels import capacity_tab
+from loadchaos.run.web_session import WebUiProcess
+
+TAB = "capacity.html"
+_POLL_S = 2.0
+_MOST = 6
+"""Newest searches that are shown."""
+
+
+class WebSearches:
+    """Follows the searches in `out`, and tells the web UI of changed ones.
+
+    A search may run in another terminal at the same time.
+    """
+
+    def __init__(self, out: Path, ui: WebUiProcess) -> None:
+        self._out, self._ui, self._target = out, ui, ui.web.target
+        self._read_ns: dict[Path, int] = {}
+        self._searches: dict[str, dict[str, Any]] = {}
+        self._write()
+
+    async def follow(self) -> None:
+        """Update the tab for ever."""
+        while True:
+            self.update()
+            await asyncio.sleep(_POLL_S)
+
+    def update(self) -> None:
+        """Write the tab again if a search changed."""
+        found = sorted(self._out.glob(f"capacity-*/{files.RESULT}"))[-_MOST:]
+        changed = [file for file in found if _modified_ns(file) != self._read_ns.get(file)]
+        for file in changed:
+            self._read_ns[file] = _modified_ns(file)
+            try:
+                data = files.read(file.parent)
+            except OptionError:  # a broken file has no page
+                continue
+            self._searches[file.parent.name] = data
+            self._ui.write("search", folder=str(file.parent.resolve()), about=short_answer(data))
+        names = {file.parent.name for file in found}
+        if changed or names < set(self._searches):
+            self._searches = {name: self._searches[name] for name in sorted(names & set(self._searches))}
+            self._write()
+
+    def _write(self) -> None:
+        command = f"loadchaos capacity PROFILE --target {self._target} --slo ttft=2s,itl_p99=50ms --goal 99%"
+        part = self._ui.home / f"{TAB}.part"
+        part.write_text(capacity_tab(self._searches, self._target, self._out, command), "utf-8")
+        part.replace(self._ui.home / TAB)
+
+
+def _modified_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,95 @@
+"""Decide when the ring is kept: after a death, or at an error rate."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from re import Pattern
+
+from loadchaos.recorder.tap import TappedExchange
+from loadchaos.server.dialects import any_server
+
+WINDOW_S = 30.0
+FEWEST = 20
+"""Minimum number of requests in the window for a rate."""
+_FAILED = {
+    "http_error", "stream_error", "finish_error", "truncated", "empty", "protocol_error", "wrong_output",
+    "connect_error", "reset", "stalled", "timeout",
+}  # fmt: skip
+_CUT = ("reset", "truncated")
+ENGINE_DEAD = any_server(lambda dialect: dialect.engine_dead)
+HEALTH_DEAD = any_server(lambda dialect: dialect.health_dead)
+HEALTH_PATHS = tuple({path.encode() for path in ("/health", "/health_generate", "/healthz", "/ping")})
+
+
+def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
+    """True if an answer says that the engine is gone."""
+    if status < 500 and not (200 <= status < 300):
+        return False
+    patterns: Sequence[Pattern[str]] = (*ENGINE_DEAD, *HEALTH_DEAD) if health and status >= 500 else ENGINE_DEAD
+    words = text.decode("utf-8", "replace")
+    return any(pattern.search(words) for pattern in patterns)
+
+
+class FreezeWatch:
+    """Folds the ends of exchanges.
+
+    After a death the server has to answer a new POST request before the next one counts; before the first death, too,
+    unless `answers`. `suspect` is True after an answer was cut: then the server has to be asked.
+    """
+
+    def __init__(self, most_failed: float | None, *, answers: bool = False) -> None:
+        self._most_failed = most_failed
+        self._window: deque[tuple[int, bool]] = deque()
+        self._failed = 0
+        self._answers = answers
+        self._died_ns = -1
+        self._rate_armed = True
+        self.suspect = False
+
+    def feed(self, exchange: TappedExchange) -> str | None:
+        """Fold the end of an exchange; returns the reason to freeze."""
+        outcome = exchange.outcome
+        if outcome == "ok":
+            # /metrics answers beside a dead engine, and answers made before the death come after it.
+            self._answers = self._answers or (exchange.recorded and exchange.at_ns > self._died_ns)
+        elif self._says_dead(exchange):
+            return self.died("the server says that its engine is dead")
+        elif outcome == "connect_error":
+            return self.died("the server refuses connections")
+        elif outcome in _CUT:
+            self.suspect = True
+        return self._rate(exchange) if exchange.recorded else None
+
+    def died(self, reason: str) -> str | None:
+        """Return the reason the first time after the server has answered."""
+        self.suspect = False
+        if not self._answers:
+            return None
+        self._answers = False
+        self._died_ns = time.monotonic_ns()
+        return f"engine died: {reason}"
+
+    def _says_dead(self, exchange: TappedExchange) -> bool:
+        if exchange.status < 500 and exchange.outcome not in ("stream_error", "finish_error"):
+            return False
+        return says_dead(exchange.status, exchange.end_text, health=exchange.path in HEALTH_PATHS)
+
+    def _rate(self, exchange: TappedExchange) -> str | None:
+        if self._most_failed is None or exchange.outcome == "aborted":
+            return None
+        now = time.monotonic_ns()
+        failed = exchange.outcome in _FAILED
+        self._window.append((now, failed))
+        self._failed += failed
+        while self._window[0][0] < now - WINDOW_S * 1e9:
+            self._failed -= self._window.popleft()[1]
+        count = len(self._window)
+        exceeded = count >= FEWEST and self._failed > self._most_failed * count
+        if exceeded and self._rate_armed:
+            self._rate_armed = False
+            return f"error rate: {self._failed} of {count} requests failed in {WINDOW_S:g} s"
+        if self._failed <= self._most_failed * count / 2:
+            self._rate_armed = True
+        return None

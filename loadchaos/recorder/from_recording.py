@@ -1,0 +1,218 @@
+"""Make a trace of a recording.
+
+Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request whose
+messages continue those of an earlier one waits for its answer, as its client did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.core.body_hash import store_body
+from loadchaos.core.errors import OptionError
+from loadchaos.profile.request_trace import (
+    BODIES,
+    VERSION,
+    Cause,
+    RequestTrace,
+    TraceAbort,
+    TraceHeader,
+    TraceSend,
+)
+from loadchaos.recorder.ring import FROZEN, RING, segments_of
+from loadchaos.recorder.synthetic import body_of
+
+_REPLAYED = (
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank",
+    "/v2/rerank", "/rerank", "/v1/score", "/score", "/pooling", "/classify", "/generate",
+)  # fmt: skip
+_GENERATING = ("/v1/chat/completions", "/v1/completions")
+_GUIDED = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "tools"}
+"""Keys of bodies whose answer ends by its own grammar."""
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+@dataclass
+class RecordedRequest:
+    """Rows of one request; times in ns of the wall clock."""
+
+    id: str
+    at_ns: int
+    path: str
+    body: dict[str, Any] = field(default_factory=dict)
+    end: dict[str, Any] | None = None
+    end_ns: int | None = None
+    tokens: int = 0
+
+
+def recording_of(path: Path) -> Path | None:
+    """Folder with the segments of a recording.
+
+    For the --out folder: the newest kept recording, else the ring. None for any other folder.
+    """
+    if segments_of(path):
+        return path
+    kept = sorted(p for p in path.glob(f"{FROZEN}-*") if segments_of(p))
+    if kept:
+        return kept[-1]
+    return path / RING if segments_of(path / RING) else None
+
+
+def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
+    """Make the trace of a recording; its bodies are stored under `scratch`.
+
+    Raises OptionError where no request can be sent again.
+    """
+    server: dict[str, Any] = {}
+    requests = sorted(_requests(path, server).values(), key=lambda r: r.at_ns)
+    usable = [
+        r
+        for r in requests
+        if r.path in _REPLAYED and isinstance(_content(r), dict) and (r.end or {}).get("outcome") != "connect_error"
+    ]
+    if not usable:
+        raise OptionError(
+            f"{path}: the recording has no request that can be sent again (of {len(requests):,}): run loadchaos record "
+            "while clients send some"
+        )
+    sends: list[TraceSend] = []
+    aborts: list[TraceAbort] = []
+    causes = _Conversations()
+    for request in usable:
+        content: dict[str, Any] = _content(request)
+        at_s = (request.at_ns - usable[0].at_ns) / 1e9
+        end = request.end or {}
+        sends.append(
+            TraceSend(
+                id=request.id, at_s=at_s, after=causes.cause(request, content), path=request.path,
+                body=store_body(scratch / BODIES, _body(request, content)), stream=_stream(content),
+                outcome=end.get("outcome"), images=_images(content), max_tokens=_limit(content),
+            )
+        )  # fmt: skip
+        if end.get("outcome") == "aborted" and request.end_ns is not None:
+            tokens = request.tokens if _stream(content) else 0
+            after_s = (request.end_ns - request.at_ns) / 1e9
+            aborts.append(
+                TraceAbort(
+                    request=request.id, at_s=at_s + after_s, after_token=tokens or None,
+                    after_s=None if tokens else after_s,
+                )
+            )  # fmt: skip
+    model = next((str(c["model"]) for r in usable if isinstance(c := _content(r), dict) and c.get("model")), "")
+    header = TraceHeader(event="trace", version=VERSION, source=str(path), model=model, server=server)
+    return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)
+
+
+def _requests(path: Path, server: dict[str, Any]) -> dict[str, RecordedRequest]:
+    """Requests of all segments by their names."""
+    found: dict[str, RecordedRequest] = {}
+    for segment in segments_of(path):
+        header: dict[str, Any] = {}
+        for row in _rows(segment):
+            kind = row.get("row")
+            if kind == "recording":
+                header = row
+                server.update({"url": str(row.get("upstream") or ""), **(row.get("server") or {})})
+                continue
+            if not header:
+                continue
+            name = f"r{header['recording'][:4]}-{row.get('id')}"
+            zero_ns = int(header["unix_ns"]) - int(header["at_ns"])
+            if kind == "begin":
+                found[name] = RecordedRequest(name, zero_ns + int(row["at_ns"]), str(row["path"]))
+            elif kind == "body" and name in found and ("shape" in row or "body" in row):
+                found[name].body = row
+            elif kind == "end" and name in found:
+                found[name].end, found[name].end_ns = row, zero_ns + int(row["at_ns"])
+                found[name].tokens = int(row.get("tokens") or 0)
+            elif kind == "progress":
+                for number, tokens in row["tokens"].items():
+                    if (open_one := found.get(f"r{header['recording'][:4]}-{number}")) is not None:
+                        open_one.tokens = int(tokens)
+    return found
+
+
+def _rows(segment: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a segment; a torn one is left out."""
+    try:
+        with segment.open("rb") as lines:
+            for line in lines:
+                try:
+                    row = orjson.loads(line)
+                except orjson.JSONDecodeError:
+                    continue  # the disk was full, or the writer was killed
+                if isinstance(row, dict):
+                    yield row
+    except OSError as e:
+        raise OptionError(f"{segment}: {e.strerror}; give a folder that this user may read") from e
+
+
+def _content(request: RecordedRequest) -> Any:
+    return request.body.get("body", request.body.get("shape"))
+
+
+def _body(request: RecordedRequest, content: dict[str, Any]) -> bytes:
+    """Body to send: the recorded one, or one of its shape.
+
+    Its answer shall be as long as the recorded one.
+    """
+    if "body" in request.body:
+        return orjson.dumps(content)
+    settings: dict[str, Any] = {}
+    if request.path in _GENERATING and not _GUIDED & content.keys():
+        settings["ignore_eos"] = True
+        end = request.end or {}
+        usage = end.get("usage") or {}
+        length = usage.get("completion_tokens") or usage.get("output_tokens") or request.tokens
+        if end.get("outcome") == "ok" and end.get("finish") == "stop" and length:
+            settings[next((k for k in _LIMITS if k in content), "max_tokens")] = length
+    return body_of(content, settings)
+
+
+def _stream(content: Any) -> bool:
+    return isinstance(content, dict) and content.get("stream") is True
+
+
+def _limit(content: Any) -> int | None:
+    limits = (content.get(k) for k in _LIMITS) if isinstance(content, dict) else ()
+    return next((v for v in limits if type(v) is int), None)
+
+
+def _images(content: Any) -> int:
+    """Number of images in a body or its shape."""
+    if isinstance(content, dict):
+        if content.get("type") in ("image_url", "input_image", "image"):
+            return 1
+        return sum(_images(v) for v in content.values())
+    return sum(_images(v) for v in content) if isinstance(content, list) else 0
+
+
+class _Conversations:
+    """Finds the request whose messages another one continues."""
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes, RecordedRequest] = {}
+
+    def cause(self, request: RecordedRequest, content: Any) -> tuple[Cause, ...]:
+        """Cause of a request; () without an earlier turn that had ended."""
+        messages = content.get("messages") if isinstance(content, dict) else None
+        if not isinstance(messages, list) or not messages:
+            return ()
+        digest, names = hashlib.blake2b(digest_size=16), []
+        for message in messages:
+            digest.update(orjson.dumps(message))
+            names.append(digest.digest())
+        found: tuple[Cause, ...] = ()
+        for name in reversed(names[:-1]):
+            earlier = self._newest.get(name)
+            if earlier is not None and earlier.end_ns is not None and earlier.end_ns <= request.at_ns:
+                found = (Cause(request=earlier.id, delay_s=(request.at_ns - earlier.end_ns) / 1e9),)
+                break
+        self._newest[names[-1]] = request
+        return found

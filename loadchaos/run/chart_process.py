@@ -1,0 +1,96 @@
+"""Fold the rows of a large run into chart series in a second process.
+
+The verdict and the charts each need all rows in order, and neither needs the other. The second process reads the ledger
+again, folds the charts and writes them, pickled, to its output: `python -m loadchaos.run.chart_process RUN [--strict]`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from loadchaos.core.cores import usable_cores
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Accept, Reader
+from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from loadchaos.report.live_stats.series import Series
+
+_LEAST_BYTES = 20_000_000
+"""Bytes of request rows from which on a second process is faster. It takes 0.1 s to start."""
+_LOOK = 4096
+_STRICT = "--strict"
+
+
+class ChartProcess:
+    """A process that folds the charts of a run while this one judges it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def series(self) -> Series | None:
+        """Wait for the series; None if the process failed."""
+        output, _ = self._process.communicate()
+        if self._process.returncode:
+            return None
+        with suppress(pickle.UnpicklingError, EOFError, AttributeError, ImportError):
+            found = pickle.loads(output)  # noqa: S301  # of our own process
+            return found if isinstance(found, Series) else None
+        return None
+
+
+@contextmanager
+def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | None]:
+    """Start the process if the run is large and a second core is there.
+
+    It is ended with the block. It does not get the signals of the terminal.
+    """
+    if not _pays(folder):
+        yield None
+        return
+    argv = [sys.executable, "-m", __name__, str(folder.path), *([_STRICT] if accept is fits_completely else [])]
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError:
+        yield None
+        return
+    try:
+        yield ChartProcess(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def _pays(folder: RunFolder) -> bool:
+    return usable_cores() > 1 and sum(p.stat().st_size for p in folder.path.glob("requests-*")) >= _LEAST_BYTES
+
+
+def fold_series(folder: RunFolder, accept: Accept) -> Series:
+    """Fold all rows of a run into its series."""
+    series = Series()
+    for row in Reader(folder, accept).new(final=True):
+        series.feed(row)
+    return series
+
+
+def _main(path: Path, *, strict: bool) -> None:
+    gc.disable()  # rows leave no cyclic garbage
+    parent = os.getppid()
+    series = Series()
+    for n, row in enumerate(Reader(RunFolder(path), fits_completely if strict else fits_its_kind).new(final=True)):
+        series.feed(row)
+        if not n % _LOOK and os.getppid() != parent:
+            sys.exit(1)  # nobody waits for the series
+    pickle.dump(series, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), strict=_STRICT in sys.argv)

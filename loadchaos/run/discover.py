@@ -1,0 +1,75 @@
+"""Server discovery for a Locust that the user runs.
+
+Reads `{"base_url", "model", "api_key_env", "headers", "tls", "profile"}` (a profile as JSON) from stdin and prints the
+Facts as JSON. It is a process of its own because gevent has patched Locust's, and asyncio does not work there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from loadchaos.chaos import authorization
+from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.model import Facts
+from loadchaos.core.tls import TlsSettings
+from loadchaos.load import registry
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.run import requirements
+from loadchaos.server.discovery import calibrate
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+
+AUTHORIZE = "LOADCHAOS_AUTHORIZE"
+"""Comma-separated HOST:PORT of servers that may be attacked: Locust's command line has no --authorize."""
+
+
+async def discover_server(request: Mapping[str, Any]) -> Facts:
+    """Identify the server of a request and measure how it counts tokens.
+
+    Raises:
+        TargetError: the server does not answer, or the profile does not fit it.
+        AuthorizationError: the profile's requests can harm the server, and LOADCHAOS_AUTHORIZE does not name it.
+        OptionError: `ca` holds no certificate.
+    """
+    profile = from_mapping(request["profile"], registry.traffic_registry())
+    tokenizer = LocalTokenizer.load(profile.target.tokenizer) if profile.target.tokenizer else None
+    calibration = requirements.calibration_request(profile, request.get("model"), request.get("api_key_env"), tokenizer)
+    base = calibrate.parse_target(request["base_url"])
+    _require_authorization(profile, base)
+    tls = TlsSettings.from_json(request.get("tls")).context()
+    async with httpx.AsyncClient(headers=request.get("headers") or {}, verify=tls, trust_env=False) as http:
+        client = calibrate.DiscoveryClient(http, base, base)
+        facts, _ = await requirements.discover(
+            client, profile, await calibrate.identify_server(client, calibration), calibration, ()
+        )
+        return facts
+
+
+def _require_authorization(profile: Profile, base: str) -> None:
+    """Check the authorization for the profile's requests.
+
+    Attacks do not run in the user's Locust.
+    """
+    harms = profile.model_copy(update={"attacks": ()}).dangers()
+    given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
+    authorization.check(base, harms, given, f"export {AUTHORIZE}=")
+
+
+def main() -> int:
+    """Answer the request on stdin. Returns the exit code."""
+    try:
+        print(json.dumps(asyncio.run(discover_server(json.load(sys.stdin))).to_json()))
+    except LoadchaosError as e:
+        print(f"loadchaos: {e}", file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Judge a run's ledger and write verdict, incidents and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from loadchaos.analysis.judge import Judge
+from loadchaos.core import progress
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Accept, Reader, Tail
+from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
+from loadchaos.core.model import Row
+from loadchaos.load import rebuild
+from loadchaos.report.export import junit
+from loadchaos.report.html import page
+from loadchaos.report.incident import folder as incident
+from loadchaos.report.incident.page import replay_command
+from loadchaos.report.live_stats.series import Series
+from loadchaos.run.chart_process import chart_process, fold_series
+from loadchaos.run.interrupts import Interrupts
+
+Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
+"""Stores the bodies of incidents' requests (`rebuild.store`)."""
+
+_POLL_S = 0.1
+_IMMEDIATE_S = 2.0
+_GC_THRESHOLDS = (50_000, 20, 100)
+_BODIES_S = 5.0  # bodies not made in this time are listed; `loadchaos judge` makes them without a limit
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a run for the command line.
+
+    `verdict` is None for a run that was not judged.
+    """
+
+    exit_code: int
+    verdict: Mapping[str, Any] | None
+    folder: RunFolder
+    error: str | None = None
+
+
+async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> dict[str, Any]:
+    """Run `conclude` in a thread until the user interrupts again.
+
+    One more interrupt than before the end (the second at least) exits this process, and so do two seconds after two
+    interrupts: the ledger is closed and can be judged at any time.
+    """
+    bodies = functools.partial(rebuild.store, budget_s=_BODIES_S)
+    work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(print_line)))
+    begin_s, before = time.monotonic(), interrupts.count
+    while not work.done():
+        await asyncio.wait([work], timeout=_POLL_S)
+        again = interrupts.count > max(before, 1)
+        if again or (before > 1 and time.monotonic() - begin_s > _IMMEDIATE_S):
+            _exit_unjudged(folder, print_line, interrupts.exit_code)
+    return work.result()
+
+
+def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> None:
+    print_line(f"the run was not judged; judge it with: loadchaos judge {folder.path}")
+    time.sleep(_POLL_S)  # the console is a thread: let it print
+    os._exit(code)
+
+
+def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> dict[str, Any]:
+    """Judge the whole ledger and write its verdict and reports.
+
+    They are verdict.json, incidents/, report.html and junit.xml.
+
+    Args:
+        folder: the run folder.
+        bodies: stores the bodies of incidents' requests; None: they are not stored.
+        say: prints progress.
+
+    Returns:
+        The verdict. Its `notes` list the files that could not be made. A pass that cannot be written is unknown, as
+        nothing would prove it.
+
+    Raises:
+        LedgerError: the folder has no ledger.
+    """
+    if not folder.events.exists():
+        raise LedgerError(
+            f"{folder.path} is not a run folder (it has no events.jsonl); `loadchaos runs` lists the runs here"
+        )
+    try:
+        judge, series, verdict = _charted(folder, say, fits_its_kind)
+    except LedgerError:
+        raise
+    except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
+        judge, series, verdict = _charted(folder, say, fits_completely)
+    notes: list[str] = verdict.setdefault("notes", [])
+    for what, make in (
+        ("the incidents", lambda: _incidents(folder, judge)),
+        ("report.html", lambda: page.write(folder, verdict, series)),
+        ("junit.xml", lambda: junit.write(folder, verdict)),
+    ):
+        _try(what, make, notes)
+    _write_verdict(folder, verdict)
+    if bodies is not None and judge.incidents and folder.plan.exists():  # without a plan no request was sent
+        notes_before = len(notes)
+        _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
+        if len(notes) > notes_before:
+            _write_verdict(folder, verdict)
+    return verdict
+
+
+def read_verdict(folder: RunFolder) -> dict[str, Any]:
+    """Read the verdict of a run, or judge a run that was killed.
+
+    Writes nothing.
+    """
+    try:
+        found = orjson.loads(folder.verdict.read_bytes())
+        return dict(found)
+    except (OSError, ValueError):
+        try:
+            return _judged(folder, fits_its_kind)
+        except LedgerError:
+            raise
+        except Exception:  # noqa: BLE001  # as in `conclude`
+            return _judged(folder, fits_completely)
+
+
+def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
+    """Judge a run and fold its charts.
+
+    Those of a large run are folded in a process of their own. They fold the latencies, which the verdict shares.
+    """
+    judge, series = Judge(latencies=False), Series()
+    with chart_process(folder, accept) as charts:
+        feeds = [judge.feed, series.feed] if charts is None else [judge.feed]
+        bad_rows = _fold(folder, say, accept, feeds)
+        if charts is not None:
+            series = charts.series() or fold_series(folder, accept)
+    judge.add_latencies(series.totals.latency)
+    return judge, series, _verdict(folder, judge, accept, bad_rows)
+
+
+def _judged(folder: RunFolder, accept: Accept) -> dict[str, Any]:
+    judge = Judge()
+    bad_rows = _fold(folder, None, accept, [judge.feed])
+    return _verdict(folder, judge, accept, bad_rows)
+
+
+def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, feeds: Sequence[Callable[[Row], None]]) -> int:
+    """Fold all rows; returns the number of bad ones, with those refused."""
+    reader = Reader(folder, accept)
+    with _rare_collections():
+        for row in progress.rows(reader.new(final=True), "judging", say):
+            for feed in feeds:
+                feed(row)
+    return reader.bad_rows
+
+
+def _verdict(folder: RunFolder, judge: Judge, accept: Accept, bad_rows: int) -> dict[str, Any]:
+    verdict = judge.verdict(bad_rows=bad_rows)
+    begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
+    verdict.setdefault("replay", replay_command(next(begins, {})))
+    return verdict
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Search for cyclic garbage rarely: rows leave none."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _try(what: str, make: Callable[[], object], notes: list[str]) -> None:
+    try:
+        make()
+    except Exception as e:  # noqa: BLE001  # a page that cannot be drawn must never cost the verdict
+        notes.append(f"{what} could not be made: {type(e).__name__}: {e}")
+
+
+def _incidents(folder: RunFolder, judge: Judge) -> None:
+    kept = [incident.write(folder, i.to_json()) for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
+    if folder.incidents.is_dir():
+        incident.remove_others(folder, kept)
+
+
+def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
+    """Store request bodies of incidents.
+
+    This comes last, as it may take seconds: the verdict is on disk by then.
+    """
+    incidents = [i.to_json() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
+    kept = bodies(folder, incidents)
+    for i in incidents:
+        if requests := kept.get(i["n"]):
+            incident.write(folder, i, requests)
+
+
+def _write_verdict(folder: RunFolder, verdict: dict[str, Any]) -> None:
+    part = folder.verdict.with_name("verdict.json.part")
+    try:
+        part.write_bytes(orjson.dumps(verdict, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+        part.replace(folder.verdict)
+    except OSError as e:
+        actual = f"verdict.json could not be written: {e.strerror}"
+        verdict["notes"].append(actual)
+        verdict["checks"].append({"name": "written", "expected": "kept", "actual": actual, "verdict": "unknown"})
+        if verdict.get("verdict") == "pass":
+            verdict["verdict"] = "unknown"
+        verdict["exit_code"] = verdict["exit_code"] or LedgerError.exit_code

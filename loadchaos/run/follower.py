@@ -1,0 +1,388 @@
+"""Follow a run's ledger: judge it live, show and export findings.
+
+It is a process of its own, so that a slow regex, rendering or terminal never delays a probe or a request. It may be killed
+and restarted at any time: it reads everything again and writes nothing twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import psutil
+
+from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.errors import LedgerError, LoadchaosError
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.writer import Writer, boot_id
+from loadchaos.core.model import Row
+from loadchaos.report.export import notify
+from loadchaos.report.formatting import short_path
+from loadchaos.report.html.web_panels import PanelPages
+from loadchaos.report.incident import folder as incident
+from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, FoldCollector
+from loadchaos.report.terminal.live import Screen, View
+
+POLL_S = 0.25
+_CHUNK = 2000
+_REWRITE_S = 5.0
+_WRITER_CHECK_S = 2.0
+
+
+@dataclass(frozen=True)
+class FollowerOptions:
+    """Outputs of a follower.
+
+    Args:
+        exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
+        live: show the live view; False: plain lines on a terminal, too.
+        stream: where to print; None: stderr.
+        cockpit: make the pages of the web UI.
+        addresses: where incidents are announced.
+    """
+
+    exporter_port: int | Literal["default"] | None = None
+    live: bool = True
+    stream: TextIO | None = None
+    cockpit: bool = False
+    addresses: Sequence[str] = ()
+
+
+class Follower:
+    """Follower of one run folder, in a process of its own.
+
+    `run` returns when the run has ended and everything was read.
+
+    Once `stopped` is set, the follower reads what is there and returns.
+    """
+
+    def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
+        self._folder = folder
+        self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
+        self._incidents = IncidentFolders(folder)
+        self._findings = FindingsFile(folder)
+        self._head: list[str] = []
+        self._exporter = self._start_exporter(options.exporter_port)
+        self._lock = self._exporter.lock if self._exporter else threading.Lock()
+        self._screen = Screen(View(options.stream, plain=None if options.live else True, head=self._head))
+        self._stop = stopped or threading.Event()
+        self._run_process = RunProcess()
+        self._pages = PanelPages(folder) if options.cockpit else None
+        self._messenger = None
+        if options.addresses:
+            self._messenger = notify.IncidentNotifier(options.addresses, folder.path.resolve(), _print_error)
+
+    def run(self) -> bool:
+        """Follow the run to its end.
+
+        Returns False when its terminal is stuck and the drawing thread hangs.
+        """
+        try:
+            while not self._stop.is_set() and not self._fold.ended and not self._run_process.gone():
+                self._step()
+                self._stop.wait(POLL_S)
+            ended = not self._stop.is_set()
+            self._step(final=True)
+            if ended:
+                self._finish()
+            if self._pages:
+                self._pages.write(self._fold.snapshot(), now=True)
+            return self._screen.close(self._fold.snapshot())
+        finally:
+            if self._exporter:
+                self._exporter.close()
+            if self._messenger:
+                self._messenger.close()
+            self._findings.close()
+
+    def _finish(self) -> None:
+        """Report what the judge knows only at the end of the run."""
+        self._judge.verdict(bad_rows=self._reader.bad_rows)
+        self._report(self._judge.findings())
+        with self._lock:
+            self._fold.finish()
+        if self._exporter and self._run_process.this_boot:
+            # The death that ended the run is its most important sample: let Prometheus scrape it before we exit.
+            self._exporter.collector.wait_for_scrape(LAST_SCRAPE_S)
+
+    def _step(self, *, final: bool = False) -> None:
+        rows = self._reader.new(final=final)
+        while chunk := list(islice(rows, _CHUNK)):
+            for row in chunk:
+                self._judge.feed(row)
+                self._run_process.feed(row)
+                if self._pages:
+                    self._pages.feed(row)
+            with self._lock:
+                for row in chunk:
+                    self._fold.feed(row)
+        self._report(self._judge.findings())
+        now_ns = time.monotonic_ns() if self._run_process.this_boot and not self._fold.ended else None
+        snapshot = self._fold.snapshot(now_ns)
+        self._screen.show(snapshot)
+        if self._pages:
+            self._pages.write(snapshot)
+
+    def _report(self, findings: Sequence[Row]) -> None:
+        """Write findings and incidents, and fold both into the live figures.
+
+        A death is reported when it is named, and again with final counts (`final`) when its incident closes.
+        """
+        closed = {i.folder for i in self._judge.incidents if i.closed_ns is not None}
+        findings = [
+            {**row, "final": closed.issuperset(map(str, row["incidents"]))} if row.get("incidents") else row
+            for row in findings
+        ]
+        if self._findings.writable:
+            self._findings.write(findings)
+            self._incidents.update(self._judge.incidents)
+            if self._messenger:
+                for i in self._judge.incidents:
+                    self._messenger.feed(i.n, i.id, i.to_json)
+        with self._lock:
+            for row in [*findings, *_incident_rows(self._judge.incidents)]:
+                self._fold.feed(row)
+            self._fold.count_failures(self._judge.failures())
+
+    def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
+        """Start the exporter; None without a free port.
+
+        A taken port costs only the metrics.
+        """
+        if port is None:
+            return None
+        try:
+            exporter = Exporter(FoldCollector(self._fold, self._folder.path.resolve().name), port)
+        except LoadchaosError as e:
+            self._head.append(f"loadchaos: {e}")
+            self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])
+            return None
+        self._head.append(f"metrics: http://127.0.0.1:{exporter.port}/metrics")
+        self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": exporter.port}])
+        return exporter
+
+
+def _print_error(text: str) -> None:
+    sys.stderr.write(f"loadchaos: {text}\n")
+
+
+def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
+    """Rows of incidents under their current names, for live figures.
+
+    The ledger gets them when they close.
+    """
+    for i in incidents:
+        if i.kind != "failure":
+            named = i.named_by()
+            yield {
+                "row": "incident",
+                "what": "open" if i.closed_ns is None else "close",
+                "n": i.n,
+                "id": i.id,
+                "folder": f"incidents/{i.folder}",
+                "severity": "engine_death" if i.kind == "death" else named.severity,
+                "title": named.title,
+                "known": list(named.known),
+                "attribution": i.attribution,
+            }
+
+
+class RunProcess:
+    """Process that writes the run, from the header of events.jsonl.
+
+    Its exit ends the follower: a killed run has no end row.
+    """
+
+    def __init__(self) -> None:
+        self._pid, self._since_s = 0, 0.0
+        self.this_boot = False
+        self._checked = 0.0
+
+    def feed(self, row: Mapping[str, Any]) -> None:
+        """Fold one row; only the header of events.jsonl counts."""
+        if row.get("row") == "header" and row.get("file") == "events.jsonl":
+            self._pid, self._since_s = int(row.get("pid") or 0), int(row.get("utc_ns") or 0) / 1e9
+            self.this_boot = row.get("boot_id") == boot_id()
+
+    def gone(self) -> bool:
+        """True once the process has exited; checked every two seconds."""
+        if not self._pid or time.monotonic() - self._checked < _WRITER_CHECK_S:
+            return False
+        self._checked = time.monotonic()
+        if not self.this_boot:
+            return True
+        try:
+            process = psutil.Process(self._pid)
+            # Pids are reused: a new owner of the pid started after the header was written.
+            return process.create_time() > self._since_s + 1 or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.AccessDenied:  # another user's process: it lives
+            return False
+
+
+class FindingsFile:
+    """Writer of findings.jsonl: one follower at a time, each finding once.
+
+    A second follower of the same run is not `writable` and only shows the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._seen: set[tuple[Any, ...]] = set()
+        self._writer: Writer | None = None
+        try:
+            self._lock_fd = os.open(folder.findings, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as e:  # a read-only folder can still be shown
+            sys.stderr.write(f"loadchaos: {folder.findings}: {e.strerror}; findings are not saved\n")
+            self._lock_fd = -1
+            return
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another follower writes
+            return
+        self._seen.update(_key(row) for row in Tail(folder.findings).rows())
+        try:
+            self._writer = Writer(folder.findings, "follower")
+        except LedgerError as e:  # a full disk: findings can be made again from the ledger
+            sys.stderr.write(f"loadchaos: {e}\n")
+
+    @property
+    def writable(self) -> bool:
+        """True in the follower that writes the file."""
+        return self._writer is not None
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append new findings.
+
+        On a full disk they are dropped, as they can be made again.
+        """
+        for row in rows:
+            key = _key(row)
+            if self._writer is None or key in self._seen:
+                continue
+            self._seen.add(key)
+            try:
+                self._writer.write(row)
+            except LedgerError as e:
+                sys.stderr.write(f"loadchaos: {e}\n")
+                return
+
+    def close(self) -> None:
+        """Release the file for the next follower."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Identity of a finding, so that it is written once."""
+    if row.get("row") == "incident":
+        return "incident", row.get("n"), row.get("what")
+    if row.get("row") == "failure":
+        incidents = row.get("incidents") or [row.get("incident")]
+        return (
+            "failure",
+            row.get("id"),
+            row.get("attribution"),
+            row.get("title"),
+            row.get("final"),
+            *map(str, incidents),
+        )
+    return row.get("row"), row.get("at_ns")
+
+
+class IncidentFolders:
+    """Writer of incidents/.
+
+    New incidents are written at once, growing ones every few seconds.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._written: dict[int, tuple[tuple[Any, ...], tuple[Any, ...], float]] = {}
+        self._error_printed = False
+
+    def update(self, incidents: Iterable[Incident]) -> None:
+        """Write changed incidents.
+
+        A new name or end is written at once, growth every few seconds.
+        """
+        for i in islice(incidents, incident.MOST_INCIDENTS):
+            name = (i.id, i.closed_ns, len(i.causes))
+            size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))
+            known = self._written.get(i.n)
+            due = known is not None and known[1] != size and time.monotonic() - known[2] > _REWRITE_S
+            if known is None or known[0] != name or due:
+                self._write(i)
+                self._written[i.n] = (name, size, time.monotonic())
+
+    def _write(self, i: Incident) -> None:
+        try:
+            incident.write(self._folder, i.to_json())
+        except OSError as e:  # a full disk: `conclude` tries again at the end of the run
+            if not self._error_printed:
+                sys.stderr.write(f"loadchaos: incident {i.folder} could not be written: {e}\n")
+            self._error_printed = True
+
+
+def follow(folder: RunFolder, options: FollowerOptions) -> int:
+    """Follow a run to its end, or until SIGTERM or SIGINT.
+
+    Returns the exit code 0.
+    """
+    # Before anything is opened: a SIGTERM during the start must end the follower in order, too.
+    stopped = threading.Event()
+    before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        drawn = Follower(folder, options, stopped).run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if not drawn:
+        # The drawing thread hangs in a write to a stopped terminal; only an exit without clean-up ends the process.
+        os._exit(0)
+    return 0
+
+
+def _port(text: str) -> int | Literal["default"]:
+    return "default" if text == "default" else int(text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line of `python -m loadchaos.run.follower RUN`."""
+    parser = argparse.ArgumentParser(prog="python -m loadchaos.run.follower", description=__doc__)
+    parser.add_argument("run", type=Path, help="the run folder")
+    parser.add_argument("--exporter-port", type=_port, help="serve /metrics on 127.0.0.1 (0: a free port, or default)")
+    parser.add_argument("--no-live", action="store_true", help="print plain lines instead of the live view")
+    parser.add_argument("--cockpit", action="store_true", help="make the pages of the web UI's tabs")
+    options = parser.parse_args(argv)
+    folder = RunFolder(options.run)
+    if not folder.path.is_dir():
+        parser.error(f"{short_path(folder.path, '.')} is not a folder")
+    return follow(
+        folder,
+        FollowerOptions(
+            exporter_port=options.exporter_port,
+            live=not options.no_live,
+            cockpit=options.cockpit,
+            addresses=notify.from_environment(os.environ),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Ask the server one small question after the load.
+
+A server may be healthy and answer no request any more, when none of the load is left in flight to show it. Short runs of a
+hunt, a replay or the minimiser end with this question; the state machine reads its rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from loadchaos.analysis.state.hang_evidence import HUNG_WITHOUT_SIGN_NS
+from loadchaos.core import bounded_http
+from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.ledger.rows import LastQuestionRow
+from loadchaos.core.model import Facts
+from loadchaos.core.redact import Redactor
+from loadchaos.run.server_under_test import ServerUnderTest
+
+QUESTION = "Hello"
+_LIMIT_S = HUNG_WITHOUT_SIGN_NS / 1e9 + 5.0
+_ERROR_CHARS = 400
+
+
+class LastQuestion:
+    """One chat completion of one token, once the load has ended."""
+
+    def __init__(self, server: ServerUnderTest, record: EventRecorder, redactor: Redactor) -> None:
+        self._server, self._record, self._redactor = server, record, redactor
+        self._model: str | None = None
+
+    def learn(self, facts: Facts) -> None:
+        """Note the model; without it nothing is asked."""
+        self._model = facts.model
+
+    async def ask(self, tick: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
+        """Ask, and wait for the answer, or until the server is known to hang.
+
+        `tick` lets time pass; `stopped` is True when nobody waits any more.
+        """
+        if self._model is None or self._server.down or stopped():
+            return
+        asking = asyncio.create_task(self._send(self._model))
+        while not asking.done() and not (self._server.down or self._server.state == "hung" or stopped()):
+            await tick()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    async def _send(self, model: str) -> None:
+        """Send it and record its answer, if one comes in time."""
+        target = self._server.target
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 1, "temperature": 0}
+        row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
+        self._record.event(row)
+        status, error = 0, ""
+        try:
+            async with httpx.AsyncClient(
+                headers=dict(target.headers), verify=target.tls.context() or True, trust_env=False
+            ) as http:
+                url = f"{self._server.url.rstrip('/')}/v1/chat/completions"
+                answer = await bounded_http.request(http, "POST", url, json=body, limit_s=_LIMIT_S)
+                status, error = answer.status, "" if answer.status == 200 else answer.text
+        except (TimeoutError, httpx.TimeoutException, bounded_http.IncompleteError):
+            return
+        except (httpx.HTTPError, bounded_http.TooLargeError) as e:
+            error = f"{type(e).__name__}: {e}"
+        shown = self._redactor.text(error)[:_ERROR_CHARS]
+        self._record.event({**row, "what": "answer", "at_ns": time.monotonic_ns(), "status": status, "error": shown})

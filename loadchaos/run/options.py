@@ -1,0 +1,282 @@
+"""Options of `loadchaos run` and the settings that follow from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from loadchaos.chaos import authorization
+from loadchaos.core.errors import OptionError
+from loadchaos.core.model import Terms
+from loadchaos.core.redact import hidden_variables, launch_secrets
+from loadchaos.core.tls import TlsSettings
+from loadchaos.load.payloads import images_by_path
+from loadchaos.profile.profile import Profile
+from loadchaos.run.held_server import HeldServer
+from loadchaos.run.load_watch import LoadWatch
+from loadchaos.run.ports import free_port
+from loadchaos.run.resume import ResumePoint
+from loadchaos.run.server_under_test import TargetSpec
+from loadchaos.server.discovery.client import parse_target
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+from loadchaos.server.monitor.logs import read_spec
+
+_HEADER_VARIABLE = "LOADCHAOS_HEADER_"
+
+
+@dataclass(frozen=True)
+class Master:
+    """Settings for workers on other machines.
+
+    They connect to `bind_host` and `bind_port` within `wait_s` seconds.
+    """
+
+    workers: int
+    bind_host: str = "*"
+    bind_port: int = 5557
+    wait_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line; texts are as the user gave them.
+
+    `held` is a launched server that other runs use too. A `replay` is one of many short runs: its load process starts
+    early and without Locust, and it has neither a live view nor an exporter. A `watch` ends the load early.
+    """
+
+    target: str | None = None
+    admin_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    tokenizer: str | None = None
+    server_log: Sequence[str] = ()
+    out: Path = Path("runs")
+    seed: int = 0
+    duration_s: float | None = None
+    authorize: Sequence[str] = ()
+    shared: bool = False
+    wait_ready_s: float | None = None
+    pid: int | None = None
+    toxiproxy: str | None = None
+    embedded: bool = False
+    exporter_port: int | Literal["default"] | None = None
+    live: bool = True
+    processes: int = 1
+    master: Master | None = None
+    resume: ResumePoint | None = None
+    argv: Sequence[str] = ()
+    held: HeldServer | None = None
+    replay: bool = False
+    watch: LoadWatch | None = None
+    follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
+
+
+def worker_count(options: Options) -> int:
+    """Number of workers that share the plan."""
+    return options.processes if options.master is None else options.master.workers
+
+
+def verdict_terms(profile: Profile, options: Options) -> Terms:
+    """Terms that the verdict is judged by.
+
+    A resumed run plans only the requests that are left.
+    """
+    terms = profile.terms(options.seed)
+    return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
+
+
+def target_spec(profile: Profile, options: Options) -> TargetSpec:
+    """Find the server to test and check that the run may attack it.
+
+    Raises:
+        OptionError: an option cannot be used.
+        AuthorizationError: the profile attacks a server that --authorize does not name.
+    """
+    kind = target_kind(profile, options)
+    if options.master is not None:
+        _refuse_for_workers(options)
+    url = parse_target(options.target) if options.target is not None else None
+    admin_url = parse_target(options.admin_url) if options.admin_url else None
+    external_urls = _external_urls(profile, kind, url, admin_url)
+    for external_url in external_urls:
+        authorization.check(external_url, profile.dangers(), options.authorize)
+    for spec in options.server_log:
+        _refuse_unreadable(spec, may_appear=options.wait_ready_s is not None)
+    tls = options.tls
+    if tls == TlsSettings():
+        tls = TlsSettings(profile.target.ca, profile.target.insecure)
+    tls.context()  # a bad certificate file is an error before anything exists
+    local_tokenizer(profile, options)
+    _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
+    toxiproxy = options.toxiproxy or profile.target.toxiproxy
+    return TargetSpec(
+        kind,
+        url,
+        admin_url,
+        options.server_log,
+        headers_of_options(options),
+        tls,
+        options.pid,
+        parse_target(toxiproxy) if toxiproxy else None,
+        external_urls,
+        options.held,
+    )
+
+
+def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None:
+    """Load the local tokenizer, where one is named.
+
+    Raises OptionError where its folder is unusable.
+    """
+    path = options.tokenizer or profile.target.tokenizer
+    return LocalTokenizer.load(path) if path else None
+
+
+def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
+    """URLs of external servers; attacks on each need --authorize."""
+    replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
+    return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
+
+
+def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
+    """Refuse a --pid that is not the server's.
+
+    Process attacks would signal another program.
+    """
+    if pid is None:
+        return
+    if not urls:
+        raise OptionError("--pid needs --target; omit --pid for a server that loadchaos starts")
+    if profile.target.replicas:
+        raise OptionError("--pid names one process but the profile has several replicas: leave it out")
+    authorization.refuse_wrong_pid(pid, urls)
+
+
+def _refuse_for_workers(options: Options) -> None:
+    """Refuse options that do not work with workers on other machines."""
+    if options.processes > 1:
+        raise OptionError(
+            "--processes and --master exclude each other: with --master, start one `loadchaos worker` for each process"
+        )
+    if images_by_path.allowed():
+        raise OptionError(
+            "--allow-path and --master exclude each other: workers get files from the folder of a requests file only; "
+            "copy the images there"
+        )
+    texts = [name for name, value in options.headers.items() if not value.startswith("env:")]
+    if texts:
+        raise OptionError(
+            f"--header {texts[0]}: the value would be sent to the workers unencrypted; write {texts[0]}=env:VAR and set "
+            "VAR for each worker"
+        )
+
+
+def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
+    """Refuse a log file that cannot be read.
+
+    With `may_appear` it may not exist yet, as the server still has to start.
+    """
+    kind, rest = read_spec(spec)
+    if kind != "file":
+        return
+    path = Path(rest).expanduser()
+    if path.is_dir():
+        raise OptionError(f"--server-log {spec} is a folder; give the path of the log file")
+    if not path.exists():
+        if may_appear:
+            return
+        raise OptionError(f"--server-log {spec}: no such file (with --wait-ready it may appear later)")
+    if not os.access(path, os.R_OK):
+        raise OptionError(
+            f"--server-log {spec}: permission denied; give this user read access (chmod, a group) or run as another user"
+        )
+
+
+def target_kind(profile: Profile, options: Options) -> str:
+    """Kind of target: `embedded`, `launched` or `external`.
+
+    The embedded server is used only where neither a target nor a launch command is given.
+    """
+    if options.target is not None and options.embedded:
+        raise OptionError("--target and --embedded exclude each other: give one of them")
+    if options.target is not None:
+        return "external"
+    if profile.target.launch is not None and not options.embedded:
+        return "launched"
+    if profile.target.embedded is None:
+        raise OptionError(
+            f"{profile.name} needs a server: give --target URL, or --embedded for a simulated one (the profile has none)"
+        )
+    if os.environ.get("CI") == "true" and not options.embedded:
+        raise OptionError(
+            "under CI=true the embedded server runs only with --embedded; give --embedded or --target URL"
+        )
+    return "embedded"
+
+
+def headers_of_options(options: Options) -> dict[str, str]:
+    """Request headers with values from the environment.
+
+    Raises OptionError for a variable that is not set.
+    """
+    headers = {}
+    for name, value in options.headers.items():
+        headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
+    if options.api_key_env is not None:
+        key = _variable(options.api_key_env, f"--api-key-env {options.api_key_env}")
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def planned_headers(options: Options) -> dict[str, str]:
+    """Headers for plan.json, with values only by variable name.
+
+    plan.json is no place for secrets.
+    """
+    return {
+        name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
+        for n, (name, value) in enumerate(options.headers.items())
+    }
+
+
+def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dict[str, str]]:
+    """Locust's own options and the environment variables for its process."""
+    launch = profile.target.launch
+    variables = {**header_variables(options), **hidden_variables(launch_secrets(launch.env).values() if launch else ())}
+    if (master := options.master) is not None:
+        argv = ["--master", "--expect-workers", str(master.workers), "--master-bind-host", master.bind_host]
+        argv += ["--master-bind-port", str(master.bind_port)]
+        return argv, {**variables, "LOADCHAOS_WAIT_FOR_WORKERS_S": str(master.wait_s)}
+    if options.processes == 1:
+        return [], variables
+    port = str(free_port())  # Locust's default port is taken when two runs go on at a time
+    here = [
+        "--master-bind-host",
+        "127.0.0.1",
+        "--master-bind-port",
+        port,
+        "--master-host",
+        "127.0.0.1",
+        "--master-port",
+        port,
+    ]
+    return ["--processes", str(options.processes), *here], variables
+
+
+def header_variables(options: Options) -> dict[str, str]:
+    """Environment variables that `planned_headers` names."""
+    texts = enumerate(options.headers.values())
+    return {f"{_HEADER_VARIABLE}{n}": value for n, value in texts if not value.startswith("env:")}
+
+
+def _variable(name: str, option: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise OptionError(f"{option}: the environment variable {name} is not set; export it")
+    return value

@@ -1,0 +1,365 @@
+"""Prepare the load: launch, monitor and identify the server.
+
+It also checks that the profile fits, and writes plan.json.
+
+An error that makes the load impossible is raised: TargetError where the server is the cause, OptionError where our user
+is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import httpx
+
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, RunProxy
+from loadchaos.core.errors import TargetError
+from loadchaos.core.ledger.rows import DiscoveryRow
+from loadchaos.core.model import Facts
+from loadchaos.core.progress import on_terminal
+from loadchaos.load import disk_space
+from loadchaos.run import answer_baseline, requirements
+from loadchaos.run.last_question import LastQuestion
+from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
+from loadchaos.run.ports import announced_ports, foreign_listener
+from loadchaos.run.run_context import RunContext
+from loadchaos.run.run_probes import RunProbes
+from loadchaos.run.server_under_test import DOWN, ServerUnderTest
+from loadchaos.run.start_failure import StuckStart, explained
+from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.discovery import calibrate, preflight
+from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
+
+_ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
+_POLL_S = 0.1
+_PROGRESS_S = 3.0
+_EXTERNAL_READY_S = 5.0
+_EMBEDDED_READY_S = 30.0
+_DEATH_SHOWS_S = 3.0  # from a failed request to the signs of a death
+_LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
+_OWN_PORT_S = 5.0  # a server that cannot bind its port exits within this time
+_COMMAND_CHARS = 80
+_LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile
+
+
+class Preparation:
+    """Everything between the first row and the load."""
+
+    def __init__(
+        self, context: RunContext, server: ServerUnderTest, probes: RunProbes, last_question: LastQuestion
+    ) -> None:
+        self._profile, self._options, self._target = context.profile, context.options, context.target
+        self._record, self._redactor, self._print = context.record, context.record.redactor, context.print_line
+        self._server, self._probes, self._last_question = server, probes, last_question
+        self._memory = self._target.held.memory if self._target.held is not None else None
+
+    async def run(self) -> AttackInjector:
+        """Prepare the load and write facts.json and plan.json.
+
+        Returns the attacks, ready to be started.
+        """
+        self._check_disk()
+        await self._start_server()
+        await self._server.start_monitor()
+        headers, tls = dict(self._target.headers), self._target.tls.context()
+        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
+            url = self._server.url
+            client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
+            await self._wait_until_healthy(client)
+            client.memory = self._memory.discovery if self._memory is not None else None
+            progress = asyncio.create_task(self._print_progress(client))
+            try:
+                attacks = await self._discover(client)
+            except TargetError:
+                await self._refuse_dead_server(client)
+                raise
+            finally:
+                progress.cancel()
+                self._record.event(_sent(client))
+            await self._refuse_dead_server(client)
+            if client.failures:
+                await asyncio.sleep(_LOG_READ_S)
+            return attacks
+
+    def _check_disk(self) -> None:
+        """Compare the estimated size of the record with the free disk space."""
+        space = disk_space.estimate(
+            self._profile, self._options.seed, self._record.folder.path, self._options.duration_s
+        )
+        self._record.event(preflight.row("disk", ok=space.fits, text=space.describe()))
+        if not space.fits:
+            self._print(f"note: {space.describe()}")
+
+    async def _start_server(self) -> None:
+        """Launch the server; print a note for an external one without a log."""
+        if self._target.kind != "external":
+            self._print(await self._server.launch())
+        elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
+            self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
+
+    async def _print_progress(self, client: calibrate.DiscoveryClient) -> None:
+        """Print every 3 s how far discovery is: on a slow server it takes minutes."""
+        print_line, begin_s = on_terminal(self._print), time.monotonic()
+        while print_line is not None:
+            await asyncio.sleep(_PROGRESS_S)
+            sent = client.reads + client.generations
+            print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
+
+    async def _wait_until_healthy(self, client: calibrate.DiscoveryClient) -> None:
+        """Wait for /health.
+
+        The log of a launched server that does not start gives the cause.
+        """
+        launched, log = self._server.launched, self._record.folder.server_log
+        stuck = StuckStart(log)
+
+        def ended() -> str | None:
+            return None if launched is None else self._server.exit_status() or stuck.reason()
+
+        try:
+            await preflight.wait_until_healthy(client, self._ready_within_s(), ended, self._print, self._launched_ports)
+        except TargetError as e:
+            if launched is None or launched.pid is None:
+                raise
+            if launched.exit.done():
+                await launched.wait_recorded()
+            raise TargetError(f"{explained(str(e), log).removesuffix('.')}; see its log {log}") from None
+        await self._refuse_foreign_server()
+
+    def _launched_ports(self) -> Sequence[int]:
+        """Ports that the launched server announces.
+
+        They may be others than that of its URL.
+        """
+        launched = self._server.launched
+        if launched is None or launched.pid is None:
+            return ()
+        return announced_ports(launched.pid, self._record.folder.server_log)
+
+    async def _refuse_foreign_server(self) -> None:
+        """Raise TargetError where another program has the server's port.
+
+        A container's server is no child of the launched process: then a note says which process answers.
+        """
+        launched = self._server.launched
+        if launched is None or self._target.held is not None:
+            return
+        url, deadline_s = self._server.url, time.monotonic() + _OWN_PORT_S
+        while launched.pid is not None and (other := foreign_listener(url, launched.pid)) is not None:
+            who = f"process {other.pid} ({other.command[:_COMMAND_CHARS]}), which the launch command did not start,"
+            if launched.exit.done():
+                await launched.wait_recorded()
+                raise TargetError(
+                    f"{who} answers at {url}, and the launched server has ended: {self._server.exit_status()}; "
+                    "stop that process, or launch the server on another --port; "
+                    f"see its log {self._record.folder.server_log}"
+                )
+            if time.monotonic() > deadline_s:
+                self._print(f"note: {who} answers at {url}: it is the server under test")
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def _ready_within_s(self) -> float:
+        if self._options.wait_ready_s is not None:
+            return self._options.wait_ready_s
+        if self._target.kind == "external":
+            return _EXTERNAL_READY_S
+        launch = self._profile.target.launch
+        return launch.ready_within if self._target.kind == "launched" and launch is not None else _EMBEDDED_READY_S
+
+    async def _refuse_dead_server(self, client: calibrate.DiscoveryClient) -> None:
+        """Raise TargetError for a server that died of the first requests.
+
+        This error goes before any other one.
+        """
+        if client.failed:
+            await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+        if not self._server.down:
+            return
+        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        if self._server.state not in DOWN:
+            return
+        request = f" ({client.failed})" if client.failed else ""
+        reason = f": {why}" if (why := self._server.exit_reason()) else ""
+        raise TargetError(
+            f"the server died before the load, during the first requests{request}{reason}; its log says why"
+        )
+
+    async def _while(self, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while condition() and time.monotonic() < deadline_s:  # noqa: ASYNC110 - states follow from time, too: there is no event
+            await asyncio.sleep(_POLL_S)
+
+    async def _discover(self, client: calibrate.DiscoveryClient) -> AttackInjector:
+        """Identify the server, check the profile, learn token counts."""
+        profile = self._profile
+        tokenizer = local_tokenizer(profile, self._options)
+        request = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, tokenizer)
+        head = await self._server.read_log_head()
+        facts = calibrate.with_log(await calibrate.identify_server(client, request), head)
+        if self._memory is not None:
+            self._memory.identified(facts)
+        if self._server.launched is not None:
+            await preflight.require_first_answer(client, facts.model)
+            self._server.launched.ready()
+        dialect = DIALECTS[facts.dialect].at(facts.version)
+        self._server.identified(dialect, own_pages=bool(facts.own_pages))
+        await self._server.start_monitor(dialect)
+        if self._target.kind == "external":
+            await preflight.refuse_to_disturb(client, dialect, shared=self._options.shared, emit=self._record.event)
+        admin_attacks = [a.admin for a in profile.attacks if a.admin is not None]
+        settings, system = await configuration(client, facts)
+        facts = with_configuration(facts, settings)
+        facts, notes = await requirements.discover(client, profile, facts, request, admin_attacks)
+        if tokenizer_note := facts.sources.get("tokenizer"):
+            self._note("tokenizer", f"the tokenizer {tokenizer_note}", text=tokenizer_note)
+        for note in notes:
+            self._note("requires", note, ok=False)
+        for note in (*profile.notes(), *profile.warnings()):
+            self._note("traffic", note)
+        self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
+        self._print(facts_line(facts))
+        self._record_configuration(settings, system, head)
+        await self._server.learn_canary(facts)
+        if await self._learn_answers(facts):
+            await self._restart_dead_server(client)
+        self._last_question.learn(facts)
+        for note in await self._probes.learn(facts, self._options.seed):
+            self._note("correctness", note)
+        proxy = await self._open_proxy(client.health_path or dialect.health_path)
+        self._write_plan(facts, None if proxy is None else proxy.address)
+        return await self._attack_injector(dialect, facts, proxy)
+
+    async def _learn_answers(self, facts: Facts) -> bool:
+        """Record answers of the idle server to requests like those of the load.
+
+        Returns True where one failed.
+        """
+        if not answer_baseline.is_wanted(self._profile):
+            return False
+        async with httpx.AsyncClient(
+            headers=dict(self._target.headers), verify=self._target.tls.context() or True, trust_env=False
+        ) as http:
+            return await answer_baseline.learn(
+                http, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
+            )
+
+    async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
+        """Restart a server that died of a request to the idle server.
+
+        Only where the profile restarts dead servers. Its death is an incident as under load.
+        """
+        if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
+            return
+        await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+        if not self._server.down:
+            return
+        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        self._print("note: the server died of a request like those of the load, before the load; it is started again")
+        self._print(await self._server.launch())
+        await self._wait_until_healthy(client)
+        await self._while(lambda: self._server.down, _DEATH_SHOWS_S)
+
+    def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
+        """Print a note and record it as a preflight check."""
+        self._print(f"note: {line}")
+        self._record.event(preflight.row(check, ok=ok, text=line if text is None else text))
+
+    def _record_configuration(self, settings: Configured, system: Mapping[str, str], head: str) -> None:
+        """Record the server's flags, settings and machine.
+
+        A reader of an incident needs them first.
+        """
+        values = {name: value for name, (value, _) in settings.items()}
+        clean = self._redactor.data
+        self._record.event(
+            {
+                "row": "configuration",
+                "at_ns": time.monotonic_ns(),
+                "flags": clean(flags_in_log(head)),
+                "settings": clean(values),
+                "system": clean(dict(system)),
+            }
+        )
+
+    async def _open_proxy(self, health_path: str) -> RunProxy | None:
+        """Open the proxy that network attacks need; None without any."""
+        if not any(a.network for a in self._profile.attacks):
+            return None
+        proxy = await self._server.open_proxy()
+        delay_s = await proxy.added_delay_s(health_path, self._target.tls.context())
+        delay = "added delay unknown" if delay_s is None else f"added delay {delay_s * 1000:.1f} ms"
+        self._note(
+            "network proxy", f"requests go through {proxy.description} for network attacks ({delay}); probes bypass it"
+        )
+        return proxy
+
+    async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: RunProxy | None) -> AttackInjector:
+        """Make the attacks and check that each can be done.
+
+        Raises TargetError where one cannot.
+        """
+        pid_of = self._server.pid_of
+        replicas = [
+            AttackedReplica(name, url, partial(pid_of, name), proxy) for name, url in self._server.replicas.items()
+        ]
+        tls = self._target.tls.context()
+        injector = AttackInjector(
+            [a.spec() for a in self._profile.attacks],
+            AttackTarget(dialect, replicas, self._target.headers, facts.version, tls),
+            self._record.event,
+            self._redactor,
+            self._options.seed,
+        )
+        for name, found in [one for kind in ("process", "engine", "host") for one in await injector.preflight(kind)]:
+            if found.ok is False:
+                await injector.stop()
+                raise TargetError(f"the attack {name} cannot be done: {found.text}")
+        for name, found in await injector.preflight("admin"):
+            if found.ok is False:
+                self._print(f"note: the server will refuse the attack {name}: {found.text}")
+        return injector
+
+    def _write_plan(self, facts: Facts, via: tuple[str, int] | None) -> None:
+        """Write plan.json and facts.json for the Locust workers.
+
+        They connect to the proxy `via` if there is one.
+        """
+        folder = self._record.folder
+        profile = self._profile.to_json()
+        if "target" in profile:
+            profile["target"] = self._redactor.data(profile["target"])  # the workers do not need it
+        plan = {
+            "profile": profile, "seed": self._options.seed, "base_url": self._server.url, "via": via,
+            "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
+            "folder": str(folder.path.resolve()), "workers": worker_count(self._options),
+            "tls": self._target.tls.to_json(),
+            "resume": self._options.resume.to_json() if self._options.resume is not None else None,
+        }  # fmt: skip
+        self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
+        self._record.keep(folder.plan, json.dumps(plan, indent=1))
+
+
+def _sent(client: calibrate.DiscoveryClient) -> DiscoveryRow:
+    """Row with the requests that identified and measured the server."""
+    return {
+        "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads, "generations": client.generations,
+        "remembered": client.remembered,
+    }  # fmt: skip
+
+
+def facts_line(facts: Facts) -> str:
+    """Describe the identified server in one line."""
+    parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
+    if facts.max_model_len:
+        parts.append(f"context {facts.max_model_len} tokens")
+    if facts.image_tokens:
+        parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
+    elif facts.images is False:
+        parts.append("no image input")
+    parts.append(f"text tokens counted by {facts.text.source}" if facts.text else _ESTIMATES)
+    return "server: " + "; ".join(parts)

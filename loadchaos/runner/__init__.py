@@ -1,6 +1,0 @@
-"""One run of a profile, and runs on a schedule (soak/).
-
-`run.run` performs the steps. Its parts are `RunContext` (inputs and record), `ServerUnderTest`, `LoadSession`,
-`RunAttacks`, `Preparation` and `RunErrors`. A new step is one method and one line in `_Run.execute`; a new option of
-`loadchaos run` is one field of `Options`.
-"""

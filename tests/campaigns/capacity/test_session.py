@@ -1,0 +1,263 @@
+"""Capacity session: files, resumption, early ends; its runs are steps in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bench.capacity import CASES, VirtualStep, profile_of
+from loadchaos.campaigns.capacity import session as module
+from loadchaos.campaigns.capacity.search import SearchSettings
+from loadchaos.campaigns.capacity.session import CapacitySession, CapacitySettings, SearchOutput
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.profile.profile import Profile
+from loadchaos.report.html import capacity_page
+from loadchaos.report.terminal.capacity import render
+from loadchaos.run.finalize import Result
+from loadchaos.run.options import Options
+from loadchaos.run.ports import free_port
+from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
+
+CASE = next(c for c in CASES if c.name == "prefill")
+CAPACITY = 20.3
+"""Of the case, by bench/capacity.py."""
+SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "capacity.json").read_text())
+DEATH = {"id": "engine_dead", "title": "The engine died", "severity": "engine_death", "attribution": "server",
+         "incident": "001-engine_dead"}  # fmt: skip
+
+
+@pytest.fixture
+def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Result]]:
+    """Replace each run by its load in virtual time; the mapping gives other results by number of the step."""
+    others: dict[int, Callable[[], Result]] = {}
+
+    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+        folder = RunFolder(options.out / "run")
+        folder.path.mkdir(parents=True)
+        folder.facts.write_text(json.dumps({"dialect": "vllm", "version": "0.32.0", "model": "sim"}))
+        if (other := others.get(int(options.out.name))) is not None:
+            return other()
+        assert options.watch is not None
+        for row in VirtualStep(CASE, profile, options.seed).rows():
+            options.watch.feed(row)
+            if options.watch.reason() is not None:
+                break
+        return Result(0, {"failures": []}, folder)
+
+    monkeypatch.setattr(module, "run_quietly", run)
+    return others
+
+
+def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
+    slo = profile_of(CASE).slo
+    assert slo is not None
+    limits_s = slo.limits_s()
+    given = {"search": SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s), "goal": 0.95,
+             "slo_s": limits_s, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}  # fmt: skip
+    return CapacitySession(
+        profile_of(CASE), CapacitySettings(**given), Options(), folder, SearchOutput(lines.append, lines.append)
+    )
+
+
+def test_session_starts_the_server_once_for_all_steps_and_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    argv = command(SimulatorSpec("vllm", "0.32", (), {"quiet": True}), port)
+    profile = profile_of(CASE).with_launch({"command": argv, "url": f"http://127.0.0.1:{port}"})
+    seen: list[tuple[int | None, bool]] = []
+
+    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+        folder = RunFolder(options.out / "run")
+        folder.path.mkdir(parents=True)
+        assert options.held is not None
+        assert options.watch is not None
+        seen.append((options.held.launched.pid, options.held.alive))
+        for row in VirtualStep(CASE, profile, options.seed).rows():
+            options.watch.feed(row)
+            if options.watch.reason() is not None:
+                break
+        return Result(0, {"failures": []}, folder)
+
+    monkeypatch.setattr(module, "run_quietly", run)
+    lines: list[str] = []
+    settings = session(tmp_path, lines)._settings
+    found = CapacitySession(profile, settings, Options(), tmp_path, SearchOutput(lines.append, lines.append))
+    data = asyncio.run(found.run())
+    assert data["answer"]["known"]
+    assert len(seen) == len(data["steps"])
+    assert len({pid for pid, _ in seen}) == 1
+    assert all(alive for _, alive in seen)
+    assert "healthy at http" in lines[1]
+    assert (tmp_path / "server/001/server.log").is_file()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_session_finds_the_capacity_and_writes_its_files(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+    assert virtual_runs == {}
+    lines: list[str] = []
+    data = asyncio.run(session(tmp_path, lines).run())
+    assert (data["verdict"], data["exit_code"]) == ("pass", 0)
+    assert data["answer"]["low"] == pytest.approx(CAPACITY, rel=0.06)
+    assert data["limit"]["resource"] == "prefill"
+    assert data["saturation"]["reached"]
+    written = json.loads((tmp_path / "capacity.json").read_text())
+    assert written == json.loads(json.dumps(data))
+    jsonschema.validate(written, SCHEMA)
+    table = list(csv.DictReader((tmp_path / "capacity.csv").read_text().splitlines()))
+    assert [float(row["load"]) for row in table] == sorted(step["load"] for step in data["steps"])
+    page = (tmp_path / "report.html").read_text()
+    assert f'<a href="{data["steps"][0]["run"]}/report.html">' in page
+    assert not re.search(r"<script|src=|http-equiv=.refresh|url\(", page)
+    text = render(data, tmp_path)
+    low, high = data["answer"]["interval"]
+    assert low < CAPACITY < high
+    shown = f"PASS  capacity {data['answer']['low']:.4g} requests/s ({low:.3g} to {high:.3g}): this load meets the goal"
+    assert text.startswith(shown)
+    assert "prefill (reading prompts)" in text
+    assert any(re.match(r"\[step 1\] 13 requests/s: looks met, goodput 100.0 %", line) for line in lines)
+
+
+def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+        folder = RunFolder(options.out / "run")
+        folder.path.mkdir(parents=True)
+        assert options.watch is not None
+        seeds.append(options.seed)
+        for row in VirtualStep(CASE, profile, options.seed).rows():
+            options.watch.feed(row)
+            if options.watch.reason() is not None:
+                break
+        efficiency = {"warm_cache": "the server had the prompts in its prefix cache" if len(seeds) > 1 else None}
+        return Result(0, {"failures": [], "efficiency": efficiency}, folder)
+
+    monkeypatch.setattr(module, "run_quietly", run)
+    data = asyncio.run(session(tmp_path, []).run())
+    assert (data["verdict"], data["exit_code"], data["ended_by"]) == (
+        "unknown", 3, "step 3: the server had the prompts in its prefix cache",
+    )  # fmt: skip
+    assert seeds == [1, 2, 3], "each step has prompts of its own"
+    assert [step["status"] for step in data["steps"]][1:] == ["not_met", "undecided"]
+
+
+def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+    """The third step is killed; what is on disk continues to the same answer."""
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    whole.mkdir()
+    halves.mkdir()
+    expected = asyncio.run(session(whole, []).run())
+
+    def killed() -> Result:
+        raise KeyboardInterrupt
+
+    virtual_runs[3] = killed
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(session(halves, []).run())
+    stored = json.loads((halves / "capacity.json").read_text())
+    assert (len(stored["steps"]), stored["ended"], stored["verdict"]) == (2, False, None)
+    assert "not finished" in capacity_page.render(stored)
+    virtual_runs.clear()
+    again = session(halves, [])
+    again.restore(stored)
+    data = asyncio.run(again.run())
+    same = ("load", "status", "goodput", "requests")
+    assert [[s[k] for k in same] for s in data["steps"]] == [[s[k] for k in same] for s in expected["steps"]]
+    assert data["seconds"] >= stored["seconds"]
+
+
+def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+    virtual_runs[2] = lambda: Result(1, {"failures": [DEATH]}, RunFolder(tmp_path / "steps/02/run"))
+    data = asyncio.run(session(tmp_path, []).run())
+    assert (data["verdict"], data["exit_code"], len(data["steps"])) == ("fail", 1, 2)
+    assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/001-engine_dead)"
+    assert data["failures"][0]["id"] == "engine_dead"
+    assert data["answer"]["known"] is False
+    assert "the search ended early: engine_dead" in render(data, tmp_path)
+
+
+def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+    virtual_runs[3] = lambda: Result(4, None, RunFolder(tmp_path / "steps/03/run"), "the server is not healthy")
+    data = asyncio.run(session(tmp_path, []).run())
+    assert (data["verdict"], data["exit_code"]) == ("error", 4)
+    assert data["ended_by"] == "step 3: the server is not healthy"
+
+
+def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+    virtual_runs[2] = lambda: Result(130, {"failures": []}, RunFolder(tmp_path / "steps/02/run"))
+    data = asyncio.run(session(tmp_path, []).run())
+    assert (data["exit_code"], data["verdict"], data["ended"], len(data["steps"])) == (130, None, False, 1)
+    assert "loadchaos capacity --resume" in render(data, tmp_path)
+
+
+def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
+    assert virtual_runs == {}
+    lines: list[str] = []
+    data = asyncio.run(session(tmp_path, lines, budget_s=30.0).run())
+    assert (data["verdict"], data["exit_code"], data["steps"]) == ("unknown", 3, [])
+    assert "capacity unknown: no step ended" in render(data, tmp_path)
+    assert lines == ["the budget is spent; the next step would have been 13 requests/s (--budget gives more)"]
+
+
+@pytest.mark.parametrize("budget_s", [75.0, 90.0, 100.0])
+def test_session_with_little_time_proves_a_first_load(
+    budget_s: float, tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short steps alone would use the whole budget and prove nothing."""
+
+    def spent_s(self: CapacitySession) -> float:
+        return sum(14.0 if step["scout"] else 25.0 for step in self._search.steps)
+
+    monkeypatch.setattr(CapacitySession, "spent_s", property(spent_s))
+    assert virtual_runs == {}
+    slow = SearchSettings("rate", 1.0, 1000.0, goal=0.95, limits_s={"ttft": 1.0})
+    data = asyncio.run(session(tmp_path, [], budget_s=budget_s, search=slow).run())
+    assert (data["verdict"], data["answer"]["known"]) == ("pass", True)
+    assert 4.0 <= data["answer"]["low"] < CAPACITY
+    assert sum(not step["scout"] for step in data["steps"]) <= 2
+    assert data["seconds"] <= budget_s
+
+
+@pytest.mark.parametrize(("at_least", "code"), [(15.0, 0), (20.5, 3), (60.0, 1)])
+def test_session_judges_the_capacity_that_is_asked_for(
+    tmp_path: Path, virtual_runs: dict[int, Any], at_least: float, code: int
+) -> None:
+    assert virtual_runs == {}
+    found = session(tmp_path, [], at_least=at_least)
+    steps = [(20.4, "met"), (20.6, "not_met")]
+    found.restore(
+        {"steps": [{"load": load, "status": status, "leans": status == "met", "scout": False, "why": ""}
+                   for load, status in steps],
+         "seconds": 100.0, "started": "2026-01-01T00:00:00+00:00", "server": {}, "failures": []}
+    )  # fmt: skip
+    assert asyncio.run(found.run())["exit_code"] == code
+
+
+def test_session_refuses_a_limit_that_no_answer_has(
+    tmp_path: Path, virtual_runs: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert virtual_runs == {}
+    one_token = session(tmp_path, [], slo_s={"itl_p99": 1.0})
+    watch_end = VirtualStep._end
+
+    def without_gaps(self: VirtualStep, name: str, found: Any) -> dict[str, Any]:
+        return {**watch_end(self, name, found), "itl_hist": {}}
+
+    monkeypatch.setattr(VirtualStep, "_end", without_gaps)
+    with pytest.raises(OptionError, match="--slo itl_p99: no answer of the server"):
+        asyncio.run(one_token.run())

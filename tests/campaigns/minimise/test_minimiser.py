@@ -1,0 +1,313 @@
+"""Delta debugging, the sequential test of candidates, and the reduction with failures of any probability."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.rare_failures import measure
+from loadchaos.campaigns.minimise import reductions
+from loadchaos.campaigns.minimise.candidate import Reduction, may_go, split_command
+from loadchaos.campaigns.minimise.ddmin import ddmin
+from loadchaos.campaigns.minimise.decider import SMALL, STATE, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.minimiser import Minimised, minimise
+from loadchaos.campaigns.minimise.reductions import flags, single_requests, traffic_kinds, windows
+from loadchaos.campaigns.minimise.session import MinimiseResult, more_rounds, summary
+from loadchaos.campaigns.minimise.trials import patience
+from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.core.errors import OptionError
+from loadchaos.core.stats import SequentialTest
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+
+LEVELS = (("windows", windows), ("requests", single_requests), ("flags", flags))
+OF_REQUESTS = tuple(level for level in reductions.LEVELS if level[1] in (traffic_kinds, windows, single_requests))
+
+
+def candidate(requests: int, flag_names: Sequence[str] = ("--port", "--a", "--b", "--c")) -> Reduction:
+    sends = tuple(TraceSend(id=f"r{i}", at_s=float(i)) for i in range(requests))
+    trace = RequestTrace(TraceHeader(event="trace", version=1), sends)
+    return Reduction(trace, ("serve",), tuple((name,) for name in flag_names))
+
+
+class Model:
+    """A server that fails with probability p in each round that has the needed requests and flags."""
+
+    def __init__(self, p: float, needed: set[str], flag: str, seed: int) -> None:
+        self.p, self.needed, self.flag = p, needed, flag
+        self.rng = random.Random(seed)
+        self.tries = 0
+
+    def fails_with(self, found: Reduction) -> bool:
+        return self.needed <= {s.id for s in found.trace.sends} and (self.flag,) in found.flags
+
+    async def attempt(self, found: Reduction) -> bool | None:
+        self.tries += 1
+        return self.fails_with(found) and self.rng.random() < 1 - (1 - self.p) ** found.rounds
+
+
+def reduced(model: Model, file: Path | None = None, requests: int = 40) -> Minimised | None:
+    decider = Decider(model.attempt, file, lambda _: None, budget_s=60.0)
+    return asyncio.run(minimise(candidate(requests), decider, LEVELS, most_rounds=400))
+
+
+def sizes(fails_if: set[int], n: int) -> tuple[list[int], int]:
+    tests = 0
+
+    async def fails(items: Sequence[int]) -> bool:
+        nonlocal tests
+        tests += 1
+        return fails_if <= set(items)
+
+    return asyncio.run(ddmin(range(n), fails)), tests
+
+
+@pytest.mark.parametrize("needed", [{0}, {39}, {3, 4}, {0, 20, 39}, {1, 9, 17, 33}, set(range(8))])
+def test_ddmin_finds_the_needed_items(needed: set[int]) -> None:
+    found, tests = sizes(needed, 40)
+    assert set(found) == needed
+    assert tests <= 40 * len(needed)
+
+
+def test_ddmin_of_one_item_keeps_it() -> None:
+    assert sizes({0}, 1) == ([0], 0)
+
+
+def test_ddmin_is_minimal_where_parts_can_stand_for_each_other() -> None:
+    async def fails(items: Sequence[int]) -> bool:
+        return len([i for i in items if i % 3 == 0]) >= 2
+
+    found = asyncio.run(ddmin(range(30), fails))
+    assert len(found) == 2
+    assert all(i % 3 == 0 for i in found)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.3, 0.1, 0.02])
+def test_minimiser_holds_in_19_of_20_seeds(p: float) -> None:
+    """The result still fails, and is small, for deterministic and for rare failures."""
+    still_fails = minimal = tries = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        needed = {f"r{i}" for i in rng.sample(range(40), 2)}
+        model = Model(p, needed, "--b", seed)
+        found = reduced(model)
+        tries += model.tries
+        still_fails += found is not None and model.fails_with(found.candidate)
+        minimal += found is not None and found.candidate.requests <= 4 and len(found.candidate.flags) <= 3
+    assert still_fails >= 19
+    assert minimal >= 18
+    # Every decision needs at least as many tries as Wald's bound; about 25 decisions are made.
+    raised = min(0.95, 0.7 * 0.9)
+    bound = SequentialTest(raised, raised / 10, 0.1).expected_tries(raised / 10)
+    assert tries / 20 <= 60 * max(1.0, bound)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.1])
+def test_minimiser_finds_the_two_requests_that_kill_the_engine_in_virtual_time(p: float) -> None:
+    cost = measure(p, seed=3)
+    assert cost.holds
+    assert cost.minimal
+    assert cost.tries <= 2 * cost.least_tries
+
+
+def test_minimiser_of_a_failure_that_always_comes_needs_two_tries_a_decision() -> None:
+    model = Model(1.0, {"r39"}, "--b", seed=0)
+    found = reduced(model)
+    assert found is not None
+    assert [s.id for s in found.candidate.trace.sends] == ["r39"]
+    assert found.candidate.flags == (("--port",), ("--b",))
+    assert found.candidate.rounds == 1
+    assert model.tries == sum(d.tries for level in found.levels for d in level[3]) + 2
+    for name, _, _, decisions in found.levels:
+        assert all(d.tries == (1 + (name == "flags" or (d.fails and d.requests <= SMALL))) for d in decisions)
+
+
+@pytest.mark.parametrize(
+    ("needed", "tries"),
+    [
+        ({"r319"}, 1),  # the newest request
+        ({"r7"}, 2),  # the oldest one that was in flight when the server died
+        ({"r317", "r319"}, 3),
+        ({"r7", "r316", "r310"}, 4),
+    ],
+)
+def test_minimiser_tries_the_likeliest_requests_first(needed: set[str], tries: int) -> None:
+    model, whole = Model(1.0, needed, "--a", seed=0), candidate(320)
+    in_flight = {7, *range(310, 320)}
+    sends = tuple(
+        s.model_copy(update={"outcome": "reset" if n in in_flight else "ok"}) for n, s in enumerate(whole.trace.sends)
+    )
+    whole = replace(whole, trace=replace(whole.trace, sends=sends))
+    found = asyncio.run(minimise(whole, Decider(model.attempt, None, lambda _: None, 60.0), (), scripts=True))
+    assert found is not None
+    assert needed <= {s.id for s in found.candidate.trace.sends}
+    assert found.candidate.requests <= 11
+    assert found.candidate.as_script
+    assert model.tries == tries + (found.candidate.requests <= SMALL)
+    assert all(s.at_s == 0 and not s.after for s in found.candidate.trace.sends)
+
+
+def test_minimiser_leaves_out_old_requests_before_it_tries_each_kind_of_traffic() -> None:
+    model, sent = Model(1.0, {"r300", "r319"}, "--a", seed=0), 0
+
+    async def attempt(found: Reduction) -> bool | None:
+        nonlocal sent
+        sent += found.requests
+        return await model.attempt(found)
+
+    whole = candidate(320)
+    kinds = tuple(s.model_copy(update={"traffic": f"t{n % 4}"}) for n, s in enumerate(whole.trace.sends))
+    mixed = replace(whole, trace=replace(whole.trace, sends=kinds))
+    found = asyncio.run(minimise(mixed, Decider(attempt, None, lambda _: None, 60.0), OF_REQUESTS))
+    assert found is not None
+    assert found.candidate.requests == 2
+    assert sent <= 5 * whole.requests  # the whole and its windows twice each, and small candidates
+
+
+def test_minimiser_raises_a_rare_failure_by_repetition() -> None:
+    found = reduced(Model(0.05, {"r3", "r7"}, "--a", seed=1))
+    assert found is not None
+    assert found.candidate.rounds > 10
+    assert found.p >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("rounds", "reproduced", "runs", "expected"),
+    [(1, 3, 3, 1), (1, 4, 8, 1), (1, 3, 8, 5), (5, 2, 8, 41), (1, 1, 8, 18)],
+)
+def test_script_that_reproduces_rarely_gets_more_rounds(rounds: int, reproduced: int, runs: int, expected: int) -> None:
+    assert more_rounds(rounds, ScriptRuns(reproduced, runs)) == expected
+
+
+def test_slow_start_with_flags_that_have_worked_is_waited_for() -> None:
+    assert patience(1200.0, None, known_flags=False) == 1200.0
+    assert patience(1200.0, 25.0, known_flags=False) == 75.0
+    assert patience(1200.0, 2.0, known_flags=False) == 30.0
+    assert patience(1200.0, 25.0, known_flags=True) == 1200.0
+
+
+def test_minimiser_gives_up_on_a_failure_that_does_not_come() -> None:
+    assert reduced(Model(0.0, {"r1"}, "--a", seed=0)) is None
+
+
+def test_minimiser_that_was_killed_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / STATE
+    model = Model(1.0, {"r5", "r30"}, "--b", seed=0)
+
+    class KilledError(Exception):
+        pass
+
+    async def killed(found: Reduction) -> bool | None:
+        if model.tries == 9:
+            raise KilledError
+        return await model.attempt(found)
+
+    with pytest.raises(KilledError):
+        asyncio.run(minimise(candidate(40), Decider(killed, file, lambda _: None, 60.0), LEVELS))
+    before, fresh = model.tries, Model(1.0, {"r5", "r30"}, "--b", seed=0)
+    again = reduced(fresh, file)
+    whole = Model(1.0, {"r5", "r30"}, "--b", seed=0)
+    reduced(whole)
+    assert again is not None
+    assert {s.id for s in again.candidate.trace.sends} == {"r5", "r30"}
+    assert 0 <= fresh.tries - (whole.tries - before) <= 1  # the decision under way is made again
+
+
+def test_minimiser_state_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / STATE).write_text("{")
+    with pytest.raises(OptionError, match="start without --resume"):
+        reduced(Model(1.0, {"r5"}, "--b", seed=0), tmp_path / STATE)
+
+
+def test_minimiser_without_time_keeps_the_smallest_so_far() -> None:
+    model = Model(1.0, {"r39"}, "--b", seed=0)
+    decider = Decider(model.attempt, None, lambda _: None, budget_s=60.0)
+
+    def spend(decision: Decision) -> None:
+        if decision.requests == 10:
+            decider._deadline_s = 0.0
+
+    decider._report = spend
+    found = asyncio.run(minimise(candidate(40), decider, LEVELS))
+    assert found is not None
+    assert found.out_of_time
+    assert found.candidate.requests == 10
+
+
+def test_candidate_that_cannot_be_tried_does_not_fail() -> None:
+    async def attempt(found: Reduction) -> bool | None:
+        return None if ("--c",) not in found.flags else True
+
+    found = asyncio.run(minimise(candidate(4), Decider(attempt, None, lambda _: None, 60.0), LEVELS))
+    assert found is not None
+    assert found.candidate.flags == (("--port",), ("--c",))
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "found"),
+    [
+        ("vllm serve M --port 8000 --a --b 1 2", "vllm serve M", (("--port", "8000"), ("--a",), ("--b", "1", "2"))),
+        ("python -m vllm.x --model M -tp 2", "python -m vllm.x", (("--model", "M"), ("-tp", "2"))),
+        ("serve M --seed -1", "serve M", (("--seed", "-1"),)),
+        ("serve", "serve", ()),
+    ],
+)
+def test_command_is_split_into_flags(command: str, head: str, found: tuple[tuple[str, ...], ...]) -> None:
+    assert split_command(command.split()) == (tuple(head.split()), found)
+
+
+def test_decisions_hold_for_another_port() -> None:
+    one, other = candidate(2, ("--a",)), candidate(2, ("--a",))
+    with_port = [Reduction(c.trace, c.command, (*c.flags, ("--port", p))).key() for c, p in ((one, "1"), (other, "2"))]
+    assert with_port[0] == with_port[1] == one.key()
+    assert one.key() != candidate(2, ("--b",)).key()
+
+
+def test_address_of_a_server_is_never_left_out() -> None:
+    assert [may_go((f,)) for f in ("--port", "--host=0.0.0.0", "--max-num-seqs")] == [False, False, True]
+
+
+class SlowScripts(Model):
+    """A server on which scripts never fail and take long; the clock moves with each try."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, replay_s: float) -> None:
+        super().__init__(1.0, {"r3"}, "--a", 0)
+        self.now_s, self.replay_s, self.replays = 0.0, replay_s, 0
+        monkeypatch.setattr("loadchaos.campaigns.minimise.decider.time.monotonic", lambda: self.now_s)
+
+    async def attempt(self, found: Reduction) -> bool | None:
+        self.now_s += 100.0 if found.as_script else self.replay_s
+        self.replays += not found.as_script
+        return not found.as_script and await super().attempt(found)
+
+
+def test_minimiser_replays_the_whole_although_scripts_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SlowScripts(monkeypatch, replay_s=1.0)
+    decider = Decider(model.attempt, None, lambda _: None, budget_s=2000.0)
+    found = asyncio.run(minimise(candidate(40), decider, LEVELS, scripts=True))
+    assert found is not None
+    assert found.candidate.requests < 40
+
+
+def test_minimiser_whose_budget_ends_before_the_whole_was_tried_says_nothing_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = SlowScripts(monkeypatch, replay_s=1.0)
+    decider = Decider(model.attempt, None, lambda _: None, budget_s=150.0)
+    with pytest.raises(BudgetSpentError):
+        asyncio.run(minimise(candidate(40), decider, LEVELS, scripts=True))
+    assert model.replays == 0
+    result = MinimiseResult(3, None, candidate(40))
+    assert summary(result, 150.0).startswith("UNKNOWN: the budget was spent before")
+
+
+def test_decisions_of_an_older_rule_are_refused(tmp_path: Path) -> None:
+    reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)
+    text = (tmp_path / STATE).read_text()
+    (tmp_path / STATE).write_text(text.replace('"schema":3', '"schema":2'))
+    with pytest.raises(OptionError, match="older version"):
+        reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)

@@ -1,0 +1,43 @@
+"""The folder repro is a source of its own."""
+
+from pathlib import Path
+
+import orjson
+
+from loadchaos.campaigns.minimise import repro
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.minimiser import Minimised
+from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.one_try import TryPlan
+from loadchaos.campaigns.replay.servers import ServerChoice, of_source
+from loadchaos.campaigns.replay.sources import read_source
+from loadchaos.cli.replay import expected_failure
+from loadchaos.core.body_hash import store_body
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.run.options import Options
+from loadchaos.server.process.launcher import CommandLine
+
+
+def test_repro_names_its_failure_and_its_server(tmp_path: Path) -> None:
+    body = store_body(
+        tmp_path / "bodies", orjson.dumps({"model": "sim", "messages": [{"role": "user", "content": "a"}]})
+    )
+    header = TraceHeader(event="trace", version=1, source="run", server={"kind": "embedded"})
+    whole = Reduction(
+        RequestTrace(header, (TraceSend(id="r0", body=body),), folder=tmp_path), ("serve",), (("--a", "1"),)
+    )
+    server = ServerChoice(CommandLine(("serve", "--a", "1"), {"X": "1"}, "http://127.0.0.1:8000"))
+    failure = ExpectedFailure(
+        "engine_dead", "f.py step", "engine_death", "the engine died", remedy="Use --enforce-eager."
+    )
+    found = repro.Reproducer(whole, server, TryPlan(server, failure, Options(), {}), "0.18", "vllm")
+    repro.write_script(found, tmp_path / "repro")
+    repro.finish(found, tmp_path / "repro", ScriptRuns(3, 3), Minimised(whole, 1.0), whole)
+    again = read_source(tmp_path / "repro", tmp_path / "scratch")
+    assert again.header.failure is not None
+    options = {"failure": None, "any_death": False}
+    assert expected_failure(tmp_path / "repro", again, options) == failure
+    launch = of_source(again).launch
+    assert launch is not None
+    assert (launch.argv, launch.env) == (("serve", "--a", "1"), {"X": "1"})

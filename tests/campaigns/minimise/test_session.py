@@ -1,0 +1,170 @@
+"""Tries of a minimisation on servers that start late, die early or cannot be tested."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadchaos.campaigns.minimise import repro, session, trials
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.decider import Decision
+from loadchaos.campaigns.minimise.minimiser import Minimised
+from loadchaos.campaigns.minimise.session import MinimiseSession, summary
+from loadchaos.campaigns.minimise.validate import ScriptRuns
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.core.errors import TargetError
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.run.options import Options
+from loadchaos.server.process.launcher import CommandLine
+
+REPRODUCED = TryResult(True, "x", False, 1, 0.1, "folder", True, died=True)
+
+
+class Pool:
+    """Counts starts; `refuse` says which commands do not start."""
+
+    def __init__(self, refuse: Callable[[ServerChoice], bool] = lambda _: False) -> None:
+        self.started, self._refuse, self._held = 0, refuse, False
+
+    async def healthy_server(self, choice: ServerChoice) -> Any:
+        if self._refuse(choice):
+            raise TargetError("it exited with code 1")
+        self.started += not self._held
+        self._held = True
+        return SimpleNamespace(runs=0, alive=True)
+
+    async def stop(self) -> None:
+        self._held = False
+
+
+def minimiser(tmp_path: Path, pool: Pool, *argv: str) -> tuple[MinimiseSession, Reduction, list[str]]:
+    trace = RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
+    launch = CommandLine(argv or ("serve", "--a", "--b"), {}, "http://127.0.0.1:1")
+    plan = TryPlan(ServerChoice(launch=launch), ExpectedFailure("x"), Options(), {})
+    lines: list[str] = []
+    found = MinimiseSession(trace, plan, tmp_path, 60.0, lines.append)
+    found._trials._pool = pool  # type: ignore[assignment]
+    return found, found._whole, lines
+
+
+def results(monkeypatch: pytest.MonkeyPatch, *given: TryResult | Exception) -> None:
+    left = list(given)
+
+    async def run_try(*_: object) -> TryResult:
+        now = left.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+    monkeypatch.setattr(trials, "run_try", run_try)
+
+
+def test_try_whose_server_cannot_be_tested_is_made_again_on_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool()
+    found, whole, _ = minimiser(tmp_path, pool)
+    results(monkeypatch, TargetError("its first request failed: ReadError"), REPRODUCED)
+    assert asyncio.run(found._attempt(whole)) is True
+    assert pool.started == 2
+
+
+def test_flags_with_which_every_first_request_fails_cannot_be_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, whole, lines = minimiser(tmp_path, Pool())
+    results(monkeypatch, *[TargetError("the server died before the load")] * 3)
+    fewer = Reduction(whole.trace, whole.command, whole.flags[:1])
+    assert asyncio.run(found._attempt(fewer)) is None
+    assert lines == ["a candidate cannot be tried: the server died before the load"]
+
+
+def test_flags_without_which_a_server_does_not_start_are_kept(tmp_path: Path) -> None:
+    pool = Pool(lambda choice: choice.launch is not None and "--b" not in choice.launch.argv)
+    found, whole, lines = minimiser(tmp_path, pool)
+    fewer = Reduction(whole.trace, whole.command, whole.flags[:1])
+    assert asyncio.run(found._attempt(fewer)) is None
+    assert "does not start" in lines[0]
+    pool._refuse = lambda _: True
+    with pytest.raises(TargetError):  # flags that have worked: something else is wrong
+        asyncio.run(found._attempt(whole))
+
+
+def test_minimiser_says_what_is_left_also_for_decisions_of_an_earlier_run(tmp_path: Path) -> None:
+    found, whole, lines = minimiser(tmp_path, Pool())
+    found._decider.steps = [Decision(True, 2, 2), Decision(False, 0, 1)]
+    found._decider.tries = 3
+    found._report(Decision(True, 1, 1, "features (one image)", requests=4, flags=2))
+    found._report(Decision(False, 0, 1, "features (not streamed)", requests=4, flags=2))
+    assert lines[1].startswith(
+        "features (not streamed): 4 requests, 2 flags: does not fail (0 of 1); smallest: 4 requests, 2 flags; p = 1.00, "
+    )
+    assert whole.change == ""
+
+
+def test_minimiser_tells_no_probability_before_anything_has_failed(tmp_path: Path) -> None:
+    found, _, lines = minimiser(tmp_path, Pool())
+    found._decider.steps = [Decision(False, 0, 1), Decision(False, 0, 8, "the whole", requests=46, flags=2)]
+    found._report(found._decider.steps[-1])
+    assert lines[0].startswith("the whole: 46 requests, 2 flags: does not fail (0 of 8); smallest: ")
+    assert "p = " not in lines[0]
+
+
+def test_candidates_differ_by_what_they_send_and_not_by_the_name_of_a_change(tmp_path: Path) -> None:
+    _, whole, _ = minimiser(tmp_path, Pool())
+    assert replace(whole, change="one image").key() == whole.key()
+
+
+def test_result_is_the_candidate_whose_script_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest candidate failed in replay, its script did not: no word of the result is about it."""
+    found, whole, lines = minimiser(tmp_path, Pool())
+    sends = tuple(TraceSend(id=f"r{i}") for i in range(9))
+    sized = [replace(whole, trace=replace(whole.trace, sends=sends[:n])) for n in (9, 4, 5, 3, 1)]
+    ran: list[int] = []
+
+    async def minimised(*_: object, **__: object) -> Minimised:
+        return Minimised(sized[-1], 1.0, kept=sized)
+
+    async def run_script(*_: object) -> ScriptRuns:
+        return ScriptRuns(3, 3 if ran[-1] == 4 else 0)
+
+    def write_script(reproducer: Any, folder: Path) -> Path:
+        ran.append(reproducer.candidate.requests)
+        return folder / "repro.py"
+
+    monkeypatch.setattr(session, "minimise", minimised)
+    monkeypatch.setattr(session, "run_script", run_script)
+    monkeypatch.setattr(repro, "write_script", write_script)
+    monkeypatch.setattr(repro, "finish", lambda *_: None)
+    result = asyncio.run(found.run())
+    assert ran == [1, 3, 4]
+    assert "MINIMISED 1 to 4 requests" in summary(result, 1.0)
+    assert "repro.py with 1 request reproduces in less than 15 % of the runs: a larger candidate follows" in lines
+    del sized[1:]  # none is larger
+    assert asyncio.run(found.run()).script is None
+    assert lines[-1] == "repro.py with 9 requests reproduces in less than 15 % of the runs"
+
+
+@pytest.mark.parametrize(("n", "places"), [(1, [0]), (2, [1, 0]), (5, [4, 3, 1, 0]), (9, [8, 7, 5, 1, 0])])
+def test_scripts_of_larger_candidates_follow_with_growing_distance(n: int, places: list[int], tmp_path: Path) -> None:
+    _, whole, _ = minimiser(tmp_path, Pool())
+    kept = [replace(whole, rounds=i + 1) for i in range(n)]
+    assert [c.rounds - 1 for c in session.to_validate(kept)] == places
+
+
+def test_state_of_a_minimisation_has_no_secret_of_the_launch_command(tmp_path: Path) -> None:
+    found, whole, _ = minimiser(tmp_path, Pool(), "serve", "--hf-token", "corp-hunter2pass99")
+    found._decider.step = "flags"
+    decision = found._decider._decision(
+        replace(whole, change="without --hf-token corp-hunter2pass99"), True, (1, 1), 0.0
+    )
+    assert "hunter2" not in decision.step
+    assert "--hf-token" in decision.step

@@ -1,0 +1,127 @@
+"""Tries without the failure that prove nothing, and servers of tries."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.campaigns.minimise import trials
+from loadchaos.campaigns.minimise.candidate import Reduction
+from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.one_try import TryPlan, TryResult
+from loadchaos.campaigns.replay.refusals import doubt
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.run.options import Options
+from loadchaos.server.process.launcher import CommandLine
+
+
+def survived(answered: int, sent: int = 4, *, other: bool = False, failure: str | None = None) -> TryResult:
+    outcomes = f"{answered} ok, {sent - answered} rejected"
+    return TryResult(False, failure, other, sent, 1.0, "run", fresh=True, answered=answered, outcomes=outcomes)
+
+
+@pytest.mark.parametrize(
+    ("result", "kills", "why"),
+    [
+        (survived(4), True, ""),
+        (survived(2), True, ""),
+        (survived(1), True, "the server answers only 1 of 4 requests: 1 ok, 3 rejected"),
+        (survived(0), False, ""),  # a refusal may be the cure of a wrong status
+        (survived(3, other=True, failure="oom"), True, "the server dies of oom instead"),
+        (survived(3, other=True, failure="oom"), False, "the server dies of oom instead"),
+        (TryResult(True, "x", False, 4, 1.0, "run", fresh=True), True, ""),
+    ],
+)
+def test_try_that_proves_nothing_is_doubted(result: TryResult, kills: bool, why: str) -> None:
+    assert doubt(result, kills=kills) == why
+
+
+class Held:
+    """A server that survives."""
+
+    def __init__(self) -> None:
+        self.runs, self.alive, self.url = 0, True, "http://127.0.0.1:1"
+
+    async def reset_caches(self, _: str) -> list[str]:
+        return []
+
+
+class Pool:
+    """Counts the servers that tries needed."""
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.started = 0
+
+    async def healthy_server(self, _: object) -> Held:
+        if self.held is None:
+            self.held, self.started = Held(), self.started + 1
+        return self.held  # type: ignore[no-any-return]
+
+    async def stop(self) -> None:
+        self.held = None
+
+
+def shared(tmp_path: Path) -> tuple[Trials, Pool, RequestTrace]:
+    plan = TryPlan(ServerChoice(CommandLine(("serve",), {}, "http://127.0.0.1:1")), ExpectedFailure("x"), Options(), {})
+    found, pool = Trials(plan, tmp_path, "vllm", lambda _: None), Pool()
+    found._pool = pool  # type: ignore[assignment]
+    return found, pool, RequestTrace(TraceHeader(event="trace", version=1), (TraceSend(id="r0"),))
+
+
+def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fresh: bool) -> int:
+    """Number of servers that three tries needed."""
+    found, pool, trace = shared(tmp_path)
+    found.fresh = fresh
+
+    async def run_try(_: object, __: object, ___: object, held: Held) -> TryResult:
+        held.runs += 1
+        return survived(4)
+
+    monkeypatch.setattr(trials, "run_try", run_try)
+    for _ in range(3):
+        assert asyncio.run(found.attempt(Reduction(trace, ("serve",), ()))) is False
+    return pool.started
+
+
+def test_tries_share_a_server_unless_each_needs_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(tmp_path, monkeypatch, fresh=False) == 1
+    assert tried(tmp_path, monkeypatch, fresh=True) == 3
+
+
+@pytest.mark.parametrize("fails_fresh", [True, False])
+def test_failure_of_a_script_counts_on_a_fresh_server_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_fresh: bool
+) -> None:
+    """A reset between two tries may be what makes the second one fail."""
+    found, pool, trace = shared(tmp_path)
+    found._ready_s, found.version = 60.0, "1"
+
+    async def try_script(*_: object) -> TryResult:
+        fresh = pool.held.runs == 0
+        pool.held.runs += 1
+        fails = fails_fresh or not fresh
+        return TryResult(fails, "x" if fails else None, False, 4, 1.0, "run", fresh=fresh, died=fails)
+
+    monkeypatch.setattr(trials, "try_script", try_script)
+    whole = Reduction(trace, ("serve",), (), as_script=True)
+    asyncio.run(pool.healthy_server(None)).runs = 1
+    assert asyncio.run(found.attempt(whole)) is fails_fresh
+    assert pool.started == 2
+
+
+def test_server_that_starts_quickly_is_fresh_for_each_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, pool, trace = shared(tmp_path)
+    found._ready_s, found.version = 0.5, "1"
+
+    async def try_script(*_: object) -> TryResult:
+        pool.held.runs += 1
+        return survived(4)
+
+    monkeypatch.setattr(trials, "try_script", try_script)
+    for _ in range(3):
+        assert asyncio.run(found.attempt(Reduction(trace, ("serve",), (), as_script=True))) is False
+    assert pool.started == 3

@@ -1,0 +1,100 @@
+"""Servers that start and never get healthy: an error for the whole, a candidate that cannot be tried for a part."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.campaigns.minimise.candidate import Reduction, split_command
+from loadchaos.campaigns.minimise.session import MinimiseSession
+from loadchaos.campaigns.minimise.trials import Trials
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.one_try import TryPlan
+from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.cli.main import main
+from loadchaos.core.body_hash import store_body
+from loadchaos.core.errors import TargetError
+from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
+from loadchaos.run.options import Options
+from loadchaos.run.ports import free_port
+from loadchaos.server.process.launcher import CommandLine
+
+DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
+LISTENS = """
+import http.server, sys
+class Unhealthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(503)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Unhealthy).serve_forever()
+"""
+
+
+def unhealthy_server() -> ServerChoice:
+    port = free_port()
+    argv = (sys.executable, "-c", LISTENS, "--port", str(port), "--needless")
+    return ServerChoice(CommandLine(argv, {}, f"http://127.0.0.1:{port}"), ready_within_s=0.8)
+
+
+def one_request(folder: Path) -> RequestTrace:
+    body = {"model": "m", "messages": [{"role": "user", "content": "time"}], "max_tokens": 2, "stream": True}
+    name = store_body(folder / "bodies", orjson.dumps(body))
+    header = TraceHeader(event="trace", version=1, model="m")
+    return RequestTrace(header, (TraceSend(id="r0", body=name),), folder=folder)
+
+
+def launched(server: ServerChoice) -> list[int]:
+    """Processes of the launch command that are left."""
+    assert server.launch is not None
+    port = server.launch.argv[4]
+    return [
+        p.pid
+        for p in psutil.process_iter(["cmdline"])
+        if p.info["cmdline"] and p.info["cmdline"][1:2] == ["-c"] and port in p.info["cmdline"]
+    ]
+
+
+def test_minimiser_of_a_server_that_never_gets_healthy_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    server = unhealthy_server()
+    plan = TryPlan(server, DEATH, Options(), {})
+    session = MinimiseSession(one_request(tmp_path), plan, tmp_path / "state", 60.0, lambda _: None)
+    with pytest.raises(
+        TargetError, match=r"not healthy within 800 ms: /health answered 503;.*log of the server: .*\.log"
+    ):
+        asyncio.run(session.run())
+    assert launched(server) == []
+    assert not (tmp_path / "state" / "repro").exists()
+
+
+def test_candidate_whose_server_never_gets_healthy_cannot_be_tried(tmp_path: Path) -> None:
+    server = unhealthy_server()
+    assert server.launch is not None
+    said: list[str] = []
+    trials = Trials(TryPlan(server, DEATH, Options(), {}), tmp_path, "vllm", said.append)
+    candidate = Reduction(one_request(tmp_path), *split_command(server.launch.argv))
+    assert asyncio.run(trials.attempt(candidate)) is None
+    assert trials.why.startswith("the server does not start: ")
+    assert [line.startswith("a server without these flags does not start") for line in said] == [True]
+    assert launched(server) == []
+
+
+def test_replay_of_a_server_that_never_gets_healthy_ends_with_code_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server, found = unhealthy_server(), one_request(tmp_path)
+    assert server.launch is not None
+    events = [found.header.model_dump_json(), found.sends[0].model_dump_json()]
+    (tmp_path / "trace.jsonl").write_text("\n".join(events) + "\n")
+    argv = [sys.executable, str(tmp_path / "server.py"), "--port", server.launch.argv[4]]
+    (tmp_path / "server.py").write_text(LISTENS)
+    options = ["--any-death", "--times", "2", "--wait-ready", "1s", "--out", "tries"]
+    done = CliRunner().invoke(main, ["replay", "trace.jsonl", "--launch", " ".join(argv), *options])
+    assert done.exit_code == 4, done.output
+    assert "was not healthy within 1 s" in done.output
+    assert "try 2" not in done.output  # the next one would fail in the same way

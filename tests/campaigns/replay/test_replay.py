@@ -1,0 +1,128 @@
+"""Whole replays on the embedded server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from loadchaos.campaigns.replay.expected import ExpectedFailure
+from loadchaos.campaigns.replay.one_try import TryPlan, run_try
+from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
+from loadchaos.core.body_hash import store_body
+from loadchaos.core.errors import LoadchaosError
+from loadchaos.profile.request_trace import Cause, RequestTrace, TraceHeader, TraceSend
+from loadchaos.run.options import Options
+from loadchaos.run.ports import free_port
+from loadchaos.server.process.launcher import CommandLine
+from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
+
+DEATH = ExpectedFailure("index_oob_indexkernel", severity="engine_death")
+
+
+def near_max_server(**flags: Any) -> ServerChoice:
+    """The embedded server with a bug that prompts of more than 1048 tokens trigger."""
+    port = free_port()
+    spec = SimulatorSpec(
+        "vllm", "0.18", ("near_max_oob",), {"max_model_len": 2048, "num_speculative_tokens": 0, **flags}
+    )
+    return ServerChoice(CommandLine(tuple(command(spec, port)), {}, f"http://127.0.0.1:{port}"), ready_within_s=60.0)
+
+
+def trace(folder: Path, *words: int) -> RequestTrace:
+    """One request after the other, each with so many words."""
+    sends = []
+    for i, n in enumerate(words):
+        body = {
+            "model": "other",
+            "messages": [{"role": "user", "content": "time " * n}],
+            "max_tokens": 2,
+            "stream": True,
+        }
+        after = (Cause(request=f"r{i - 1}"),) if i else ()
+        name = store_body(folder / "bodies", orjson.dumps(body))
+        sends.append(TraceSend(id=f"r{i}", after=after, body=name))
+    return RequestTrace(TraceHeader(event="trace", version=1, model="other"), tuple(sends), folder=folder)
+
+
+def test_try_reproduces_a_death_after_requests_in_order(tmp_path: Path) -> None:
+    plan = TryPlan(near_max_server(), DEATH, Options(), {})
+    result = asyncio.run(run_try(trace(tmp_path, 10, 20, 1500, 30), plan, tmp_path / "try"))
+    assert (result.reproduced, result.failure) == (True, DEATH.id)
+    assert result.sent in (3, 4)  # the last one may find a server that is already dead
+    verdict = json.loads((Path(result.folder) / "verdict.json").read_text())
+    assert verdict["failures"][0]["id"] == DEATH.id
+
+
+@pytest.mark.slow
+def test_tries_share_a_server_until_it_dies(tmp_path: Path) -> None:
+    plan = TryPlan(near_max_server(), DEATH, Options(), {})
+    pool = ServerPool(plan.server, tmp_path / "servers")
+
+    async def tries() -> Iterator[tuple[Any, int]]:
+        found = []
+        for n, words in enumerate(((10, 20), (30,), (1500,), (10,))):
+            held = await pool.healthy_server()
+            found.append((await run_try(trace(tmp_path, *words), plan, tmp_path / f"try-{n}", held), pool.started))
+        await pool.stop()
+        return iter(found)
+
+    found = [(r.reproduced, r.fresh, r.sent, started) for r, started in asyncio.run(tries())]
+    assert found == [(False, True, 2, 1), (False, False, 1, 1), (True, False, 1, 1), (False, True, 1, 2)]
+
+
+@pytest.mark.slow
+def test_try_on_a_server_that_never_starts_is_an_error(tmp_path: Path) -> None:
+    server = ServerChoice(CommandLine(("false",), {}, f"http://127.0.0.1:{free_port()}"), ready_within_s=5.0)
+    with pytest.raises(LoadchaosError, match="did not become healthy") as e:
+        asyncio.run(run_try(trace(tmp_path, 10), TryPlan(server, DEATH, Options(), {}), tmp_path / "try"))
+    assert e.value.exit_code == 4
+
+
+def loadchaos(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "loadchaos", *map(str, arguments)]
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_replay_command_reproduces_a_run_proves_its_cure_and_resumes(tmp_path: Path) -> None:
+    run = loadchaos("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path)
+    assert run.returncode == 1, run.stderr
+    folder = next((tmp_path / "runs").glob("near_max_len-*"))
+    found = loadchaos("replay", folder, "--out", "again", "--times", 2, cwd=tmp_path)
+    assert found.stdout == "REPRODUCED 2 of 2 (p = 1.00, 95 % CI 0.34 to 1.00)\n", found.stderr
+    assert found.returncode == 0
+    resumed = loadchaos("replay", folder, "--out", "again", "--times", 3, "--resume", cwd=tmp_path)
+    assert resumed.stdout.startswith("REPRODUCED 3 of 3"), resumed.stderr
+    assert "try 3: index_oob_indexkernel" in resumed.stderr
+    assert "try 2:" not in resumed.stderr
+    healthy = SimulatorSpec("vllm", "0.18", (), {"max_model_len": 4096, "num_speculative_tokens": 0, "speed": 4})
+    cure = " ".join(command(healthy, free_port()))
+    fixed = loadchaos("replay", folder, "--out", "c", "--times", 2, "--against", cure, "--share-server", cwd=tmp_path)
+    assert "FIXED 0 of 3 (2 of 2 before; confidence 95 %)" in fixed.stdout, fixed.stderr
+    assert fixed.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_replay_command_replays_an_exported_trace_elsewhere(tmp_path: Path) -> None:
+    run = loadchaos("run", "near_max_len", "--embedded", "--no-live", "--out", "runs", cwd=tmp_path)
+    assert run.returncode == 1, run.stderr
+    folder = next((tmp_path / "runs").glob("near_max_len-*"))
+    incident = next((folder / "incidents").glob("001-*"))
+    exported = loadchaos("replay", incident, "--export", "trace", cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    healthy = SimulatorSpec("vllm", "0.18", (), {"max_model_len": 4096, "num_speculative_tokens": 0, "speed": 4})
+    launch = " ".join(command(healthy, free_port()))
+    found = loadchaos("replay", "trace/trace.jsonl", "--launch", launch, "--times", 1, cwd=tmp_path)
+    assert found.stdout == "NOT REPRODUCED 0 of 1 (p < 0.95 at 95 %)\n", found.stderr
+    assert found.returncode == 1

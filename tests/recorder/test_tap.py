@@ -1,0 +1,110 @@
+"""Streams are counted right however they are cut into pieces."""
+
+from __future__ import annotations
+
+import random
+
+import httptools
+import pytest
+
+from loadchaos.recorder import tap as taps
+from loadchaos.recorder.tap import ConnectionTap
+from tests.recorder.conftest import DONE, LAST_CHUNK, SSE_HEAD, SeenExchanges, event, post
+
+
+def streaming(times: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[ConnectionTap, SeenExchanges]:
+    """A tap inside a stream; `times` are those of its next pieces."""
+    seen = SeenExchanges()
+    tap = ConnectionTap(seen)
+    tap.feed_request(post(b"{}"))
+    tap.feed_answer(SSE_HEAD)
+    monkeypatch.setattr(taps, "monotonic_ns", lambda: times.pop(0))
+    return tap, seen
+
+
+def test_tap_counts_pieces_at_their_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    tap, seen = streaming([100, 130, 190, 200], monkeypatch)
+    for piece in (event("one"), event("two"), event("three")):
+        tap.feed_answer(piece)
+    (exchange,) = seen.begun
+    assert (exchange.tokens, exchange.first_ns, exchange.last_ns, exchange.gap_ns) == (3, 100, 190, 60)
+    tap.feed_answer(event(None, "stop") + DONE + LAST_CHUNK)
+    assert [(e.outcome, e.last_ns) for e in seen.ended] == [("ok", 200)]
+
+
+def test_tap_reads_the_end_of_an_answer_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = event(None, "stop") + DONE + LAST_CHUNK
+    for cut in range(1, len(end)):
+        tap, seen = streaming(list(range(9)), monkeypatch)
+        tap.feed_answer(event("one"))
+        tap.feed_answer(end[:-cut])
+        tap.feed_answer(end[-cut:])
+        assert [(e.outcome, e.finish(), e.tokens) for e in seen.ended] == [("ok", "stop", 3)]
+        assert not tap.answering
+
+
+EVENT = b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n'
+
+
+def chunked(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+STREAMS = {
+    "an event a chunk": [chunked(EVENT % b"word") for _ in range(20)],
+    "several events a chunk": [chunked(EVENT % b"a" + EVENT % b"b") for _ in range(10)],
+    "half an event a chunk": [chunked(part) for _ in range(10) for part in ((EVENT % b"w")[:9], (EVENT % b"w")[9:])],
+    "ends between its newlines": [chunked(part) for _ in range(5) for part in ((EVENT % b"w")[:-1], b"\n")],
+    "CRLF": [chunked(b"data: x\r\n\r\n") for _ in range(9)],
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_tap_counts_the_same_however_a_stream_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole chunks are counted without the parser, other pieces by the parser."""
+    whole = b"".join([*STREAMS[name], DONE, LAST_CHUNK])
+    rng, counts = random.Random(0), set()
+    for length in (1, 2, 3, 7, 50, 51, 52, 53, 54, 1000, *[0] * 40):
+        pieces = [*STREAMS[name], DONE, LAST_CHUNK] if length == 1000 else []
+        while sum(map(len, pieces)) < len(whole):
+            begin = sum(map(len, pieces))
+            pieces.append(whole[begin : begin + (length or rng.choice((1, 5, 8, 50, 53, 120)))])
+        tap, seen = streaming(list(range(10_000)), monkeypatch)
+        for piece in pieces:
+            tap.feed_answer(piece)
+        (exchange,) = seen.ended
+        assert exchange.outcome == "ok"
+        counts.add((exchange.got_bytes, exchange.events))
+    assert len(counts) == 1
+
+
+def test_tap_counts_whole_chunks_without_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    tap, seen = streaming(list(range(1000)), monkeypatch)
+    fed: list[bytes] = []
+    feed = tap._answers.feed
+
+    def fed_to_the_parser(data: bytes) -> None:
+        fed.append(data)
+        feed(data)
+
+    monkeypatch.setattr(tap._answers, "feed", fed_to_the_parser)
+    for _ in range(50):
+        tap.feed_answer(event("x"))
+    assert seen.begun[0].tokens == 50
+    assert len(fed) == 1
+
+
+def test_tap_raises_for_pieces_that_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    tap, _ = streaming(list(range(9)), monkeypatch)
+    tap.feed_answer(event("one"))
+    with pytest.raises(httptools.HttpParserError):
+        tap.feed_answer(b"this is no chunk of an HTTP answer\r\n")
+
+
+@pytest.mark.parametrize("reason", ["client_closed", "upstream_closed"])
+def test_tap_counts_pieces_until_the_end_of_the_connection(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tap, seen = streaming(list(range(9)), monkeypatch)
+    tap.feed_answer(event("one"))
+    tap.feed_answer(event("two"))
+    tap.end(reason)
+    assert [(e.outcome, e.tokens) for e in seen.ended] == [("aborted" if reason == "client_closed" else "truncated", 2)]

@@ -1,0 +1,346 @@
+"""Fixtures for real runs: start, watch and disturb `loadchaos run`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+from tests.run.raw_server import Answer, RawServer
+from tests.warm_command import ForkedCommand
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "schemas" / "verdict.json").read_text())
+Row = dict[str, Any]
+
+SMALL: Row = {
+    "name": "small",
+    "about": "short answers, ten a second",
+    "target": {"embedded": {"dialect": "vllm", "era": "0.18"}},
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}],
+    "load": [{"rate": "10/s", "law": "constant", "for": "2s", "max_in_flight": 32}],
+    "limits": {"first_byte": "10s", "between_bytes": "5s", "total": "20s"},
+}
+CHILD_MODULES = {"follower": "loadchaos.run.follower", "supervisor": "loadchaos.server.process.supervisor"}
+FOR_LONG = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
+"""A load that somebody has to end."""
+
+SLOW_ANSWERS = [
+    {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 400}},
+]
+"""Some requests are always in flight."""
+
+
+def gone(pid: int) -> bool:
+    """True when a process has ended, a zombie included."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
+    """The condition's first true value; fails when it does not come."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        time.sleep(0.05)
+    return value
+
+
+@dataclass
+class Run:
+    """One `loadchaos run` and what it leaves behind."""
+
+    home: Path
+    process: subprocess.Popen[bytes] | ForkedCommand
+    begun: float = field(default_factory=time.monotonic)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        found: Path = wait(lambda: next(iter(self.home.glob("runs/*/events.jsonl")), None), "a run folder").parent
+        return found
+
+    @property
+    def output(self) -> str:
+        """Everything that was printed so far."""
+        return (self.home / "stderr").read_text() + (self.home / "stdout").read_text()
+
+    def rows(self, file: str = "events.jsonl", **like: Any) -> list[Row]:
+        """The rows of one file (or several by a pattern) that have these values."""
+        found = []
+        for path in sorted(self.folder.glob(file)):
+            for line in path.read_bytes().split(b"\n")[:-1]:
+                with contextlib.suppress(ValueError):  # torn by what the test does
+                    row = json.loads(line)
+                    if all(row.get(k) == v for k, v in like.items()):
+                        found.append(row)
+        return found
+
+    def wait_for(self, file: str = "events.jsonl", n: int = 1, limit_s: float = 60.0, **like: Any) -> list[Row]:
+        """Wait for at least `n` rows that have these values."""
+
+        def there() -> list[Row]:
+            found = self.rows(file, **like)
+            assert len(found) >= n or self.process.poll() is None, f"the run ended before {like}:\n{self.output}"
+            return found if len(found) >= n else []
+
+        found: list[Row] = wait(there, f"{n} rows with {like}", limit_s)
+        return found
+
+    def loaded(self, answered: int = 5) -> Run:
+        """Wait until requests are answered, and note who is who."""
+        self.wait_for("requests-*.jsonl", answered, row="end")
+        self.note_pids()
+        return self
+
+    def note_pids(self) -> None:
+        """Note the pids of server, Locust, follower and supervisor."""
+        launched = self.rows(row="launch", what="start")
+        self.pids |= {"server": launched[-1]["pid"]} if launched else {}
+        locust = self.rows(row="locust", what="start")
+        self.pids |= {"locust": locust[-1]["pid"]} if locust else {}
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(child.cmdline())
+                for name, module in CHILD_MODULES.items():
+                    if module in line:
+                        self.pids[name] = child.pid
+
+    def signal(self, number: int, to: str | None = None) -> None:
+        """Send a signal to one of its processes, to the run itself by default."""
+        os.kill(self.pids[to] if to else self.process.pid, number)
+
+    def ends(self, limit_s: float = 60.0) -> int:
+        """Wait for its end and return the exit code; no output may be a traceback."""
+        code = self.process.wait(limit_s)
+        assert "Traceback" not in self.output, self.output
+        return code
+
+    def verdict(self) -> Row:
+        """verdict.json, which fits its schema."""
+        verdict: Row = json.loads((self.folder / "verdict.json").read_text())
+        jsonschema.validate(verdict, SCHEMA)
+        return verdict
+
+    def check(self, name: str) -> Row:
+        """One of the verdict's checks of the run itself."""
+        (found,) = [c for c in self.verdict()["checks"] if c["name"] == name]
+        return dict(found)
+
+    def again(self, command: str) -> subprocess.CompletedProcess[str]:
+        """`loadchaos judge RUN` or `loadchaos report RUN`."""
+        return subprocess.run(
+            [sys.executable, "-m", "loadchaos", command, str(self.folder)],
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def is_gone(self, name: str) -> bool:
+        """True when the server, locust, follower or supervisor has ended."""
+        return gone(self.pids[name])
+
+    def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
+        """The condition's first true value."""
+        return wait(condition, what, limit_s)
+
+    def all_gone(self, limit_s: float = 60.0) -> None:
+        """Wait until nothing that it started is left."""
+        for name, pid in self.pids.items():
+            wait(partial(gone, pid), f"the end of the {name}", limit_s)
+
+
+Start = Callable[..., Run]
+
+
+def _started(
+    command: list[str], home: Path, env: dict[str, str], prefix: tuple[str, ...]
+) -> subprocess.Popen[bytes] | ForkedCommand:
+    """Start a command: as a fork, or as a new process with a prefix or a variable that a module reads when imported."""
+    with (home / "stdout").open("wb") as stdout, (home / "stderr").open("wb") as stderr:
+        if not prefix and "LOADCHAOS_HOUR_S" not in env:
+            return ForkedCommand(*command, cwd=home, env=env, output=(stdout.name, stderr.name))
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-m", "loadchaos", *command], cwd=home, env=env, stdin=subprocess.DEVNULL,
+            stdout=stdout, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `loadchaos run` with a profile: SMALL with some parts changed."""
+    runs: list[Run] = []
+
+    def start_one(
+        *args: str, env: Mapping[str, str] | None = None, out: str = "runs", prefix: tuple[str, ...] = (),
+        profile: tuple[str, ...] = ("small.yaml",), **parts: Any,
+    ) -> Run:  # fmt: skip
+        home = tmp_path / f"user-{len(runs) + 1}"
+        home.mkdir()
+        (home / "small.yaml").write_text(json.dumps({**SMALL, **parts}))
+        command = ["run", *profile, "--exporter-port", "0", "--out", out, *args]
+        variables = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")} | dict(env or {})
+        runs.append(Run(home, _started(command, home, variables, prefix)))
+        return runs[-1]
+
+    yield start_one
+    for run in runs:
+        for name, pid in run.pids.items():
+            if name != "server" and not gone(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()
+        run.all_gone(20)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], RawServer]]:
+    """Starts raw servers."""
+    servers: list[RawServer] = []
+
+    def serve_one(reply: Answer) -> RawServer:
+        servers.append(RawServer(reply))
+        return servers[-1]
+
+    yield serve_one
+    for server in servers:
+        server.close()
+
+
+@dataclass
+class Sim:
+    """Embedded server started by the test: external for a run."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
+    """Starts embedded servers with flags of loadchaos.simulator.server."""
+    sims: list[Sim] = []
+
+    def start_one(*flags: str, log: Path | None = None) -> Sim:
+        log = log or tmp_path / f"sim-{len(sims) + 1}.log"
+        before = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "loadchaos.simulator.server", "--port", "0", *flags], stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+        def listening() -> str | None:
+            found = re.search(r"http://\S+?:(\d+)", log.read_text()[before:])
+            return f"http://127.0.0.1:{found[1]}" if found else None
+
+        sims.append(Sim(process, "", log))
+        sims[-1].url = wait(listening, "the embedded server")
+        return sims[-1]
+
+    yield start_one
+    for it in sims:
+        it.process.terminate()
+        try:
+            it.process.wait(60)
+        except subprocess.TimeoutExpired:
+            it.process.kill()
+            it.process.wait()
+
+
+@pytest.fixture
+def for_long() -> dict[str, Any]:
+    """Parts of a profile whose load somebody has to end."""
+    return {"load": FOR_LONG}
+
+
+@pytest.fixture
+def slow_answers() -> dict[str, Any]:
+    """The same, with some requests always in flight."""
+    return {"load": FOR_LONG, "traffic": SLOW_ANSWERS}
+
+
+@dataclass
+class Worker:
+    """One `loadchaos worker` in a home of its own."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def output(self) -> str:
+        return (self.home / "output").read_text()
+
+    def rows(self) -> Path:
+        """Its own ledger."""
+        (found,) = self.home.glob("worker-runs/*/requests-*.jsonl")
+        return found
+
+    def load_process(self) -> int:
+        """Pid of the driving process: the worker, or its namespaced child."""
+        header = json.loads(self.rows().read_bytes().split(b"\n", 1)[0])
+        return int(header["pid"])
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Starts workers as on other machines, by loopback addresses."""
+    made: list[Worker] = []
+
+    def start_one(
+        port: int, *prefix: str, env: dict[str, str] | None = None, out: Path | None = None, host: str | None = None
+    ) -> Worker:
+        home = tmp_path / f"machine-{len(made) + 2}"
+        home.mkdir()
+        argv = [*prefix, sys.executable, "-m", "loadchaos", "worker", "--wait", "60s", "--master-port", str(port)]
+        argv += ["--master-host", host or f"127.0.0.{len(made) + 2}", *(["--out", str(out)] if out else [])]
+        with (home / "output").open("wb") as output:
+            process = subprocess.Popen(
+                argv,
+                cwd=home,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **(env or {})},
+            )
+        made.append(Worker(home, process))
+        return made[-1]
+
+    yield start_one
+    for it in made:
+        if it.process.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(it.process.pid).children(recursive=True):
+                    child.kill()
+            it.process.send_signal(signal.SIGCONT)
+            it.process.kill()
+            it.process.wait()

@@ -1,0 +1,117 @@
+"""TLS settings: a server with a private CA, trusted by --ca or -k."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.tls import TlsSettings
+from tests.run.test_plain_locust import PROFILE, locust
+
+TWO_LINES = "from loadchaos import from_profile\nChat = from_profile('{}.json')\n"
+FRONT = Path(__file__).parent / "tls_front.py"
+
+
+@pytest.fixture
+def front(certificate: Path) -> Iterator[Callable[[str], str]]:
+    """Puts TLS in front of a server: its plain URL in, an https URL out."""
+    fronts: list[subprocess.Popen[str]] = []
+
+    def serve(url: str) -> str:
+        argv = [sys.executable, str(FRONT), str(certificate), *url.removeprefix("http://").split(":")]
+        fronts.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        return f"https://localhost:{int(fronts[-1].stdout.readline())}"  # type: ignore[union-attr]  # it is piped
+
+    yield serve
+    for process in fronts:
+        process.kill()
+        process.communicate()
+
+
+def probe(url: str, *more: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "loadchaos", "probe", url, *more]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_tls_refuses_unknown_certificate_and_names_the_options(
+    sim: Any, front: Callable[[str], str], certificate: Path
+) -> None:
+    url = front(sim().url)
+    refused = probe(url)
+    assert refused.returncode == 4
+    assert "its certificate is not trusted; give its CA with --ca FILE" in refused.stderr
+    believed = probe(url, "--ca", str(certificate))
+    assert (believed.returncode, believed.stderr) == (0, "")
+    assert "dialect               vLLM" in believed.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["option", "insecure", "profile", "not at all"])
+def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
+    how: str, start: Any, sim: Any, front: Callable[[str], str], certificate: Path
+) -> None:
+    given = {"option": ["--ca", str(certificate)], "insecure": ["--insecure"]}.get(how, [])
+    target = {"ca": str(certificate)} if how == "profile" else {}
+    run = start("--target", front(sim().url), *given, target=target)
+    code = run.ends()
+    if how == "not at all":
+        assert code == 4
+        assert "give its CA with --ca FILE" in run.output
+        return
+    assert code == 0, run.output
+    assert {row["ok"] for row in run.rows(row="probe", what="health")} == {True}
+    assert run.rows("metrics.jsonl", row="metrics"), "they were scraped"
+    assert run.verdict()["outcomes"] == {"ok": 20}
+
+
+@pytest.mark.slow
+def test_tls_settings_of_the_profile_hold_in_the_users_locust(
+    sim: Any, front: Callable[[str], str], certificate: Path, tmp_path: Path
+) -> None:
+    url = front(sim().url)
+    for name, target in (("believes", {"ca": str(certificate)}), ("doubts", {})):
+        profile = {**PROFILE, "name": name, "target": target}
+        (tmp_path / f"{name}.json").write_text(json.dumps(profile))
+        (tmp_path / f"{name}.py").write_text(
+            f"from loadchaos import from_profile\nChat = from_profile('{name}.json')\n"
+        )
+    code, stats, output = locust(tmp_path, url, "-f", "believes.py", for_s=3)
+    assert code == 0, output
+    assert [row["num_failures"] for row in stats if row["method"] == "POST"] == [0]
+    code, _, output = locust(tmp_path, url, "-f", "doubts.py", for_s=3)
+    assert code == 4
+    assert "its certificate is not trusted" in output
+
+
+@pytest.mark.slow
+def test_tls_certificate_is_the_servers_behind_a_network_attack(
+    start: Any, sim: Any, front: Callable[[str], str], certificate: Path
+) -> None:
+    attacks = [{"network": "latency", "at": "0s", "for": "30s", "params": {"latency": 20}}]
+    url = front(sim().url)
+    allowed = ["--ca", str(certificate), "--authorize", url.removeprefix("https://")]
+    run = start("--target", url, *allowed, attacks=attacks)
+    assert run.ends() == 0, run.output
+    assert run.verdict()["outcomes"] == {"ok": 20}
+    assert run.verdict()["attacks"]["network_latency"]["ok"] == 1
+    assert "requests go through a proxy for network attacks (added delay" in run.output
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (TlsSettings("nowhere.pem"), "ca nowhere.pem: No such file or directory"),
+        (TlsSettings("nowhere.pem", insecure=True), "exclude each other"),
+        (TlsSettings(__file__), "it holds no certificate"),
+    ],
+)
+def test_tls_bad_certificate_file_is_an_error_before_anything_exists(given: TlsSettings, text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        given.context()

@@ -1,0 +1,45 @@
+"""Servers without /health, without /v1/models, and LiteLLM."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.run.foreign_server import MODELS, ForeignServer, serving
+
+EXPECT = ["engine_deaths == 0", "hangs == 0", "failures == 0", "ok_share >= 95%"]
+LITELLM = {
+    "/v1/models": (200, MODELS),
+    "/health": (200, json.dumps({"healthy_endpoints": [], "unhealthy_endpoints": []})),
+    "/health/liveliness": (200, '"I\'m alive!"'),
+    "/health/readiness": (200, json.dumps({"status": "healthy", "litellm_version": "1.80.0"})),
+}
+
+
+@pytest.mark.parametrize("pages", [{"/v1/models": (200, MODELS)}, {}], ids=["no health", "no health, no models"])
+def test_server_without_health_is_healthy_while_it_answers(pages: dict[str, tuple[int, str]], start: Any) -> None:
+    with serving(ForeignServer(pages)) as server:
+        run = start("--target", server.url, *([] if pages else ["--model", "foreign"]), expect=EXPECT)
+        assert run.ends() == 0, run.output
+    assert [s["state"] for s in run.verdict()["states"]] == ["healthy"]
+    assert run.verdict()["target"]["model"] == "foreign"
+    assert not run.rows(row="probe", what="health", ok=False)
+
+
+def test_server_without_models_asks_for_the_name_of_its_model(start: Any) -> None:
+    with serving(ForeignServer({})) as server:
+        run = start("--target", server.url)
+        assert run.ends() == 4
+    assert "--model" in run.output
+
+
+def test_litellm_is_probed_at_its_liveness_page(start: Any) -> None:
+    with serving(ForeignServer(LITELLM)) as server:
+        run = start("--target", server.url, expect=EXPECT)
+        assert run.ends() == 0, run.output
+    assert server.asked["/health"] == 0
+    assert server.asked["/health/liveliness"] > 4
+    signs = [sign for state in run.verdict()["states"] for sign in state["signs"]]
+    assert "/health/liveliness returns 200" in signs

@@ -1,0 +1,167 @@
+"""Servers that fail: to start, on the first request, or repeatedly."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run.conftest import wait
+from tests.run.foreign_server import ForeignServer, serving
+
+OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
+NO_MEMORY = (
+    "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-u", "-c", code]
+
+
+def launching(command: list[str], port: int, **more: Any) -> dict[str, Any]:
+    return {"launch": {"command": command, "url": f"http://127.0.0.1:{port}", "ready_within": "30s", **more}}
+
+
+def served(port: int, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(port), *flags]
+
+
+@pytest.mark.slow
+def test_launched_server_is_started_tested_and_stopped(start: Any, unused_port: int) -> None:
+    run = start(target=launching(served(unused_port), unused_port, env={"VLLM_LOGGING_LEVEL": "INFO"}))
+    run.loaded()
+    assert run.ends() == 0
+    verdict = run.verdict()
+    assert (verdict["verdict"], verdict["target"]["kind"]) == ("pass", "launched")
+    assert verdict["outcomes"] == {"ok": 20}
+    assert verdict["failures"] == []
+    run.all_gone()
+
+
+def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Any, unused_port: int) -> None:
+    command = python(f"import time; print({NO_MEMORY!r}); time.sleep(0.5); raise SystemExit(1)")
+    run = start(target=launching(command, unused_port))
+    assert run.ends() == 4
+    verdict = run.verdict()
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("gpu_budget_startup", "startup")]
+    assert "exited with code 1" in run.output
+    assert "server.log" in run.output
+    assert "gpu_budget_startup" in run.output
+
+
+NEVER = [
+    ("exits at once without a word", python("raise SystemExit(3)"), "exited with code 3 without a log line"),
+    ("is not there", ["/no/such/server", "--model", "m"], "No such file"),
+    ("never listens", python("import time; print('loading'); time.sleep(60)"), "not healthy within 1 s"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "command", "says"), NEVER, ids=[row[0] for row in NEVER])
+def test_launched_server_that(start: Any, unused_port: int, what: str, command: list[str], says: str) -> None:
+    run = start(target=launching(command, unused_port, ready_within="1s"))
+    assert run.ends() == 4
+    assert says in run.output
+    assert run.verdict()["verdict"] != "pass"
+    assert {f["severity"] for f in run.verdict()["failures"]} <= {"startup"}, run.output
+    assert (run.folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_launched_server_on_a_taken_port_is_refused(start: Any, sim: Any) -> None:
+    other = sim()
+    port = int(other.url.rsplit(":", 1)[1])
+    run = start(target=launching(served(port), port))
+    assert run.ends() == 2
+    assert f"another server already listens on {other.url}" in run.output
+    assert run.verdict()["failures"] == []
+    assert other.process.poll() is None
+
+
+def test_launched_server_that_loses_its_port_to_another_is_not_mixed_up_with_it(
+    start: Any, unused_port: int, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    code = f"open({str(started)!r}, 'w'); import time; time.sleep(3); raise SystemExit('[Errno 98] in use')"
+    run = start(target=launching(python(code), unused_port))
+    wait(started.exists, "the launched command")
+    with serving(ForeignServer(pages={"/health": (200, ""), "/v1/models": (200, '{"data": []}')}), unused_port):
+        assert run.ends() == 4
+    assert f"process {os.getpid()} (" in run.output
+    assert "which the launch command did not start, answers at" in run.output
+    assert "the launched server has ended: it exited with code 1" in run.output
+    assert run.verdict()["verdict"] != "pass"
+
+
+@pytest.mark.slow
+def test_server_outside_the_launched_process_is_tested_with_a_note(start: Any, unused_port: int) -> None:
+    code = f"import subprocess, time; subprocess.Popen({served(unused_port)!r}, start_new_session=True)"
+    intermediate = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {code!r}]); time.sleep(600)"
+    run = start(target=launching(python(intermediate), unused_port))
+    assert run.ends() == 0, run.output
+    assert "it is the server under test" in run.output
+
+
+@pytest.mark.slow
+def test_external_server_that_dies_of_the_first_request_is_named(start: Any, sim: Any) -> None:
+    server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
+    run = start("--target", server.url, "--server-log", str(server.log))
+    assert run.ends() == 4
+    assert "died before the load, during the first requests" in run.output
+    assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
+
+
+@pytest.mark.slow
+def test_embedded_server_that_dies_of_the_first_request_is_named(start: Any) -> None:
+    flags = {"max_model_len": 900, "num_speculative_tokens": 0}
+    run = start(target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}})
+    assert run.ends() == 4
+    assert "died before the load, during the first requests" in run.output
+    assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
+
+
+@pytest.mark.slow
+def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> None:
+    flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
+    embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
+    run = start(
+        target={"on_death": "restart", "embedded": embedded},
+        traffic=[
+            {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
+            {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
+        ],
+        load=[{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 32}],
+        expect=["recovers_within <= 60s", "engine_deaths == 0"],
+    )
+    run.wait_for(row="launch", what="start", n=4, limit_s=100)
+    run.wait_for(row="gate", open=True, n=3)
+    run.note_pids()
+    run.process.send_signal(2)
+    assert run.ends() == 130
+    verdict = run.verdict()
+    assert {(i["kind"], i["id"]) for i in verdict["incidents"]} == {("death", "index_oob_indexkernel")}
+    assert len(verdict["incidents"]) >= 3
+    back, deaths = verdict["expectations"]
+    # It may die once more in the moment in which the run is interrupted.
+    once_more = "not recovered" in back["actual"]
+    assert (back["name"], back["verdict"]) == ("recovers_within", "unknown" if once_more else "pass")
+    assert deaths["actual"] == str(len(verdict["incidents"]))
+    assert verdict["outcomes"]["ok"] > 3
+    assert "restart 3: starting the EMBEDDED SERVER" in run.output
+    run.all_gone()
+
+
+def test_requests_that_an_overloaded_server_makes_wait_are_no_bug_of_it(start: Any) -> None:
+    flags = {"num_gpu_blocks": 200, "num_speculative_tokens": 0, "enable_prefix_caching": False}
+    run = start(
+        target={"embedded": {"dialect": "vllm", "era": "0.18", "flags": flags}},
+        traffic=[{"name": "text", "payload": {"text": {"tokens": "2500"}}, "output": {"exact": 60}}],
+        load=[{"burst": 30}],
+        limits={"first_byte": "5s", "between_bytes": "5s", "total": "60s"},
+    )
+    assert run.ends() == 1
+    assert [(f["id"], f["attribution"]) for f in run.verdict()["failures"]] == [("queue_wait", "load")]
+    assert "raise limits.first_byte" in " ".join(run.output.split())
