@@ -202,7 +202,7 @@ class Judge:
         """Fold one row, as the judge of a run does."""
         self.questions += row.get("row") == "question" and row.get("when") == "load"
         for oracle in self._oracles:
-            oracle.feed(row)
+            oracle.fold(row)
             self.failures += [(oracle.name, failure) for failure in oracle.poll(0)]
 
     def checks(self) -> list[Check]:

@@ -118,7 +118,7 @@ class _Load:
     def _run(self) -> None:
         coverage = self.result.coverage
         self._scrape()
-        coverage.feed({"row": "run", "what": "load_begin", "at_ns": int(self._server.now_s * S)})
+        coverage.fold({"row": "run", "what": "load_begin", "at_ns": int(self._server.now_s * S)})
         for attack in self._profile.attacks:
             every = attack.every or attack.at or 1.0
             self._after(every, lambda a=attack, e=every: self._attack(a, e))
@@ -295,7 +295,7 @@ class _Load:
     # --- what is seen -------------------------------------------------------------------------------------------------
 
     def _feed(self, row: dict[str, Any]) -> None:
-        self.result.coverage.feed({**row, "at_ns": int(self._server.now_s * S)})
+        self.result.coverage.fold({**row, "at_ns": int(self._server.now_s * S)})
 
     def _scrape(self) -> None:
         self._next_scrape_s = self._server.now_s + _BETWEEN_S

@@ -63,12 +63,12 @@ class WorkloadCoverage(Detector):
         self._images_in_prefill = False
         self._attacked = False
 
-    def _on_run(self, row: Row) -> None:
+    def on_run(self, row: Row) -> None:
         if row.get("what") == "load_begin":
             self._begun_ns = int(row["at_ns"])
         self._ended = self._ended or row.get("what") == "end"
 
-    def _on_log(self, row: Row) -> None:
+    def on_log(self, row: Row) -> None:
         if "kernel" in str(row.get("source")):
             return
         at_ns = row.get("at_ns")
@@ -77,26 +77,26 @@ class WorkloadCoverage(Detector):
         if len(into) < _MOST_LINES:
             into.update(dict.fromkeys(masked(str(row.get("text") or ""))))
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         if self._begun_ns is not None and row["from"] != row["to"]:
             self.features.add(f"state:{row['from']}>{row['to']}")
 
-    def _on_attack(self, row: Row) -> None:
+    def on_attack(self, row: Row) -> None:
         if row.get("what") == "end":
             self._attacked = self._attacked or bool(row.get("ok"))
             self.features.add(f"attack:{row.get('attack')}:{row.get('status')}")
 
-    def _on_heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         self._aborted = int(row.get("aborted") or 0)
         self._images_in_prefill = self._images_in_prefill or int(row.get("images_in_prefill") or 0) > 0
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         self.features.add(f"outcome:{row.get('outcome')}:{row.get('status')}")
         if row.get("finish_reason"):
             self.features.add(f"finish:{row['finish_reason']}")
         self.features.update(steps_up_to("cached_tokens", float(row.get("cached_tokens") or 0)))
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         key = (str(row.get("replica")), str(row.get("engine")))
         values = _with_derived(row.get("values") or {})
         before, self._newest[key] = self._newest.get(key), values

@@ -6,7 +6,7 @@ Its time is that of the newest row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
@@ -32,7 +32,6 @@ from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.analysis.row_handlers import handler_of
 from loadchaos.analysis.sessions import MOST_CUT, SessionCount
 from loadchaos.analysis.throughput import Throughput
 from loadchaos.analysis.verdict import error_budget, symptoms
@@ -48,6 +47,7 @@ from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
 from loadchaos.core.latency import LatencyHistograms
+from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -76,7 +76,7 @@ _MOST_STATES = 10_000
 _MOST_OPEN = 16  # newest incidents that may still get candidates
 
 
-class Judge:
+class Judge(RowFold):
     """Folds rows in the order of their arrival.
 
     `terms` None: those of the run's first row. Without `latencies` it folds none: `add_latencies` gives them before the
@@ -111,31 +111,21 @@ class Judge:
         self._tracker.environment = self._environment
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
-        self._feeds: dict[str, list[Callable[[Row], None]]] = {}  # by kind of row
+        after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
+        self._router = RowRouter([self._health, self, *self._detectors.detectors, *after])
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; kinds it does not know are ignored."""
-        kind = str(row.get("row"))
-        feeds = self._feeds.get(kind)
-        if feeds is None:
-            feeds = self._feeds[kind] = self._find_feeds(kind)
-        for feed in feeds:
-            feed(row)
+    def fold(self, row: Row) -> None:
+        """Fold one row; kinds it does not know only move the clock."""
+        self._health.move_clock(row)
+        self._router.fold(row)
         newest_ns = self._health.newest_ns
         if newest_ns - self._polled_ns > _POLL_NS:
             self._polled_ns = newest_ns
             self._poll(newest_ns)
 
-    def _find_feeds(self, kind: str) -> list[Callable[[Row], None]]:
-        """Find the methods that fold rows of a kind, in their order."""
-        others = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
-        after = [feed for part in others if (feed := handler_of(part, kind)) is not None]
-        before = [feed for part in (self._health, self) if (feed := handler_of(part, kind)) is not None]
-        return [self._health.move_clock, *before, *self._detectors.feeds(kind), *after]
-
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         self._stats.begin(row)
         self._stats.later += self._sessions.is_later(row)
         if not self._warm_up.covers(row):
@@ -143,15 +133,15 @@ class Judge:
             self._efficiency.begin(row)
         self._ladder.begin(row)
 
-    def _on_conversation(self, row: ConversationRow) -> None:
+    def on_conversation(self, row: ConversationRow) -> None:
         self._sessions.feed(row, timed=not self._warm_up.covers(row))
 
-    def _on_missed(self, row: MissedRow) -> None:
+    def on_missed(self, row: MissedRow) -> None:
         self._stats.miss(row)
         if not self._warm_up.covers(row):
             self._goodput.miss(row)
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         outcome = str(row.get("outcome"))
         warm_up = self._warm_up.covers(row)
         self._warm_up.left_out += warm_up
@@ -176,20 +166,20 @@ class Judge:
         elif outcome == "ok" and sent is not None:
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         self._mechanisms.metrics(row)
         self._efficiency.metrics(row)
         self._tracker.feed_reading(row)
 
-    def _on_device(self, row: DeviceRow) -> None:
+    def on_device(self, row: DeviceRow) -> None:
         self._efficiency.device(row)
         self._tracker.feed_reading(row)
 
-    def _on_attack(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         self._attacks.feed(row)
         self._mechanisms.attack(row)
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         self._states.append(row)
         self._mechanisms.state(row)
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
@@ -198,7 +188,7 @@ class Judge:
             self._end_life(str(row.get("replica")))
         self._tracker.feed_state(row)
 
-    def _on_launch(self, row: LaunchRow) -> None:
+    def on_launch(self, row: LaunchRow) -> None:
         if row.get("what") == "exit":
             self._tracker.feed_exit(row)
         elif row.get("what") == "start":
@@ -208,7 +198,7 @@ class Judge:
             self._environment["command"] = list(row.get("command") or ())
             self._log_classifier.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
-    def _on_supervisor(self, row: SupervisorRow) -> None:
+    def on_supervisor(self, row: SupervisorRow) -> None:
         """Fold an orchestrator's report of a server exit."""
         if row.get("what") != "ended":
             return
@@ -219,7 +209,7 @@ class Judge:
                 self._tracker.add_deadly(failure, str(row.get("replica")))
         self._tracker.feed_orchestrator_end(row)
 
-    def _on_run(self, row: RunRow) -> None:
+    def on_run(self, row: RunRow) -> None:
         if row.get("what") == "begin":
             self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
             if self._terms is None and row.get("terms"):
@@ -230,23 +220,23 @@ class Judge:
         elif row.get("what") == "load_end":
             self._tracker.load_end_ns = int(row["at_ns"])
 
-    def _on_facts(self, row: FactsRow) -> None:
+    def on_facts(self, row: FactsRow) -> None:
         self._environment["facts"] = row.get("facts")
         if self._facts is None and row.get("facts"):
             self._facts = self._explainer.facts = Facts.from_json(row["facts"])
             if self._facts.media_fault:
                 self._record(bad_answers.media_fault(self._facts, int(row["at_ns"]))).at_clients += 1
 
-    def _on_configuration(self, row: ConfigurationRow) -> None:
+    def on_configuration(self, row: ConfigurationRow) -> None:
         self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
 
-    def _on_last_question(self, row: LastQuestionRow) -> None:
+    def on_last_question(self, row: LastQuestionRow) -> None:
         self._tracker.last_question_waits = row["what"] == "ask"
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         self._kernel.feed(row)
 
-    def _on_log(self, row: LogRow) -> None:
+    def on_log(self, row: LogRow) -> None:
         if row.get("file") == KERNEL_LOG:
             if not self._kernel.concerns(str(row.get("text", ""))):
                 return

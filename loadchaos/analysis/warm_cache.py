@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from loadchaos.analysis.request_stats import Part
-from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, EndRow, FactsRow, MetricsRow, QuestionRow, RunRow
 from loadchaos.core.model import Facts
 
@@ -21,7 +21,7 @@ _LIKE_WORDS = 4
 """Tokens at the start of two prompts that may be equal by chance."""
 
 
-class WarmCache(RowHandlers):
+class WarmCache(RowFold):
     """Folds what explains prefix cache hits: `feed` rows, then `hit_rate`.
 
     Prompts of `new_prompts` (names of traffic) share the tokens of the chat template only. Hits are not judged where
@@ -37,25 +37,25 @@ class WarmCache(RowHandlers):
         self._preemptions: dict[tuple[str, str], float] = {}
         self._preempted = False
 
-    def _on_run(self, row: RunRow) -> None:
+    def on_run(self, row: RunRow) -> None:
         if row.get("what") == "load_begin":
             self._loading = True
 
-    def _on_facts(self, row: FactsRow) -> None:
+    def on_facts(self, row: FactsRow) -> None:
         text = Facts.from_json(row["facts"]).text if row.get("facts") else None
         self._template_tokens = text.overhead if text is not None and text.source != "guess" else None
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         self._sent[str(row.get("traffic", ""))] += 1
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         if row.get("outcome") == "ok":
             self._answered[str(row.get("traffic", ""))] += 1
 
-    def _on_question(self, row: QuestionRow) -> None:  # noqa: ARG002 - any question of the load counts
+    def on_question(self, row: QuestionRow) -> None:  # noqa: ARG002 - any question of the load counts
         self._asked = self._asked or self._loading
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         key, now = (str(row.get("replica")), str(row.get("engine"))), (row.get("values") or {}).get(_PREEMPTIONS)
         if now is not None:
             self._preempted = self._preempted or (self._loading and now > self._preemptions.get(key, now))

@@ -77,7 +77,7 @@ def fold_series(folder: RunFolder, accept: Accept) -> Series:
     """Fold all rows of a run into its series."""
     series = Series()
     for row in Reader(folder, accept).new(final=True):
-        series.feed(row)
+        series.fold(row)
     return series
 
 
@@ -86,7 +86,7 @@ def _main(path: Path, *, strict: bool) -> None:
     parent = os.getppid()
     series = Series()
     for n, row in enumerate(Reader(RunFolder(path), fits_completely if strict else fits_its_kind).new(final=True)):
-        series.feed(row)
+        series.fold(row)
         if not n % _LOOK and os.getppid() != parent:
             sys.exit(1)  # nobody waits for the series
     pickle.dump(series, sys.stdout.buffer)

@@ -143,7 +143,7 @@ def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tup
     """
     judge, series = Judge(latencies=False), Series()
     with chart_process(folder, accept) as charts:
-        feeds = [judge.feed, series.feed] if charts is None else [judge.feed]
+        feeds = [judge.fold, series.fold] if charts is None else [judge.fold]
         bad_rows = _fold(folder, say, accept, feeds)
         if charts is not None:
             series = charts.series() or fold_series(folder, accept)
@@ -153,7 +153,7 @@ def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tup
 
 def _judged(folder: RunFolder, accept: Accept) -> dict[str, Any]:
     judge = Judge()
-    bad_rows = _fold(folder, None, accept, [judge.feed])
+    bad_rows = _fold(folder, None, accept, [judge.fold])
     return _verdict(folder, judge, accept, bad_rows)
 
 

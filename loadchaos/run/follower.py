@@ -122,13 +122,13 @@ class Follower:
         rows = self._reader.new(final=final)
         while chunk := list(islice(rows, _CHUNK)):
             for row in chunk:
-                self._judge.feed(row)
+                self._judge.fold(row)
                 self._run_process.feed(row)
                 if self._pages:
                     self._pages.feed(row)
             with self._lock:
                 for row in chunk:
-                    self._fold.feed(row)
+                    self._fold.fold(row)
         self._report(self._judge.findings())
         now_ns = time.monotonic_ns() if self._run_process.this_boot and not self._fold.ended else None
         snapshot = self._fold.snapshot(now_ns)
@@ -154,7 +154,7 @@ class Follower:
                     self._messenger.feed(i.n, i.id, i.to_json)
         with self._lock:
             for row in [*findings, *_incident_rows(self._judge.incidents)]:
-                self._fold.feed(row)
+                self._fold.fold(row)
             self._fold.count_failures(self._judge.failures())
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:

@@ -278,7 +278,7 @@ class History(World):
         """The verdict; every one that any test makes must fit the schema."""
         judge = Judge(Terms("test", **terms))
         for row in self.rows:
-            judge.feed(row)
+            judge.fold(row)
         verdict = judge.verdict()
         jsonschema.validate(verdict, SCHEMA)
         json.dumps(verdict)

@@ -24,8 +24,8 @@ def verdict(
         due_ns, seconds = (n + 1) * S, {"talk": 1, "code": 3, "vectors": 1}[traffic]
         end_ns = due_ns + seconds * S
         base = {"id": f"lc-a-{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": due_ns}
-        judge.feed({"row": "begin", **base, "at_ns": due_ns})
-        judge.feed(
+        judge.fold({"row": "begin", **base, "at_ns": due_ns})
+        judge.fold(
             {"row": "end", **base, "at_ns": end_ns, "sent_ns": due_ns, "outcome": "timeout" if lost else "ok",
              "expect": ["ok"], "itl_hist": {}, "first_token_ns": None if traffic == "vectors" else end_ns,
              "last_byte_ns": end_ns, "detail": {}}
@@ -74,9 +74,9 @@ def test_shed_requests_of_an_endpoint_with_a_rule_of_its_own_are_no_other_failur
     )
     for n in range(40):
         base = {"id": f"lc-a-{n}", "step": n, "traffic": "talk", "phase": 0, "due_ns": n * S}
-        judge.feed({"row": "begin", **base, "at_ns": n * S})
+        judge.fold({"row": "begin", **base, "at_ns": n * S})
         outcome = "shed" if n % 4 == 0 else "ok"
-        judge.feed({"row": "end", **base, "at_ns": n * S + 1, "sent_ns": n * S, "outcome": outcome, "expect": ["ok"],
+        judge.fold({"row": "end", **base, "at_ns": n * S + 1, "sent_ns": n * S, "outcome": outcome, "expect": ["ok"],
                     "itl_hist": {}, "detail": {}})  # fmt: skip
     assert [(r["name"], r["verdict"]) for r in judge.verdict()["expectations"]] == [
         ("ok_share", "pass"), ("endpoint.chat.shed_share", "pass"),

@@ -17,7 +17,7 @@ def metrics(at_s: float, **values: float) -> dict[str, Any]:
 def covered(*rows: dict[str, Any]) -> WorkloadCoverage:
     coverage = WorkloadCoverage()
     for row in rows:
-        coverage.feed(row)
+        coverage.fold(row)
     return coverage
 
 

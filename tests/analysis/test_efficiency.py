@@ -49,7 +49,7 @@ def verdict(*rows: Any, cached: tuple[int | None, ...] = (None,) * 20) -> Any:
     judge = Judge(Terms("p", expect=EXPECT))
     sent = [row for n, hit in enumerate(cached) for row in request(n, hit)]
     for row in sorted([*sent, *rows], key=lambda r: r["at_ns"]):
-        judge.feed(row)
+        judge.fold(row)
     found = judge.verdict()
     jsonschema.validate(found["efficiency"], SCHEMA["properties"]["efficiency"])
     return found

@@ -105,9 +105,9 @@ def test_throughput_counts_successful_requests_from_first_to_last() -> None:
 def test_verdict_fails_by_goodput_though_every_answer_is_ok() -> None:
     judge = Judge(Terms("p", expect=["goodput >= 90%", "text.goodput >= 50%"], slo={"ttft": 0.6}))
     for n in range(20):
-        judge.feed({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
+        judge.fold({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
         slow = n % 4 == 0
-        judge.feed(end(id=f"r{n}", first_token_ns=10 * S + (650 if slow else 500) * MS))
+        judge.fold(end(id=f"r{n}", first_token_ns=10 * S + (650 if slow else 500) * MS))
     found = judge.verdict()
     assert [e["verdict"] for e in found["expectations"]] == ["fail", "pass"]
     assert found["expectations"][0]["actual"].startswith("75.00%, 15 of 20 requests")
@@ -116,15 +116,15 @@ def test_verdict_fails_by_goodput_though_every_answer_is_ok() -> None:
 
 def test_goodput_without_limits_is_unknown() -> None:
     judge = Judge(Terms("p", expect=["goodput >= 90%"]))
-    judge.feed({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
-    judge.feed(end())
+    judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
+    judge.fold(end())
     assert [e["verdict"] for e in judge.verdict()["expectations"]] == ["unknown"]
 
 
 def test_goodput_is_unknown_where_gaps_of_single_answers_are_lost() -> None:
     judge = Judge(Terms("p", expect=["goodput >= 90%"], slo={"itl_p99": 0.05}))
-    judge.feed({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
-    judge.feed(end(folded=True, gaps_ns=180 * MS))
+    judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
+    judge.fold(end(folded=True, gaps_ns=180 * MS))
     [found] = judge.verdict()["expectations"]
     assert found["verdict"] == "unknown"
     assert "without their gaps" in found["actual"]
@@ -133,8 +133,8 @@ def test_goodput_is_unknown_where_gaps_of_single_answers_are_lost() -> None:
 @pytest.mark.parametrize("limits_s", [{"ttft": 0.1}, {"tpot": 0.1}, {"itl_max": 0.1, "e2e": 5.0}])
 def test_goodput_is_unknown_where_no_answer_has_the_figure(limits_s: dict[str, float]) -> None:
     judge = Judge(Terms("p", expect=["goodput >= 90%"], slo=limits_s))
-    judge.feed({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
-    judge.feed(end(first_token_ns=None, itl_hist={}, completion_tokens=None))
+    judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
+    judge.fold(end(first_token_ns=None, itl_hist={}, completion_tokens=None))
     [found] = judge.verdict()["expectations"]
     assert found["verdict"] == "unknown"
     assert "no answer had" in found["actual"]
@@ -144,8 +144,8 @@ def judged(expect: list[str], late: dict[str, Any], *, of_40: int = 10) -> list[
     """Expectations of 40 requests; `late` changes the times of `of_40` of them, the others have a TTFT of 0.5 s."""
     judge = Judge(Terms("p", expect=expect, slo={"ttft": 0.6}))
     for n in range(40):
-        judge.feed({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
-        judge.feed(end(id=f"r{n}", **(late if n < of_40 else {})))
+        judge.fold({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
+        judge.fold(end(id=f"r{n}", **(late if n < of_40 else {})))
     found: list[Any] = judge.verdict()["expectations"]
     return found
 

@@ -46,7 +46,7 @@ def test_judge_death_of_one_of_several_says_so_in_its_signs(history: Any) -> Non
     history.answer(history.send(1), "stream_error", error=history.TEXT_OF_DEATH)
     judge = Judge()
     for row in history.work(10).end().rows:
-        judge.feed(row)
+        judge.fold(row)
     assert judge.verdict()["worth"].startswith("Crash rate 0.")
     [death] = judge.incidents
     assert "one of several servers behind the address died" in death.signs

@@ -367,7 +367,7 @@ def test_judge_notes_exit_code_0_of_a_death(history: Any) -> None:
     history.log(history.MISS).die(ids, code=0).run(5)
     judge = Judge()
     for row in history.end().rows:
-        judge.feed(row)
+        judge.fold(row)
     judge.verdict()
     (incident,) = judge.incidents
     assert incident.to_json()["beside"] == ["exit_zero_after_death"]

@@ -302,7 +302,7 @@ def test_judge_puts_failed_requests_into_the_incident(history: Any) -> None:
     history.answer(ids, "http_error", status=500, error="Internal Server Error: odd")
     judge = Judge(Terms("test"))
     for row in history.work(25).end().rows:
-        judge.feed(row)
+        judge.fold(row)
     judge.verdict()
     [incident] = judge.incidents
     assert ids[0] in [sent.id for sent in incident.in_flight]
@@ -490,7 +490,7 @@ def test_incident_lists_what_was_in_flight_at_that_moment(history: Any) -> None:
         )
     judge = Judge(Terms("test"))
     for row in history.work(25).end().rows:
-        judge.feed(row)
+        judge.fold(row)
     (failure,) = judge.verdict()["failures"]
     [incident] = judge.incidents
     shown = incident.to_json()

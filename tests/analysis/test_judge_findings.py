@@ -17,7 +17,7 @@ def test_judge_findings_report_a_death_at_open_and_close(history: Any) -> None:
     judge = Judge(Terms("test"))
     found: list[Any] = []
     for row in history.rows:
-        judge.feed(row)
+        judge.fold(row)
         found += judge.findings()
     judge.verdict()
     found += judge.findings()
@@ -35,7 +35,7 @@ def test_judge_incident_has_what_upstream_needs(history: Any) -> None:
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
     judge = Judge(Terms("test"))
     for row in history.rows:
-        judge.feed(row)
+        judge.fold(row)
     judge.verdict()
     [incident] = judge.incidents
     shown = incident.to_json()
@@ -55,7 +55,7 @@ def test_judge_incident_has_what_upstream_needs(history: Any) -> None:
 def test_judge_memory_does_not_grow_with_the_run(history: Any) -> None:
     judge = Judge(Terms("test"))
     for row in history.begin().rows:
-        judge.feed(row)
+        judge.fold(row)
     history.rows.clear()
     for n in range(20_000):
         ids = history.send(1)
@@ -65,7 +65,7 @@ def test_judge_memory_does_not_grow_with_the_run(history: Any) -> None:
             ids, "http_error" if bad else "ok", took_s=0.001, **({"error": f"unlike {n % 7}"} if bad else {})
         )
         for row in history.rows:
-            judge.feed(row)
+            judge.fold(row)
         history.rows.clear()
     assert not judge._stats.in_flight
     assert len(judge._bad_answers._waiting) < 100
@@ -81,8 +81,8 @@ def test_judge_failures_may_be_read_at_any_time(history: Any) -> None:
     asked, silent = Judge(Terms("test")), Judge(Terms("test"))
     counts = []
     for n, row in enumerate(history.rows):
-        asked.feed(row)
-        silent.feed(row)
+        asked.fold(row)
+        silent.fold(row)
         if n % 50 == 0:
             counts.append(sum(f["count"] for f in asked.failures()))
     assert asked.verdict() == silent.verdict()

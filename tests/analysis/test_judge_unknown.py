@@ -252,7 +252,7 @@ def test_judge_passes_no_prefix_of_a_run(history: Any) -> None:
     for cut in range(0, len(rows), 37):
         judge = Judge(Terms("test"))
         for row in rows[:cut]:
-            judge.feed(row)
+            judge.fold(row)
         assert judge.verdict()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
 
 
@@ -264,7 +264,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
         judge = Judge(Terms("test"))
         for row in history.rows:
             if row["row"] != kind:
-                judge.feed(row)
+                judge.fold(row)
         assert judge.verdict()["verdict"] != "pass", f"without {kind}"
 
 
@@ -274,7 +274,7 @@ def test_judge_is_deterministic(history: Any) -> None:
     assert history.verdict() == history.verdict()
     judge = Judge(Terms("test"))
     for row in history.rows:
-        judge.feed(row)
+        judge.fold(row)
         judge.findings()
     first = judge.verdict()
     assert judge.verdict() == first == history.verdict()

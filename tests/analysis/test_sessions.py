@@ -35,7 +35,7 @@ def session(n: int, seconds: float, end: str = "finished", **counts: Any) -> lis
 def verdict(*sessions: list[dict[str, Any]], warm_up: dict[str, Any] | None = None, expect: Any = EXPECT) -> Any:
     judge = Judge(Terms("p", expect=expect, warm_up=warm_up or {}))
     for row in sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]):
-        judge.feed(row)
+        judge.fold(row)
     found = judge.verdict()
     jsonschema.validate(found.get("sessions", {}), SCHEMA["properties"]["sessions"])
     return found
@@ -151,12 +151,12 @@ def test_later_requests_of_sessions_are_not_more_of_the_plan() -> None:
     judge = Judge(Terms("p", expect=("turns_lost == 0",), planned_requests=10))
     for n in range(2):
         begin, end = session(n, 1)
-        judge.feed(begin)
+        judge.fold(begin)
         for number in range(10):
             name = f"lc-a-{n}-r{number}" if number else f"lc-a-{n}"
             base = {"id": name, "step": n, "traffic": "talk", "phase": 0, "due_ns": end["due_ns"], "expect": ["ok"]}
-            judge.feed({"row": "begin", **base, "at_ns": end["at_ns"] - 1})
-            judge.feed({"row": "end", **base, "at_ns": end["at_ns"], "outcome": "ok", "detail": {}})
-        judge.feed(end)
+            judge.fold({"row": "begin", **base, "at_ns": end["at_ns"] - 1})
+            judge.fold({"row": "end", **base, "at_ns": end["at_ns"], "outcome": "ok", "detail": {}})
+        judge.fold(end)
     (delivered,) = [c for c in judge.verdict()["checks"] if c["name"] == "load_delivered"]
     assert (delivered["actual"], delivered["verdict"]) == ("20.0% (2 of 10)", "unknown")

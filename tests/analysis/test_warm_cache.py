@@ -57,7 +57,7 @@ def verdict(*groups: list[dict[str, Any]], limit: str = "2s", new: tuple[str, ..
     expect = [f"ttft_p50 <= {limit}", "goodput >= 90%", "ok_share >= 99%"]
     judge = Judge(Terms("p", expect=expect, slo={"ttft": 2.0}, new_prompts=new))
     for row in sorted([row for group in groups for row in group], key=lambda r: r["at_ns"]):
-        judge.feed(row)
+        judge.fold(row)
     found = judge.verdict()
     jsonschema.validate(found["efficiency"], SCHEMA["properties"]["efficiency"])
     return found

@@ -30,7 +30,7 @@ def request(n: int, due_ns: int, took_ns: int, *, phase: int = 0, outcome: str =
 def verdict(rows: list[Any], expect: tuple[str, ...] = ("ttft_p50 <= 1s", "goodput >= 100%"), **warm_up: Any) -> Any:
     judge = Judge(Terms("p", expect=expect, slo={"ttft": 1.0}, warm_up=warm_up))
     for row in rows:
-        judge.feed(row)
+        judge.fold(row)
     return judge.verdict()
 
 

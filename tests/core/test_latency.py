@@ -95,8 +95,8 @@ def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> 
     for row in rows:
         verdict.end(cast("EndRow", row))
         totals.feed(row)
-        series.feed(row)
-        live.feed(row)
+        series.fold(row)
+        live.fold(row)
     over_time = LatencyHistograms()
     for one in (stretch for _, stretch in series.points() if stretch is not None):
         over_time.merge(one.latency)

@@ -210,7 +210,7 @@ from loadchaos.analysis.failure import Failure, evidence
 class FullMoonDetector(Detector):
     seen = False
 
-    def _on_metrics(self, row):
+    def on_metrics(self, row):
         self.seen = row["values"].get("moon") == 1
 
     def finish(self):

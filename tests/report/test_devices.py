@@ -29,7 +29,7 @@ def rows() -> list[dict[str, Any]]:
 def samples(given: list[dict[str, Any]]) -> dict[str, float]:
     fold = Fold()
     for row in given:
-        fold.feed(row)
+        fold.fold(row)
     return {
         s.name: s.value
         for family in families(fold, "run")
@@ -55,7 +55,7 @@ def test_exporter_sums_devices_of_all_hosts() -> None:
 def charted(given: list[dict[str, Any]]) -> dict[str, list[str]]:
     series = Series()
     for row in given:
-        series.feed(row)
+        series.fold(row)
     return {chart.title: [line.label for line in chart.lines] for chart in picture(series).charts}
 
 

@@ -93,7 +93,7 @@ class AnswerSigns(Detector):
         self._traffics: dict[str, _Traffic] = {}
         self._pending: list[Failure] = []
 
-    def _on_baseline(self, row: BaselineRow) -> None:
+    def on_baseline(self, row: BaselineRow) -> None:
         if row.get("outcome") != "ok":
             return
         traffic = self._traffics.setdefault(str(row["traffic"]), _Traffic())
@@ -102,7 +102,7 @@ class AnswerSigns(Detector):
         for sign in row.get("signs") or ():
             traffic.share(sign).idle += 1
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok" or row.get("folded"):
             return
         name = str(row.get("traffic", ""))

@@ -37,7 +37,7 @@ class AnswerTextDetector(Detector):
         self._thin: Counter[str] = Counter()
         self._extra: Counter[str] = Counter()
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         if row.get("outcome") != "ok":
             return
         traffic, detail = str(row.get("traffic", "")), row.get("detail") or {}

@@ -40,13 +40,13 @@ class AnswerUsage(Detector):
         self._begun = self._void = False
         self._worst: dict[str, tuple[int, float]] = {}
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         self._begun = True
         body = row.get("hash")
         if body is not None:
             self._bodies[str(row["id"])] = body
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         body, tokens = self._bodies.pop(str(row.get("id")), None), row.get("prompt_tokens")
         if body is not None and tokens is not None:
             self._compare(row, body, tokens)
@@ -67,7 +67,7 @@ class AnswerUsage(Detector):
             )  # fmt: skip
             self._pending.append(wrong_failure(wrong))
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         key, values = (str(row.get("replica")), str(row.get("engine"))), row.get("values") or {}
         read = {name: float(values[counter]) for name, counter in _COUNTERS.items() if counter in values}
         if len(read) < len(_COUNTERS):

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
 
 Finding = Failure | Check | str
 """A failure of the server, a check of the verdict, or a note for its reader."""
 
 
-class Detector(Protocol):
+class Detector(RowFold):
     """Folds ledger rows and reports failures.
-
-    Subclasses handle row kinds in methods `_on_<kind>(row)`, or override `feed`.
 
     Attributes:
         slow: its `poll` is expensive or looks at long trends: it is polled every 10 s, less often in a long run.
     """
 
     slow: ClassVar[bool] = True
-
-    def feed(self, row: Row) -> None:
-        """Fold one row; kinds without a method change nothing."""
-        handler = getattr(self, f"_on_{row.get('row')}", None)
-        if handler is not None:
-            handler(row)
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
         """Failures found since the last call, each once.

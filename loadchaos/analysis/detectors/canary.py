@@ -85,7 +85,7 @@ class CanaryDetector(Detector):
         self._answers = self._wrong = self._failed = 0
         self._pending: list[Failure] = []
 
-    def _on_canary(self, row: CanaryRow) -> None:
+    def on_canary(self, row: CanaryRow) -> None:
         word = str(row.get("word") or "")
         if row.get("what") == "ask":
             self._words += [word] if word else []

@@ -41,7 +41,7 @@ class DeviceFaultDetector(Detector):
         self._newest: dict[tuple[str, str, str], Mapping[str, float]] = {}
         self._pending: list[Failure] = []
 
-    def _on_device(self, row: DeviceRow) -> None:
+    def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
         if key not in self._newest and len(self._newest) >= _MOST_DEVICES:
             return

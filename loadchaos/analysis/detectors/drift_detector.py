@@ -140,7 +140,7 @@ class DriftDetector(Detector):
         self._reported: set[tuple[str, str]] = set()
         self._restarted = False
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         first_ns, sent_ns, last_ns = row.get("first_token_ns"), row.get("sent_ns"), row.get("last_byte_ns")
         if row.get("outcome") != "ok" or not first_ns or not sent_ns:
             return
@@ -155,11 +155,11 @@ class DriftDetector(Detector):
         if tokens > 1 and last_ns:
             self._phase.tpot.add(at_s, (last_ns - first_ns) / S / (tokens - 1))
 
-    def _on_heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)
         self._phase.flying(int(row["at_ns"]), sum(self._in_flight.values()))
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         role, handles = str(row.get("role")), self._phase.handles
         for name, *_ in _HANDLES:
             key = (str(row.get("replica")), int(row.get("pid") or 0), name)
@@ -173,7 +173,7 @@ class DriftDetector(Detector):
                 # a file a connection: only under one load they are comparable
                 handles.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(value))
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         usage, key = values.get("kv_usage_ratio"), (str(row.get("replica")), str(row.get("engine")))
         self._queues[key] = float(values.get("requests_running") or 0), float(values.get("requests_waiting") or 0)
@@ -200,7 +200,7 @@ class DriftDetector(Detector):
             left.append(idle.usage)
             del left[:-_MOST_PROCESSES]
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         if row.get("to") in ("dead", "restarting", "terminated"):  # the figures of a new process start again
             # The old process's figures are still judged, at the end of the run for example: the new one's first drop them.
             for key in self._idle:

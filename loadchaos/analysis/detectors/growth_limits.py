@@ -20,7 +20,7 @@ from loadchaos.analysis.detectors.trend_tests import (
     slope,
 )
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import ConfigurationRow, DeviceRow, EndRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import Row
 
@@ -86,7 +86,7 @@ class _Life:
     since_s: float = 0.0
 
 
-class GrowthTracker(RowHandlers):
+class GrowthTracker(RowFold):
     """Growth of each figure of a run.
 
     Folds end, process, metrics, device, configuration and state rows.
@@ -97,24 +97,24 @@ class GrowthTracker(RowHandlers):
         self._past: dict[str, Growth] = {}
         self._image_cache = ImageCacheBudget()
 
-    def _on_configuration(self, row: ConfigurationRow) -> None:
+    def on_configuration(self, row: ConfigurationRow) -> None:
         self._image_cache.configuration(row)
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         for name, value in _processes(self._life, row):
             self._life.samples[name].add(_second(row), value)
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         if "kv_usage_ratio" in values and not values.get("requests_running", 1) and not values.get("requests_waiting"):
             self._life.samples["kv"].add(_second(row), float(values["kv_usage_ratio"]))
 
-    def _on_device(self, row: DeviceRow) -> None:
+    def on_device(self, row: DeviceRow) -> None:
         if (used := (row.get("values") or {}).get("gpu_memory_used_bytes")) is not None:
             self._life.devices[f"{row.get('host')} {row.get('device')}"] = float(used)
             self._life.samples["gpu_memory"].add(_second(row), sum(self._life.devices.values()))
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         self._image_cache.end(row)
         first_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
         if row.get("outcome") == "ok" and first_ns and sent_ns:
@@ -122,7 +122,7 @@ class GrowthTracker(RowHandlers):
         if (share := _errors(self._life, row, _second(row))) is not None:
             self._life.samples["error_rate"].add(*share)
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         if row.get("to") in ("dead", "restarting", "terminated"):
             self._past, self._life = {k: v for k, v in self.growths().items() if v is not None}, _Life()
 

@@ -93,24 +93,24 @@ class KvLeakDetector(Detector):
         self._caching: bool | None = None  # True with a prefix cache, None where it is not known
         self._facts: Facts | None = None
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         self._aborted += row.get("outcome") == "aborted"
 
-    def _on_run(self, row: RunRow) -> None:
+    def on_run(self, row: RunRow) -> None:
         self._load_begun = self._load_begun or row.get("what") == "load_begin"
         if row.get("what") == "load_end":
             self._load_end_ns = int(row["at_ns"])
 
-    def _on_facts(self, row: FactsRow) -> None:
+    def on_facts(self, row: FactsRow) -> None:
         self._blocks = (row.get("facts") or {}).get("kv_blocks") or self._blocks
         if self._facts is None and row.get("facts"):
             self._facts = Facts.from_json(row["facts"])
 
-    def _on_preflight(self, row: PreflightRow) -> None:
+    def on_preflight(self, row: PreflightRow) -> None:
         if row.get("name") == "others":
             self._other_clients = not row.get("ok")
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         if self._load_end_ns is not None:
             return
         self._down = row.get("to") in _OTHER_SERVER
@@ -118,14 +118,14 @@ class KvLeakDetector(Detector):
             self._engines.clear()
             self._launched = False
 
-    def _on_question(self, row: QuestionRow) -> None:
+    def on_question(self, row: QuestionRow) -> None:
         if row["when"] != "after":
             return
         self._asked = True
         for engine in self._engines.values():
             engine.question_at(int(row["sent_ns"]))
 
-    def _on_launch(self, row: LaunchRow) -> None:
+    def on_launch(self, row: LaunchRow) -> None:
         """Learn from the command if the server has a prefix cache."""
         if row["what"] != "start":
             return
@@ -134,12 +134,12 @@ class KvLeakDetector(Detector):
         off_by_default = [d.prefix_cache_flag for d in DIALECTS.values() if d.prefix_cache_flag]
         self._caching = next((flag in command for word, flag in off_by_default if word in command), None)
 
-    def _on_configuration(self, row: ConfigurationRow) -> None:
+    def on_configuration(self, row: ConfigurationRow) -> None:
         """Learn from the log if the server has a prefix cache."""
         if logged := _CACHING.search(str(row.get("flags") or "")):
             self._caching = logged[1] == "True"
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         values: Mapping[str, Any] = row.get("values") or {}
         if "requests_running" not in values:
             return

@@ -19,12 +19,12 @@ class LateAborts(Detector):
         self._planned: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         if row.get("behaviour") == "abort":
             self._in_flight.add(str(row.get("id")))
             self._planned[str(row.get("traffic", ""))] += 1
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         if (id_ := str(row.get("id"))) in self._in_flight:
             self._in_flight.discard(id_)
             self._late[str(row.get("traffic", ""))] += row.get("outcome") == "ok"

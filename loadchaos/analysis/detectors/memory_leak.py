@@ -58,14 +58,14 @@ class MemoryLeakDetector(Detector):
         self._aborted = False
         self._image_cache = ImageCacheBudget()
 
-    def _on_configuration(self, row: ConfigurationRow) -> None:
+    def on_configuration(self, row: ConfigurationRow) -> None:
         self._image_cache.configuration(row)
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         self._image_cache.end(row)
         self._aborted = self._aborted or row.get("outcome") == "aborted"
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         role, resident = str(row.get("role")), row.get("rss_bytes")
         key = (str(row.get("replica")), int(row.get("pid") or 0))
         if row.get("what") == "gone":

@@ -85,13 +85,13 @@ class SaturationDetector(Detector):
             return None
         return self._devices.setdefault(key, _Device())
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         if (fds := row.get("fds")) and (limit := row.get("fd_limit")):
             key = "process", str(row.get("replica")), f"{row.get('role')} (pid {row.get('pid')})"
             if (device := self._device(key)) is not None:
                 self._files(key, device, fds, limit, int(row["at_ns"]))
 
-    def _on_device(self, row: DeviceRow) -> None:
+    def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
         values: Mapping[str, float] = row.get("values") or {}
         if (device := self._device(key)) is None:

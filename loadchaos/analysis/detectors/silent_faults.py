@@ -76,15 +76,15 @@ class SilentFaultDetector(Detector):
         self._pending: list[Failure] = []
         self._reported: set[tuple[str, str]] = set()
 
-    def _on_facts(self, row: FactsRow) -> None:
+    def on_facts(self, row: FactsRow) -> None:
         if self._facts is None and row.get("facts"):
             self._facts = Facts.from_json(row["facts"])
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         if most := row.get("max_tokens"):
             self._max_tokens[str(row.get("id"))] = int(most)
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         most = self._max_tokens.pop(str(row.get("id")), None)
         counted, done = row.get("prompt_tokens"), row.get("completion_tokens")
         if row.get("outcome") != "ok" or counted is None:
@@ -96,22 +96,22 @@ class SilentFaultDetector(Detector):
             self._answers.append((int(counted), int(done), most))
             del self._answers[:-_MOST_PROMPTS]
 
-    def _on_heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)
         if any(self._in_flight.values()):
             for gauges in self._gauges.values():
                 gauges.held_ns = None
 
-    def _on_attack(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         if {"paused", "asleep", "alive_but_hung"} & set(row.get("effects") or ()):
             for gauges in self._gauges.values():
                 gauges.stuck_ns = None
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         if row.get("to") not in ("healthy", "degraded"):
             self._gauges.clear()
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         at_ns, values = int(row["at_ns"]), row.get("values") or {}
         key = (str(row.get("replica")), str(row.get("engine")))
         old = self._gauges.get(key)

@@ -39,11 +39,11 @@ class SpinningDetector(Detector):
         self._engines: dict[str, _Engine] = {}
         self._pending: list[Failure] = []
 
-    def _on_facts(self, row: FactsRow) -> None:
+    def on_facts(self, row: FactsRow) -> None:
         if self._facts is None and row.get("facts"):
             self._facts = Facts.from_json(row["facts"])
 
-    def _on_log(self, row: LogRow) -> None:
+    def on_log(self, row: LogRow) -> None:
         if _DESYNC not in str(row.get("text", "")):
             return
         writer = PurePath(str(row.get("source") or "")).stem
@@ -51,7 +51,7 @@ class SpinningDetector(Detector):
             if writer == name or writer not in self._engines:
                 engine.lost_ns = engine.lost_ns or int(row.get("at_ns") or 0)
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         if row.get("role") != "engine_core":
             return
         replica = str(row.get("replica"))
@@ -61,7 +61,7 @@ class SpinningDetector(Detector):
         elif row.get("what") == "gone":
             del self._engines[replica]
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         if row.get("to") != "hung" or row.get("engine") is not None:
             return
         replica = str(row.get("replica"))

@@ -19,8 +19,6 @@ from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.row_handlers import handler_of
-from loadchaos.core.model import Row
 
 
 def _found() -> list[Callable[[], Detector]]:
@@ -41,7 +39,7 @@ _DEATH_WAIT_NS = 10 * S
 class DetectorSuite:
     """All detectors of one run.
 
-    `feeds` fold the rows, `poll` is for now and then, `finish` for the end of the run.
+    `detectors` fold the rows, `poll` is for now and then, `finish` for the end of the run.
 
     `checks` and `notes` are for the verdict, once `finish` was called.
     """
@@ -50,15 +48,11 @@ class DetectorSuite:
         self.checks: list[Check] = []
         self.notes: list[str] = []
         self._tracker, self._record = tracker, record
-        self._detectors = [make() for make in DETECTORS]
+        self.detectors = [make() for make in DETECTORS]
         self._hang_causes: list[Failure] = []  # until the states, which are slower, show the hang
         self._death_causes: list[Failure] = []
         self._slow_polled_ns = 0
         self._finished = False
-
-    def feeds(self, kind: str) -> list[Callable[[Row], None]]:
-        """Give the methods that fold rows of a kind: few detectors need it."""
-        return [feed for d in self._detectors if (feed := _feed_of(d, kind)) is not None]
 
     def poll(self, now_ns: int, begin_ns: int, *, final: bool) -> None:
         """Report new failures.
@@ -81,7 +75,7 @@ class DetectorSuite:
         """
         self._name_hangs(final=True)
         self.checks, self.notes = [], []
-        for found in [found for detector in self._detectors for found in detector.finish()]:
+        for found in [found for detector in self.detectors for found in detector.finish()]:
             if isinstance(found, Check):
                 self.checks.append(found)
             elif isinstance(found, str):
@@ -92,7 +86,7 @@ class DetectorSuite:
         self._finished = True
 
     def _poll_detectors(self, now_ns: int, *, slow: bool) -> None:
-        for detector in self._detectors:
+        for detector in self.detectors:
             if detector.slow == slow:
                 for failure in detector.poll(now_ns):
                     self._report(at(failure, now_ns))
@@ -135,13 +129,3 @@ class DetectorSuite:
                 self._tracker.add_deadly(failure, incident.replica)
             else:
                 self._record(replace(failure, severity="node")).in_log += 1
-
-
-def _feed_of(detector: Detector, kind: str) -> Callable[[Row], None] | None:
-    """Find the method of a detector for rows of a kind; None without one.
-
-    It is `_on_<kind>`, or `feed` if the detector defines it.
-    """
-    if type(detector).feed is not Detector.feed:
-        return detector.feed
-    return handler_of(detector, kind)

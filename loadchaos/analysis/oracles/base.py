@@ -44,11 +44,11 @@ class Oracle(Detector):
         self.wrong = self.doubtful = self._skipped = 0
         self._not_compared = ""
 
-    def _on_learned(self, row: LearnedRow) -> None:
+    def on_learned(self, row: LearnedRow) -> None:
         if self.compares and row["kind"] == EQUAL_ANSWERS:
             self._not_compared = row["why"]
 
-    def _on_question(self, row: QuestionRow) -> None:
+    def on_question(self, row: QuestionRow) -> None:
         self.margin.feed(row)
         if self._not_compared:
             part = "reference" if self.asked_by == "alone_vs_load" else self.asked_by
@@ -72,7 +72,7 @@ class Oracle(Detector):
     def judge(self, row: QuestionRow) -> None:
         """Judge one answer."""
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         self._moves.feed(row)
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's

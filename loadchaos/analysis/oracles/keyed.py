@@ -98,7 +98,7 @@ class KeyedOracle(Oracle):
         self._kinds: dict[str, _Kind] = {}
         self._stayed: set[int] = set()
 
-    def _on_learned(self, row: LearnedRow) -> None:
+    def on_learned(self, row: LearnedRow) -> None:
         if row["kind"] == EQUAL_ANSWERS:
             return
         if row.get("used"):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 
 _SILENT_NS = 5 * S
 _GAPS = 3
 
 
-class EndOfLoad(RowHandlers):
+class EndOfLoad(RowFold):
     """Folds heartbeats and ends; `check` is for the end."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class EndOfLoad(RowHandlers):
         self._longest_ns = 0
         self._stopped = self._silent_ns = 0
 
-    def _on_heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         busy = any(self._in_flight.values())
         self._in_flight[str(row.get("file", ""))] = int(row.get("in_flight") or 0)
         if not busy:
@@ -37,7 +37,7 @@ class EndOfLoad(RowHandlers):
             self._longest_ns = max(self._longest_ns, at_ns - self._since_ns)
         self._since_ns = max(self._since_ns, at_ns)
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         if row.get("outcome") == "ok":
             self._progressed(row["at_ns"])
         stopped = (row.get("detail") or {}).get("why") == "stopped" and "ok" in (row.get("expect") or ("ok",))

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, LaunchRow, MetricsRow, QuestionRow
 from loadchaos.core.units import figure
 
@@ -31,7 +31,7 @@ class _Sent:
     perhaps: int
 
 
-class ImageCacheHits(RowHandlers):
+class ImageCacheHits(RowFold):
     """Expected and actual image cache hits: `feed` every row, then `check`.
 
     Memory: the names of the last 50,000 images, and what is in flight.
@@ -50,15 +50,15 @@ class ImageCacheHits(RowHandlers):
         self._newest: tuple[float, float] | None = None
         self._expected: tuple[int, int, int, int] = (0, 0, 0, 0)
 
-    def _on_attack(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         if row.get("what") == "begin":
             self._why_not = "attacks ran during the load"
 
-    def _on_launch(self, row: LaunchRow) -> None:
+    def on_launch(self, row: LaunchRow) -> None:
         if row.get("what") == "exit" and not row.get("asked"):
             self._why_not = "the server went down"
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         if not _looked_up(row):
             return
         names = row.get("image_names")
@@ -77,7 +77,7 @@ class ImageCacheHits(RowHandlers):
             self._known.popitem(last=False)
         self._in_flight[str(row["id"])] = sent
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         sent = self._in_flight.pop(str(row.get("id")), None)
         if sent is None:
             return
@@ -90,14 +90,14 @@ class ImageCacheHits(RowHandlers):
         for name in sent.names:
             self._known[name] = True
 
-    def _on_question(self, row: QuestionRow) -> None:
+    def on_question(self, row: QuestionRow) -> None:
         """Count the images of a question beside the load, which ended."""
         names = row.get("image_names") or ()
         self._asked.images += len(names)
         self._asked.perhaps += sum(name in self._known for name in names)
         self._known.update(dict.fromkeys(names, True))
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         if _QUERIES not in values or _HITS not in values:
             return

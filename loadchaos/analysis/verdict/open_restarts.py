@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.row_handlers import RowHandlers
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow
 
 _MOVED_S = 0.5
@@ -33,7 +33,7 @@ class _Server:
     moved: tuple[int, str] | None = None
 
 
-class OpenRestarts(RowHandlers):
+class OpenRestarts(RowFold):
     """Folds metrics, state and launch rows; `check` is for the end."""
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class OpenRestarts(RowHandlers):
     def _of(self, replica: object) -> list[_Server]:
         return [server for (name, _), server in self._servers.items() if name == str(replica)]
 
-    def _on_launch(self, row: LaunchRow) -> None:
+    def on_launch(self, row: LaunchRow) -> None:
         if row.get("what") == "start":
             for server in self._of(row.get("replica")):
                 server.expects_new, server.moved = True, None
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         down = row.get("to") in _DOWN or row.get("from") in _DOWN
         about = down or any(_ABOUT_IT.search(str(sign)) for sign in row.get("signs") or ())
         for server in self._of(row.get("replica")):
@@ -57,7 +57,7 @@ class OpenRestarts(RowHandlers):
             server.expects_new |= down
             server.changed_ns = int(row["at_ns"])
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         server = self._servers.setdefault((str(row.get("replica")), str(row.get("engine"))), _Server())
         values, at_ns = row.get("values") or {}, int(row["at_ns"])
         if at_ns - server.changed_ns > _SETTLED_NS:

@@ -11,8 +11,8 @@ from typing import Any
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.analysis.row_handlers import handler_of
 from loadchaos.core.histogram import LogHistogram
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
     BeginRow,
     CommandRow,
@@ -54,7 +54,7 @@ _WORKER_EVENTS = {
 }  # fmt: skip
 
 
-class RunHealth:
+class RunHealth(RowFold):
     """Checks of the run itself, from its run, worker and probe rows."""
 
     def __init__(self) -> None:
@@ -91,13 +91,6 @@ class RunHealth:
         self._by_hand: list[str] = []
         self._disk: list[str] = []
 
-    def feed(self, row: Row) -> None:
-        """Fold one row; other kinds only move the clock."""
-        self.move_clock(row)
-        handler = handler_of(self, str(row.get("row")))
-        if handler is not None:
-            handler(row)
-
     def move_clock(self, row: Row) -> None:
         """Set the time to that of a row, if it is newer."""
         at_ns = row.get("at_ns") or 0
@@ -112,11 +105,11 @@ class RunHealth:
             timespec="milliseconds"
         )
 
-    def _on_header(self, row: HeaderRow) -> None:
+    def on_header(self, row: HeaderRow) -> None:
         if self._anchor is None and row.get("mono_ns") is not None and row.get("utc_ns") is not None:
             self._anchor = (int(row["mono_ns"]), int(row["utc_ns"]))
 
-    def _on_run(self, row: RunRow) -> None:
+    def on_run(self, row: RunRow) -> None:
         what, at_ns = row.get("what"), int(row["at_ns"])
         if what == "begin":
             self.begin, self.begin_ns = dict(row), at_ns
@@ -132,18 +125,18 @@ class RunHealth:
         elif what == "end":
             self.end = row
 
-    def _on_command(self, row: CommandRow) -> None:
+    def on_command(self, row: CommandRow) -> None:
         if row.get("ok") and len(self._by_hand) < _MOST_BY_HAND:
             self._by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
-    def _on_disk(self, row: DiskRow) -> None:
+    def on_disk(self, row: DiskRow) -> None:
         if len(self._disk) < _MOST_BY_HAND:
             self._disk.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
-    def _on_load(self, row: LoadRow) -> None:
+    def on_load(self, row: LoadRow) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
 
-    def _on_worker(self, row: WorkerRow) -> None:
+    def on_worker(self, row: WorkerRow) -> None:
         """Fold what the master reports of a worker on another machine."""
         who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
         if row.get("host"):
@@ -152,17 +145,17 @@ class RunHealth:
         if row.get("what") in _WORKER_EVENTS and len(self._worker_events) < _MOST_EVENTS:
             self._worker_events[f"{who} {_WORKER_EVENTS[str(row['what'])]}"] += 1
 
-    def _on_locust(self, row: LocustRow) -> None:
+    def on_locust(self, row: LocustRow) -> None:
         if row.get("what") == "exit":
             code = row.get("code")
             self._locust_exit = int(code) if code is not None else -1
 
-    def _on_probe(self, row: ProbeRow) -> None:
+    def on_probe(self, row: ProbeRow) -> None:
         self._probes += 1
         self._probe_gap(int(row["at_ns"]))
         self._last_probe_ns = int(row["at_ns"])
 
-    def _on_metrics(self, _row: MetricsRow) -> None:
+    def on_metrics(self, _row: MetricsRow) -> None:
         self._scrapes += 1
 
     def _probe_gap(self, at_ns: int) -> None:
@@ -172,7 +165,7 @@ class RunHealth:
         if (at_ns - since_ns) / S > self._longest_gap[0]:
             self._longest_gap = ((at_ns - since_ns) / S, since_ns)
 
-    def _on_gap(self, row: GapRow) -> None:
+    def on_gap(self, row: GapRow) -> None:
         loss, why = _log_loss(row), str(row.get("why") or "")
         if loss == "certain":
             self._log_lost = self._log_lost or why
@@ -181,11 +174,11 @@ class RunHealth:
         if len(self._gaps) < 10_000:
             self._gaps.append((str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0)))
 
-    def _on_log(self, row: LogRow) -> None:
+    def on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
             self._log_lines += 1
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         if self.first_sent_ns is None or row["at_ns"] < self.first_sent_ns:
             self.first_sent_ns = int(row["at_ns"])
         fitted, traffic = str(row.get("fitted") or ""), str(row.get("traffic"))
@@ -200,10 +193,10 @@ class RunHealth:
             if self._fitted_as.setdefault(key, fitted) != fitted:
                 self._fitted_as[key] = key[1]
 
-    def _on_preflight(self, row: PreflightRow) -> None:
+    def on_preflight(self, row: PreflightRow) -> None:
         self._preflight.append(row)
 
-    def _on_heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         if row.get("lag_ns") is not None:
             self.lag.add(float(row["lag_ns"]))
         if row.get("backed_off"):

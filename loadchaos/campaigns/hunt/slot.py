@@ -174,7 +174,7 @@ def summary(result: Result) -> dict[str, Any]:
     coverage, begins, asked = WorkloadCoverage(), [], Counter[str]()
     state, refusals = "healthy", set[str]()
     for row in Reader(result.folder).new(final=True):
-        coverage.feed(row)
+        coverage.fold(row)
         if row.get("row") == "begin":
             begins.append(int(row["at_ns"]))
         elif purpose := _purpose(row):

@@ -111,10 +111,10 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
             while at > tick:
                 samples.add(clock.utc_s(tick), families(fold, run, tick))
                 tick += step_ns
-        fold.feed(row)
+        fold.fold(row)
     fold.finish()
     for row in _judged(folder):
-        fold.feed(row)
+        fold.fold(row)
     if tick:
         samples.add(clock.utc_s(tick), families(fold, run, tick))
     if say is not None:

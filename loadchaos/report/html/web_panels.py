@@ -83,7 +83,7 @@ class PanelPages:
     def feed(self, row: Mapping[str, Any]) -> None:
         """Fold one row."""
         typed = as_typed(row)
-        self._series.feed(typed)
+        self._series.fold(typed)
         if typed["row"] == "offers":
             self._offers = typed
         elif typed["row"] == "command":

@@ -17,6 +17,7 @@ from loadchaos.core.endpoint_groups import merged_latency, several_endpoints
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, sample_of
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -35,7 +36,7 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     StateRow,
 )
-from loadchaos.core.model import OUTCOMES
+from loadchaos.core.model import OUTCOMES, Row
 from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.event_tokens import EventTokens
@@ -148,7 +149,7 @@ class TrafficStats:
         self.bounded = {kind: BucketHistogram(bounds) for kind, bounds in _BOUNDS.items()}
 
 
-class Fold:
+class Fold(RowFold):
     """Totals of a run, folded from all of its rows and findings.
 
     `snapshot` gives the values of the live view; the exporter reads the totals directly.
@@ -189,16 +190,14 @@ class Fold:
         self._window: dict[int, Bucket] = {}
         self._event_tokens = EventTokens()
 
-    def feed(self, row: Mapping[str, Any]) -> None:
+    def fold(self, row: Row) -> None:
         """Fold one row; unknown kinds are counted and otherwise ignored."""
         kind = str(row.get("row"))
         self.rows[kind] += 1
         at = row.get("at_ns")
         if isinstance(at, int) and at > self.now_ns and kind not in {"failure", "incident"}:
             self.now_ns = at
-        handler = getattr(self, f"_on_{kind}", None)
-        if handler is not None:
-            handler(row)
+        super().fold(row)
 
     def finish(self) -> None:
         """End the fold: requests without an end become `unfinished`.
@@ -213,7 +212,7 @@ class Fold:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def _on_conversation(self, row: ConversationRow) -> None:
+    def on_conversation(self, row: ConversationRow) -> None:
         traffic, name = self._traffic(row.get("traffic")), str(row.get("id"))
         if traffic.sessions is None:
             traffic.sessions = SessionStats()
@@ -224,7 +223,7 @@ class Fold:
             self._open_sessions.remove(name)
             traffic.sessions.end(row, timed=not self._warm_up.covers(row))
 
-    def _on_begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         traffic = self._traffic(row.get("traffic"))
         traffic.begun += 1
         traffic.images += int(row.get("images") or 0)
@@ -240,7 +239,7 @@ class Fold:
             self.send_lags += 1
         self._bucket(row).begun += 1
 
-    def _on_end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         traffic = self._traffic(row.get("traffic"))
         outcome = str(row.get("outcome"))
         if self._open.pop(str(row.get("id")), None) is not None:
@@ -275,7 +274,7 @@ class Fold:
         for index, count in sample.gaps.counts.items():
             traffic.bounded["itl"].add(bucket_middle(index) / _NS, count)
 
-    def _on_missed(self, row: MissedRow) -> None:
+    def on_missed(self, row: MissedRow) -> None:
         count = int(row.get("count") or 1)
         traffic = self._traffic(row.get("traffic"))
         traffic.outcomes["missed"] += count
@@ -285,31 +284,31 @@ class Fold:
         self.missed[str(row.get("why"))] += count
         self._bucket(row).outcomes["missed"] += count
 
-    def _on_heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         self.workers[str(row.get("file", ""))] = dict(row)
         self._bucket(row).heartbeat(row)
 
     # -- the server ----------------------------------------------------------------------------------------------
 
-    def _on_state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         replica = str(row.get("replica") or "")
         if row.get("engine") is not None:
             replica = f"{replica} engine {row['engine']}"
         signs = tuple(str(s) for s in row.get("signs") or ())
         self.states[replica] = ReplicaState(replica, str(row.get("to")), int(row.get("at_ns") or 0), signs)
 
-    def _on_metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         key = str(row.get("replica") or ""), str(row.get("engine") or "0")
         self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
 
-    def _on_device(self, row: DeviceRow) -> None:
+    def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("host") or ""), str(row.get("device") or "")
         values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         if key in self.devices or len(self.devices) < _MOST_DEVICES:
             self.devices[key] = self.devices.get(key, {}) | values
 
-    def _on_gap(self, row: GapRow) -> None:
+    def on_gap(self, row: GapRow) -> None:
         # A long gap has several rows with its length so far: only the part since the last one is added.
         source, at = str(row.get("source")), int(row.get("at_ns") or 0)
         key = str(row.get("replica") or ""), source
@@ -317,7 +316,7 @@ class Fold:
         self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / _NS
         self._gap_known_ns[key] = at
 
-    def _on_process(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         key = str(row.get("replica") or ""), int(row.get("pid") or 0)
         if row.get("what") == "gone":
             self.processes.pop(key, None)
@@ -326,7 +325,7 @@ class Fold:
 
     # -- the run -------------------------------------------------------------------------------------------------
 
-    def _on_run(self, row: RunRow) -> None:
+    def on_run(self, row: RunRow) -> None:
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
             self.run = dict(row)
@@ -339,13 +338,13 @@ class Fold:
         elif what == "end":
             self.ended = True
 
-    def _on_gate(self, row: GateRow) -> None:
+    def on_gate(self, row: GateRow) -> None:
         self.gate = "" if row.get("open") else str(row.get("why") or "paused")
 
-    def _on_preflight(self, row: PreflightRow) -> None:
+    def on_preflight(self, row: PreflightRow) -> None:
         self.preflight.append((bool(row.get("ok")), str(row.get("text") or row.get("name"))))
 
-    def _on_attack(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         name, what = str(row.get("attack")), row.get("what")
         key = (name, row.get("n"), row.get("replica"))
         if what == "begin":
@@ -359,7 +358,7 @@ class Fold:
 
     # -- findings ------------------------------------------------------------------------------------------------
 
-    def _on_failure(self, row: FailureRow) -> None:
+    def on_failure(self, row: FailureRow) -> None:
         # A later row about the same failure names another incident or has a newer count.
         key = str(row.get("id")), str(row.get("attribution", "server"))
         deaths = self._deaths.setdefault(key, set())
@@ -382,7 +381,7 @@ class Fold:
         for key, count in counted.items():
             self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
 
-    def _on_incident(self, row: IncidentRow) -> None:
+    def on_incident(self, row: IncidentRow) -> None:
         known = self.incidents.setdefault(row.get("n"), {"settled_from_ns": self.now_ns + _SETTLES_NS})
         known.update(row)
 

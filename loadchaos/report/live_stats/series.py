@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.core.latency import sample_of
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
@@ -25,6 +26,7 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     StateRow,
 )
+from loadchaos.core.model import Row
 from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.distributions import RunTotals
 from loadchaos.report.live_stats.event_tokens import EventTokens
@@ -51,7 +53,7 @@ class Span:
     text: str = ""
 
 
-class Series:
+class Series(RowFold):
     """Time series and spans of a run, folded from all of its rows.
 
     The origin (0 s) is that of the verdict: the first request, else the start of the load, else the first row. A latency
@@ -74,7 +76,7 @@ class Series:
         self.event_tokens = EventTokens()
         self.configuration: Mapping[str, Any] = {}  # flags, settings and system of the server
 
-    def feed(self, row: Mapping[str, Any]) -> None:
+    def fold(self, row: Row) -> None:
         """Fold one row; kinds that no chart shows are ignored."""
         at, kind = row.get("at_ns"), row.get("row")
         if kind == "header" and row.get("file") == "events.jsonl":
@@ -85,21 +87,21 @@ class Series:
             self.begin_ns = at
         if at > self.last_ns:
             self.last_ns = at
-        handler = getattr(self, f"_on_{kind}", None)
-        if handler is not None:
-            handler(row, at)
+        super().fold(row)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def _on_begin(self, row: BeginRow, at: int) -> None:
+    def on_begin(self, row: BeginRow) -> None:
+        at = row["at_ns"]
         self.first_sent_ns = at if self.first_sent_ns is None else min(self.first_sent_ns, at)
         self.totals.warm_up.covers(row)  # it begins with the first request that is due, as in the verdict
         self._bucket(at).begun += 1
 
-    def _on_conversation(self, row: ConversationRow, _at: int) -> None:
+    def on_conversation(self, row: ConversationRow) -> None:
         self.totals.warm_up.covers(row)
 
-    def _on_end(self, row: EndRow, at: int) -> None:
+    def on_end(self, row: EndRow) -> None:
+        at = row["at_ns"]
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
         self.event_tokens.add(row)
         sample = sample_of(row)
@@ -110,31 +112,37 @@ class Series:
             self._bucket(row.get("first_token_ns") or at).latency.ttft.add(sample.ttft_ns)
         self._bucket(at).latency.add(sample, ttft=False)
 
-    def _on_missed(self, row: MissedRow, at: int) -> None:
+    def on_missed(self, row: MissedRow) -> None:
+        at = row["at_ns"]
         self.totals.warm_up.covers(row)
         self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
 
-    def _on_heartbeat(self, row: HeartbeatRow, at: int) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
+        at = row["at_ns"]
         self._bucket(at).heartbeat(row)
 
-    def _on_metrics(self, row: MetricsRow, at: int) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
+        at = row["at_ns"]
         key = f"{row.get('replica')}/{row.get('engine')}"
         self._bucket(at).server[key] = {
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
         }
 
-    def _on_device(self, row: DeviceRow, at: int) -> None:
+    def on_device(self, row: DeviceRow) -> None:
+        at = row["at_ns"]
         self._bucket(at).devices[f"{row.get('host')}/{row.get('device')}"] = {
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
         }
 
-    def _on_state(self, row: StateRow, at: int) -> None:
+    def on_state(self, row: StateRow) -> None:
+        at = row["at_ns"]
         replica = str(row.get("replica") or "server")
         text = "; ".join(str(s) for s in row.get("signs") or [])
         self._close("state:" + replica, replica, at)
         self._open["state:" + replica, replica] = (at, str(row.get("to")), text)
 
-    def _on_attack(self, row: AttackRow, at: int) -> None:
+    def on_attack(self, row: AttackRow) -> None:
+        at = row["at_ns"]
         lane, key = "attack:" + str(row.get("attack")), f"{row.get('n')}/{row.get('replica')}"
         what = row.get("what")
         if what == "skipped":
@@ -146,10 +154,11 @@ class Series:
         elif what in {"end", "undo"}:
             self._close(lane, key, at, " failed" if row.get("ok") is False else "")
 
-    def _on_configuration(self, row: ConfigurationRow, _at: int) -> None:
+    def on_configuration(self, row: ConfigurationRow) -> None:
         self.configuration = row
 
-    def _on_run(self, row: RunRow, at: int) -> None:
+    def on_run(self, row: RunRow) -> None:
+        at = row["at_ns"]
         self.totals.begin_run(row)
         what = row.get("what")
         if what == "load_begin":
@@ -158,7 +167,8 @@ class Series:
         elif what in {"load_end", "end"}:
             self._close("load", "load", at)
 
-    def _on_gap(self, row: GapRow, at: int) -> None:
+    def on_gap(self, row: GapRow) -> None:
+        at = row["at_ns"]
         since = at - round(float(row.get("seconds") or 0) * _NS)
         self._closed.append(("gap", str(row.get("source")), since, at, str(row.get("why") or "")))
 

@@ -113,7 +113,7 @@ def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: Any, li
     assert failure["candidates"][0]["text"] in line
     judge = Judge(Terms("test"))
     for row in history.rows:
-        judge.feed(row)
+        judge.fold(row)
     judge.verdict()
     [incident] = [i for i in judge.incidents if i.kind == "death"]
     assert incident.to_json()["candidates"][0]["text"] in line

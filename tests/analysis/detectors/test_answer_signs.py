@@ -16,7 +16,7 @@ def fold(signs: list[list[str]], idle: list[list[str]] | None = None, ratios: li
     detector = AnswerSigns()
     for one in idle or []:
         row = {"row": "baseline", "at_ns": 0, "traffic": "t", "outcome": "ok", "signs": one, "text_ratio": 0.6}
-        detector.feed(row)
+        detector.fold(row)
     for n, one in enumerate(signs):
         end: dict[str, Any] = {
             "row": "end",
@@ -26,7 +26,7 @@ def fold(signs: list[list[str]], idle: list[list[str]] | None = None, ratios: li
             "outcome": "ok",
             "signs": one,
         }
-        detector.feed({**end, "text_ratio": ratios[n] if ratios else 0.6})
+        detector.fold({**end, "text_ratio": ratios[n] if ratios else 0.6})
     return detector
 
 

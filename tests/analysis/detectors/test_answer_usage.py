@@ -28,20 +28,20 @@ def scrape(at_s: float, prompt: float, completion: float, replica: str = "a") ->
 def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[str]:
     """100 answers of 100 + 50 tokens; the server counts `counted` of them."""
     detector = AnswerUsage()
-    detector.feed(scrape(0, 1000, 1000))
+    detector.fold(scrape(0, 1000, 1000))
     for n in range(1, 101):
-        detector.feed(begin(n, f"b{n}"))
-        detector.feed(end(n))
+        detector.fold(begin(n, f"b{n}"))
+        detector.fold(end(n))
         if restarts and n == 50:
-            detector.feed(scrape(n, 0, 0))
-    detector.feed(scrape(120, 1000 + 10_000 * counted, 1000 + 5_000 * counted, replica))
+            detector.fold(scrape(n, 0, 0))
+    detector.fold(scrape(120, 1000 + 10_000 * counted, 1000 + 5_000 * counted, replica))
     return [f.id for f in detector.finish() if isinstance(f, Failure)]
 
 
 def test_same_body_with_other_prompt_tokens_names_both_requests() -> None:
     detector = AnswerUsage()
     for row in (begin(1, "x"), end(1), begin(2, "x"), end(2), begin(3, "y"), end(3, 7), begin(4, "x"), end(4, 101)):
-        detector.feed(row)
+        detector.fold(row)
     (failure,) = detector.poll(0)
     assert failure.id == "prompt_tokens_differ"
     assert failure.wrong[0].subject == "r4"
@@ -68,8 +68,8 @@ def test_answer_usage_keeps_no_answers_without_counters() -> None:
     feed_many = 5_000
     tracemalloc.start()
     for n in range(feed_many):
-        detector.feed(begin(n, "x"))
-        detector.feed(end(n))
+        detector.fold(begin(n, "x"))
+        detector.fold(end(n))
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 20 * feed_many

@@ -46,9 +46,9 @@ class Canary:
     def ask(self, text: str, when: str = "load", word: str = "", **more: Any) -> list[str]:
         self.n += 1
         base = {"row": "canary", "n": self.n, "kind": "echo" if word else "exact", "when": when, "word": word}
-        self.detector.feed({**base, "what": "ask", "at_ns": self.n * S})
+        self.detector.fold({**base, "what": "ask", "at_ns": self.n * S})
         answer = {"what": "answer", "status": 200, "error": "", "text": text, "at_ns": self.n * S}
-        self.detector.feed({**base, **answer, **more})
+        self.detector.fold({**base, **answer, **more})
         return [failure.id for failure in self.detector.poll(0)]
 
     def learn(self, text: str = COUNT, *, echoes: bool = True) -> Canary:

@@ -26,10 +26,10 @@ class Run:
             self.second += 1
             at_ns = self.second * S
             flying = in_flight(n) if in_flight else 8
-            self.drift.feed({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
+            self.drift.fold({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
             for _ in range(4):
                 ttft = (ttft_s(n) if ttft_s else 0.2) * self.rng.lognormvariate(0, 0.3)
-                self.drift.feed(
+                self.drift.fold(
                     {
                         "row": "end",
                         "at_ns": at_ns,
@@ -89,16 +89,16 @@ class ClosedLoop:
             for sent, first, end in done:
                 row = {"row": "end", "at_ns": int(end * S), "outcome": "ok", "phase": 0, "sent_ns": int(sent * S)}
                 row |= {"first_token_ns": int(first * S), "last_byte_ns": int(end * S), "completion_tokens": 50}
-                self.drift.feed(row)
+                self.drift.fold(row)
                 waiting.append(end)
             while waiting and len(running) < self.batch:
                 sent, start = waiting.pop(0), float(second)
                 running.append((sent, start + 0.4, start + service_s(second - 1000)))
-            self.drift.feed({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": self.users})
+            self.drift.fold({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": self.users})
             values = {"requests_running": float(len(running)), "requests_waiting": float(len(waiting))}
             if self.metrics:
                 row = {"row": "metrics", "at_ns": second * S, "replica": "server", "engine": "0", "values": values}
-                self.drift.feed(row)
+                self.drift.fold(row)
             if second % 30 == 0:
                 self.failures += self.drift.poll(second * S)
         return self
@@ -122,7 +122,7 @@ def test_drift_is_not_a_queue_that_grows() -> None:
     for n in range(300):
         values = {"requests_running": 8.0 - n // 50, "requests_waiting": float(n // 50)}
         at_ns = (drift.second + 1) * S
-        drift.drift.feed({"row": "metrics", "at_ns": at_ns, "replica": "a", "engine": "0", "values": values})
+        drift.drift.fold({"row": "metrics", "at_ns": at_ns, "replica": "a", "engine": "0", "values": values})
         drift.load(1, ttft_s=lambda _, n=n: 0.2 + 0.2 * n / 300)
     assert drift.ids == []
 
@@ -132,8 +132,8 @@ def with_handles(seconds: int, fds: Any, threads: Any = None, in_flight: Any = N
     for n in range(seconds):
         at_ns = (n + 1000) * S
         flying = in_flight(n) if in_flight else 8
-        drift.feed({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
-        drift.feed(
+        drift.fold({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
+        drift.fold(
             {
                 "row": "process",
                 "replica": "server",
@@ -167,7 +167,7 @@ def idle_times(usages: list[float], *, idle_s: int = 6) -> list[Failure]:
             busy = n < 20
             values = {"requests_running": 5.0 if busy else 0.0, "requests_waiting": 0.0}
             values["kv_usage_ratio"] = 0.7 if busy else usage
-            drift.feed({"row": "metrics", "at_ns": second * S, "replica": "server", "engine": "0", "values": values})
+            drift.fold({"row": "metrics", "at_ns": second * S, "replica": "server", "engine": "0", "values": values})
     return drift.poll(second * S)
 
 
@@ -191,9 +191,9 @@ def test_kv_leak_is_reported_after_the_server_ended_and_not_for_a_new_one() -> N
                 if usage is None:
                     continue
                 values = {"requests_running": 5.0 if n < 20 else 0.0, "kv_usage_ratio": 0.7 if n < 20 else usage}
-                drift.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": values})
+                drift.fold({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": values})
             if usage == 0.06:
-                drift.feed({"row": "state", "at_ns": second * S, "replica": "a", "to": "terminated"})
+                drift.fold({"row": "state", "at_ns": second * S, "replica": "a", "to": "terminated"})
         assert [f.id for f in drift.poll(second * S)] == expected
 
 

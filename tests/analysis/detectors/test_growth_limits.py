@@ -39,19 +39,19 @@ def history(seed: int, *, images: int = 0, **grow: Any) -> GrowthTracker:
             "threads": 60,
             "fds": int(value("fds", 300, 0.05)),
         }
-        drifts.feed({"row": "process", "at_ns": at_ns, **process})
-        drifts.feed({"row": "end", "at_ns": at_ns, "outcome": "ok", "image_tokens": images})
+        drifts.fold({"row": "process", "at_ns": at_ns, **process})
+        drifts.fold({"row": "end", "at_ns": at_ns, "outcome": "ok", "image_tokens": images})
         kv = value("kv", 0.01, 0.01)
-        drifts.feed(
+        drifts.fold(
             {"row": "metrics", "at_ns": at_ns, "values": {"kv_usage_ratio": kv, "requests_running": minute % 2}}
         )
         used = value("gpu", 7e10, 0.001)
-        drifts.feed({"row": "device", "at_ns": at_ns, "device": "gpu0", "values": {"gpu_memory_used_bytes": used}})
+        drifts.fold({"row": "device", "at_ns": at_ns, "device": "gpu0", "values": {"gpu_memory_used_bytes": used}})
         for n in range(20):
             wrong = rng.random() < (grow["errors"](hour) if "errors" in grow else 0.01)
             sent = at_ns + n * S
             ttft = int(value("ttft", 0.2, 0.2) * S)
-            drifts.feed(
+            drifts.fold(
                 {
                     "row": "end",
                     "at_ns": sent + 2 * S,
@@ -140,7 +140,7 @@ def test_growth_of_an_image_cache_up_to_its_size_does_not_count() -> None:
 
 def test_growth_of_two_lives_is_the_worse_one() -> None:
     drifts = history(4, rss=lambda h: 4e9 * (1 + 0.01 * h))
-    drifts.feed({"row": "state", "to": "restarting"})
+    drifts.fold({"row": "state", "to": "restarting"})
     assert verdict(drifts, "drift.rss <= 0.5%/h")[0] == "fail"
 
 

@@ -44,7 +44,7 @@ def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any
     """A detector that was fed these rows of a server."""
     found = KvLeakDetector()
     for row in [facts_row(dialect, **facts), *given]:
-        found.feed(row)
+        found.fold(row)
     return found
 
 
@@ -185,7 +185,7 @@ def test_kv_leak_note_for_a_server_without_metrics() -> None:
     assert notes(detector([r for r in rows(outcome="ok") if r["row"] != "metrics"])) == []
     judge = Judge(Terms("p"))
     for row in [facts_row("openai"), *blind]:
-        judge.feed(row)
+        judge.fold(row)
     assert judge.verdict()["notes"] == [unknown + "no metrics"]
 
 
@@ -198,7 +198,7 @@ def test_kv_leak_reference_is_dropped_after_a_restart() -> None:
 def test_kv_leak_is_a_failure_of_the_run() -> None:
     judge = Judge(Terms("p"))
     for row in [facts_row("vllm"), *rows(running=2)]:
-        judge.feed(row)
+        judge.fold(row)
     verdict = judge.verdict()
     assert [f["id"] for f in verdict["failures"]] == ["lost_requests_held"]
     assert "2 requests still in the server after clients disconnected" in verdict["failures"][0]["title"]
@@ -210,9 +210,9 @@ def test_kv_leak_during_and_after_the_load_is_one_failure() -> None:
     judge = Judge(Terms("p"))
     idle = {"row": "heartbeat", "file": "requests-0", "in_flight": 0}
     for row in [facts_row("vllm"), *rows()[:-1]]:
-        judge.feed(row)
+        judge.fold(row)
     for second in range(11, 60):
-        judge.feed({**idle, "at_ns": second * S})
-        judge.feed(metrics(second, running=2))
+        judge.fold({**idle, "at_ns": second * S})
+        judge.fold(metrics(second, running=2))
     failures = judge.verdict()["failures"]
     assert [(f["id"], f["count"]) for f in failures] == [("lost_requests_held", 1)]

@@ -20,6 +20,6 @@ def test_late_aborts_are_noted_by_traffic(history: Any) -> None:
 
 def test_late_aborts_leave_out_answers_that_failed_first() -> None:
     late = LateAborts()
-    late.feed({"row": "begin", "id": "a", "traffic": "t", "behaviour": "abort"})
-    late.feed({"row": "end", "id": "a", "traffic": "t", "outcome": "stream_error"})
+    late.fold({"row": "begin", "id": "a", "traffic": "t", "behaviour": "abort"})
+    late.fold({"row": "end", "id": "a", "traffic": "t", "outcome": "stream_error"})
     assert late.finish() == []

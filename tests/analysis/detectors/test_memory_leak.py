@@ -52,12 +52,12 @@ def memory(
 ) -> MemoryLeakDetector:
     """A detector fed with a process whose memory is a function of time."""
     detector, rng = MemoryLeakDetector(), random.Random(0)
-    detector.feed({"row": "configuration", "at_ns": 0, "settings": extra})
+    detector.fold({"row": "configuration", "at_ns": 0, "settings": extra})
     for second in range(0, seconds, every_s):
         process = {"row": "process", "replica": "server", "pid": 7, "role": role, "what": "sample"}
         resident = int((mb(second) + rng.uniform(0, 4)) * MB)
-        detector.feed({**process, "at_ns": (1000 + second) * S, "rss_bytes": resident})
-        detector.feed({"row": "end", "at_ns": 0, "outcome": "ok", "image_tokens": int(images * 66 * every_s)})
+        detector.fold({**process, "at_ns": (1000 + second) * S, "rss_bytes": resident})
+        detector.fold({"row": "end", "at_ns": 0, "outcome": "ok", "image_tokens": int(images * 66 * every_s)})
     return detector
 
 
@@ -80,7 +80,7 @@ def test_memory_leak_is_reported_once() -> None:
 
 def test_memory_leak_of_an_api_server_after_aborts_has_its_own_id() -> None:
     detector = memory(lambda s: 900 + s, 700, role="api_server")
-    detector.feed({"row": "end", "at_ns": S, "outcome": "aborted", "phase": 0})
+    detector.fold({"row": "end", "at_ns": S, "outcome": "aborted", "phase": 0})
     assert ids(detector) == ["api_server_leak"]
 
 
@@ -155,5 +155,5 @@ def test_memory_leak_of_one_percent_per_hour_is_found_in_eight_hours() -> None:
 
 def test_memory_of_a_gone_process_is_dropped() -> None:
     detector = memory(lambda s: 900 + s, 700)
-    detector.feed({"row": "process", "replica": "server", "pid": 7, "role": "engine_core", "what": "gone", "at_ns": 0})
+    detector.fold({"row": "process", "replica": "server", "pid": 7, "role": "engine_core", "what": "gone", "at_ns": 0})
     assert ids(detector) == []

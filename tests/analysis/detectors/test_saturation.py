@@ -108,7 +108,7 @@ def leaks(values: Sequence[float]) -> list[str]:
     devices = SaturationDetector()
     for n, value in enumerate(values):
         row = {"row": "device", "at_ns": n * 5 * S, "source": "dcgm", "host": "h", "device": "gpu0"}
-        devices.feed({**row, "values": {"gpu_memory_used_bytes": value}})
+        devices.fold({**row, "values": {"gpu_memory_used_bytes": value}})
     return [failure.id for failure in devices.poll(len(values) * 5 * S)]
 
 

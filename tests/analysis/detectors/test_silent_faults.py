@@ -18,13 +18,13 @@ def metrics(
     for second in seconds:
         count = float(second if moving else 0)
         row = {"row": "metrics", "at_ns": second * S, "replica": replica, "engine": "0"}
-        silent.feed({**row, "values": {"iterations_total": count, **values}})
+        silent.fold({**row, "values": {"iterations_total": count, **values}})
         ids += [s.id for s in silent.poll(second * S)]
     return ids
 
 
 def heartbeat(silent: SilentFaultDetector, second: int, in_flight: int) -> None:
-    silent.feed({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": in_flight})
+    silent.fold({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": in_flight})
 
 
 def test_silent_faults_report_a_stuck_queue_once() -> None:
@@ -51,7 +51,7 @@ def test_silent_faults_wait_after_a_pause_attack() -> None:
     silent = SilentFaultDetector()
     values: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0}
     assert metrics(silent, range(1, 25), **values) == []
-    silent.feed({"row": "attack", "at_ns": 25 * S, "what": "end", "effects": ["paused"]})
+    silent.fold({"row": "attack", "at_ns": 25 * S, "what": "end", "effects": ["paused"]})
     assert metrics(silent, range(26, 50), **values) == []
 
 

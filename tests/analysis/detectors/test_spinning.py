@@ -29,7 +29,7 @@ def hang(
         h.run(1)
     judge = Judge()
     for row in h.rows:
-        judge.feed(row)
+        judge.fold(row)
     return {f["id"]: f for f in judge.verdict()["failures"] if f["severity"] == "hang"}
 
 

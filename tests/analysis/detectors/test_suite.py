@@ -20,7 +20,7 @@ class ToyDetector(Detector):
         self._teapots: list[int] = []
         self._polled = 0
 
-    def _on_end(self, row: Row) -> None:
+    def on_end(self, row: Row) -> None:
         if row.get("status") == 418:
             self._teapots.append(int(row["at_ns"]))
 

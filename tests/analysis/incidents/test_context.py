@@ -10,7 +10,7 @@ from loadchaos.analysis.judge import Judge
 def incidents(history: Any) -> list[dict[str, Any]]:
     judge = Judge()
     for row in history.rows:
-        judge.feed(row)
+        judge.fold(row)
     judge.verdict()
     return [i.to_json() for i in judge.incidents]
 

@@ -36,7 +36,7 @@ class Questions:
         }  # fmt: skip
         if gaps is not None:
             row |= {"tokens": words, "gaps": gaps if isinstance(gaps, list) else [gaps] * len(words)}
-        self.oracle.feed({**row, **more})
+        self.oracle.fold({**row, **more})
 
     def calibrate(self, *, moved: float = 0.02, gaps: bool = True, text: str = "") -> None:
         """Three reference prompts, alone and busy, whose gaps move by `moved`."""

@@ -95,25 +95,25 @@ class Story:
     def begin(self, *names: int, new: int = 0) -> int:
         self.n += 1
         images = len(names) + new
-        self.dial.feed({"row": "begin", "id": self.n, "images": images, "image_names": names, "traffic": "images"})
+        self.dial.fold({"row": "begin", "id": self.n, "images": images, "image_names": names, "traffic": "images"})
         return self.n
 
     def ends(self, n: int, outcome: str = "ok") -> None:
-        self.dial.feed({"row": "end", "id": n, "outcome": outcome})
+        self.dial.fold({"row": "end", "id": n, "outcome": outcome})
 
     def sent(self, *names: int, new: int = 0) -> None:
         self.ends(self.begin(*names, new=new))
 
     def counted(self, queries: int, hits: int, engine: str = "0") -> None:
         values = {"mm_cache_queries_total": self.before + queries, "mm_cache_hits_total": 2.0 + hits}
-        self.dial.feed({"row": "metrics", "replica": "server", "engine": engine, "values": values})
+        self.dial.fold({"row": "metrics", "replica": "server", "engine": engine, "values": values})
 
     def result(self, *, required: bool = False) -> tuple[str, str]:
         check = self.dial.check(required=required)
         return (check.verdict, check.actual) if check else ("", "")
 
     def asked(self, *names: int) -> None:
-        self.dial.feed({"row": "question", "image_names": names})
+        self.dial.fold({"row": "question", "image_names": names})
 
 
 def repeated(times: int, before: int = 7) -> Story:
@@ -152,7 +152,7 @@ def test_image_cache_hits_pass_when_they_equal_the_repeats() -> None:
 
 def test_image_cache_hits_count_videos() -> None:
     story = repeated(1)
-    story.dial.feed({"row": "begin", "id": 900, "images": 0, "videos": 2, "image_names": [1], "traffic": "videos"})
+    story.dial.fold({"row": "begin", "id": 900, "images": 0, "videos": 2, "image_names": [1], "traffic": "videos"})
     story.ends(900)
     story.counted(202, 101)
     assert story.result() == ("pass", "101 hits in 202 queries, 101 repeats sent")
@@ -215,7 +215,7 @@ def test_image_cache_names_leave_out_new_images() -> None:
 def test_image_cache_hits_are_not_compared_without_meaning(row: dict[str, Any], why: str) -> None:
     story = repeated(1)
     story.counted(200, 0)
-    story.dial.feed(row)
+    story.dial.fold(row)
     verdict, actual = story.result()
     assert verdict == "pass"
     assert actual.startswith("not compared: ")

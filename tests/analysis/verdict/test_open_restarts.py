@@ -15,7 +15,7 @@ def open_after(name: str, values: list[float]) -> bool:
     restarts = OpenRestarts()
     for n, value in enumerate(values):
         row: Any = {"row": "metrics", "at_ns": (n + 1) * S, "replica": "server", "engine": "0", "values": {name: value}}
-        restarts.feed(row)
+        restarts.fold(row)
     return restarts.check(len(values) * S) is not None
 
 

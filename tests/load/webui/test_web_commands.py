@@ -146,7 +146,7 @@ def test_verdict_lists_what_was_done_in_the_web_ui() -> None:
         {"row": "command", "at_ns": 6 * s, "what": "attack", "n": 2, "ok": False, "text": "refused"},
         {"row": "run", "at_ns": 9 * s, "what": "end"},
     ):
-        judge.feed(row)
+        judge.fold(row)
     result = judge.verdict()
     assert result["by_hand"] == ["3.0 s: 4 users"]
     assert result["notes"] == ["changed by hand during the run: 3.0 s: 4 users"]
@@ -154,5 +154,5 @@ def test_verdict_lists_what_was_done_in_the_web_ui() -> None:
 
 def test_verdict_of_an_untouched_run_lists_no_web_commands() -> None:
     judge = Judge()
-    judge.feed({"row": "run", "at_ns": 1, "what": "begin", "profile": "small"})
+    judge.fold({"row": "run", "at_ns": 1, "what": "begin", "profile": "small"})
     assert "by_hand" not in judge.verdict()

@@ -32,7 +32,7 @@ def answer(second: float, ttft_ms: float, **more: Any) -> dict[str, Any]:
 def series_of(*rows: dict[str, Any]) -> Series:
     series = Series()
     for row in rows:
-        series.feed(row)
+        series.fold(row)
     return series
 
 

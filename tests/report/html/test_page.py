@@ -21,7 +21,7 @@ S = 1_000_000_000
 def series_of(folder: RunFolder) -> Series:
     series = Series()
     for row in Reader(folder).new(final=True):
-        series.feed(row)
+        series.fold(row)
     return series
 
 
@@ -112,7 +112,7 @@ def test_page_shows_settings_and_machine_of_the_server(run_folder: RunFolder, ve
         "settings": {"max_num_seqs": 1280, "prefix_caching": True},
         "system": {"GPU": "H200"},
     }
-    series.feed({"row": "configuration", "at_ns": 5000 * S, **configuration})
+    series.fold({"row": "configuration", "at_ns": 5000 * S, **configuration})
     text = " ".join(Page(html.render(verdict, series, run_folder.path)).text.split())
     assert "settingsmax num seqs 1,280; prefix caching yes flags{'model': 'sim'} GPUH200" in text
 
@@ -152,7 +152,7 @@ def test_series_counts_every_request_once(run_folder: RunFolder) -> None:
 def test_series_of_a_day_has_few_points_and_all_counts() -> None:
     series = Series()
     for second in range(0, 86_400, 5):
-        series.feed({"row": "end", "at_ns": (1000 + second) * S, "due_ns": (1000 + second) * S, "outcome": "ok"})
+        series.fold({"row": "end", "at_ns": (1000 + second) * S, "due_ns": (1000 + second) * S, "outcome": "ok"})
     points = series.points()
     assert len(points) <= POINTS
     assert sum(b.outcomes["ok"] for _, b in points if b) == 86_400 / 5
@@ -162,7 +162,7 @@ def test_series_of_a_day_has_few_points_and_all_counts() -> None:
 def test_chart_keeps_gaps() -> None:
     series = Series()
     for second in (0, 1, 2, 10, 11):
-        series.feed(
+        series.fold(
             {"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": {"kv_usage_ratio": 0.5}}
         )
     chart = next(c for c in picture(series).charts if c.title == "KV cache in use")
@@ -173,7 +173,7 @@ def test_chart_of_a_wide_range_is_logarithmic() -> None:
     series = Series()
     for second, ms in enumerate([50] * 50 + [30_000] * 2):
         at = second * S
-        series.feed({"row": "end", "at_ns": at, "due_ns": at, "first_token_ns": at + ms * 1_000_000, "outcome": "ok"})
+        series.fold({"row": "end", "at_ns": at, "due_ns": at, "first_token_ns": at + ms * 1_000_000, "outcome": "ok"})
     chart = next(c for c in picture(series).charts if c.title.startswith("Time to first token"))
     assert "logarithmic" in chart.title
     assert [t.label for t in chart.ticks][-1] == "100 s"
@@ -181,9 +181,9 @@ def test_chart_of_a_wide_range_is_logarithmic() -> None:
 
 def test_script_data_equals_the_drawn_values() -> None:
     series = Series()
-    series.feed({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
+    series.fold({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
     for second in (0, 1, 2, 5):
-        series.feed(
+        series.fold(
             {
                 "row": "metrics",
                 "at_ns": second * S,
@@ -192,7 +192,7 @@ def test_script_data_equals_the_drawn_values() -> None:
                 "values": {"kv_usage_ratio": second / 10},
             }
         )
-    series.feed({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
+    series.fold({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
     text = uplot_data.numbers(picture(series), series.origin_utc_s)
     assert "<" not in text
     data = orjson.loads(text)
@@ -207,7 +207,7 @@ def test_page_of_a_day_is_under_5_mb(run_folder: RunFolder, verdict: Verdict) ->
     rows = [r for r in Reader(run_folder).new(final=True) if r["row"] not in ("run", "header")]
     for i in range(0, 86_400, 32):  # something of everything in each point
         for row in rows[i % 40 :: 300]:
-            series.feed({**row, "at_ns": row["at_ns"] + i * S})
+            series.fold({**row, "at_ns": row["at_ns"] + i * S})
     assert len(series.points()) > 2600
     assert 100_000 < len(html.render(verdict, series, run_folder.path)) < 5_000_000
 
@@ -220,9 +220,9 @@ def test_chart_paths_contain_only_numbers(run_folder: RunFolder) -> None:
 
 def test_monitoring_gaps_have_a_lane_each() -> None:
     series = Series()
-    series.feed({"row": "end", "at_ns": 9 * S, "due_ns": 1, "outcome": "ok"})
+    series.fold({"row": "end", "at_ns": 9 * S, "due_ns": 1, "outcome": "ok"})
     for source in ("scrape", "probe", "other"):
-        series.feed({"row": "gap", "at_ns": 5 * S, "source": source, "seconds": 2.0, "why": "x"})
+        series.fold({"row": "gap", "at_ns": 5 * S, "source": source, "seconds": 2.0, "why": "x"})
     assert [lane.label for lane in picture(series).lanes] == ["no metrics", "no probes", "not monitored"]
 
 
@@ -234,7 +234,7 @@ def test_charts_count_from_the_first_request_as_the_verdict_does() -> None:
         {"row": "begin", "at_ns": 2_500_000_000},  # of another worker
         {"row": "state", "replica": "a", "from": "healthy", "to": "dead", "at_ns": 22_500_000_000},
     ):
-        series.feed(row)
+        series.fold(row)
     (dead,) = [span for span in series.spans() if span.name == "dead"]
     assert dead.from_s == 20.0, "first_seen_s and at_s of the verdict count from the first request"
 

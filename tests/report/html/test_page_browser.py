@@ -40,7 +40,7 @@ def browser(chromium: Browser) -> Browser:
 def page(run_folder: RunFolder, verdict: dict[str, Any]) -> str:
     series = Series()
     for row in Reader(run_folder).new(final=True):
-        series.feed(row)
+        series.fold(row)
     return html.write(run_folder, verdict, series).as_uri()
 
 
@@ -160,7 +160,7 @@ def test_logarithmic_chart_draws_zero_at_the_lowest_value(
     for second, ms in enumerate([50] * 30 + [0] * 5 + [30_000] * 2):
         at = (5000 + second) * 1_000_000_000
         first = at + ms * 1_000_000
-        series.feed({"row": "end", "at_ns": at, "due_ns": at, "first_token_ns": first, "outcome": "ok", "traffic": "t"})
+        series.fold({"row": "end", "at_ns": at, "due_ns": at, "first_token_ns": first, "outcome": "ok", "traffic": "t"})
     browser.open(html.write(run_folder, verdict, series).as_uri())
     assert "logarithmic" in browser.js("document.querySelectorAll('.wide')[1].innerText")
     assert browser.js(COLOURS)[1] > 5

@@ -17,21 +17,21 @@ S = 1_000_000_000
 def page(folder: Path, slo: dict[str, float], *more: dict[str, Any], endpoints: Mapping[str, str] | None = None) -> str:
     """Twenty requests, one a second: those of `slow` take 3 s to their first token."""
     fold, pages = Fold(), PanelPages(RunFolder(folder))
-    fold.feed({"row": "run", "what": "begin", "at_ns": 0, "terms": {"slo": slo, "endpoints": endpoints or {}}})
-    fold.feed({"row": "run", "what": "load_begin", "at_ns": S})
+    fold.fold({"row": "run", "what": "begin", "at_ns": 0, "terms": {"slo": slo, "endpoints": endpoints or {}}})
+    fold.fold({"row": "run", "what": "load_begin", "at_ns": S})
     for n in range(20):
         traffic, due_ns = ("slow" if n % 4 == 0 else "quick"), (n + 1) * S
         end_ns = due_ns + (3 * S if traffic == "slow" else S // 10)
         base = {"id": f"lc-a-{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": due_ns}
-        fold.feed({"row": "begin", **base, "at_ns": due_ns})
-        fold.feed(
+        fold.fold({"row": "begin", **base, "at_ns": due_ns})
+        fold.fold(
             {
                 "row": "end", **base, "at_ns": end_ns, "sent_ns": due_ns, "outcome": "ok", "expect": ["ok"], "itl_hist": {},
                 "first_token_ns": end_ns, "last_byte_ns": end_ns, "detail": {},
             }
         )  # fmt: skip
     for row in more:
-        fold.feed(row)
+        fold.fold(row)
     pages.write(fold.snapshot(23 * S), now=True)
     return (folder / "cockpit" / "server.html").read_text()
 

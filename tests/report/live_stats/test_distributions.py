@@ -103,9 +103,9 @@ def test_warm_up_of_charts_begins_with_the_first_request_that_was_due() -> None:
     """As in the verdict: a slow first answer does not make the warm-up longer."""
     s = 1_000_000_000
     series = Series()
-    series.feed({"row": "run", "at_ns": s, "what": "begin", "terms": {"warm_up": {"seconds": 2.0}}})
+    series.fold({"row": "run", "at_ns": s, "what": "begin", "terms": {"warm_up": {"seconds": 2.0}}})
     for due_s in (1, 4):
-        series.feed({"row": "begin", "at_ns": due_s * s, "due_ns": due_s * s, "id": str(due_s)})
+        series.fold({"row": "begin", "at_ns": due_s * s, "due_ns": due_s * s, "id": str(due_s)})
     end = {"row": "end", "at_ns": 5 * s, "due_ns": 4 * s, "outcome": "ok", "traffic": "t", "first_token_ns": 5 * s}
-    series.feed(end)
+    series.fold(end)
     assert series.totals.latency["t"].ttft.n == 1

@@ -23,8 +23,8 @@ def shown(outcomes: list[dict[str, Any]]) -> tuple[float, float | None]:
     """Tokens per second of the live view, and of the chart in the middle of the run."""
     fold, series = Fold(), Series()
     for row in rows(outcomes):
-        fold.feed(row)
-        series.feed(row)
+        fold.fold(row)
+        series.fold(row)
     drawn = plots(series.points(), series.width_s, series.event_tokens.mean)
     [chart] = [p for p in drawn if p.title == "Tokens received per second"]
     return fold.snapshot(10 * S).tokens_per_s, chart.curves[0].values[5]

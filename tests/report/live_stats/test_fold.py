@@ -15,7 +15,7 @@ from loadchaos.report.metrics.exporter import families
 def folded(folder: RunFolder) -> Fold:
     fold = Fold()
     for row in Reader(folder).new(final=True):
-        fold.feed(row)
+        fold.fold(row)
     fold.finish()
     return fold
 
@@ -53,8 +53,8 @@ def test_fold_latency_counts_from_the_scheduled_time() -> None:
     fold = Fold()
     row = {"row": "end", "id": "x", "traffic": "t", "at_ns": 9_000_000_000, "due_ns": 1_000_000_000,
            "sent_ns": 5_000_000_000, "first_token_ns": 6_000_000_000, "last_byte_ns": 9_000_000_000}  # fmt: skip
-    fold.feed({**row, "outcome": "ok"})
-    fold.feed({**row, "outcome": "reset"})
+    fold.fold({**row, "outcome": "ok"})
+    fold.fold({**row, "outcome": "reset"})
     latency = fold.snapshot().traffic[0].latency
     assert latency["ttft"].n == latency["e2e"].n == 1
     assert abs((latency["ttft"].p50 or 0) - 5) < 0.05
@@ -63,7 +63,7 @@ def test_fold_latency_counts_from_the_scheduled_time() -> None:
 
 def test_fold_counts_open_requests_as_unfinished_at_the_end() -> None:
     fold = Fold()
-    fold.feed({"row": "begin", "id": "x", "traffic": "t", "at_ns": 1})
+    fold.fold({"row": "begin", "id": "x", "traffic": "t", "at_ns": 1})
     assert fold.snapshot().in_flight == 1
     fold.finish()
     assert fold.snapshot().in_flight == 0
@@ -72,9 +72,9 @@ def test_fold_counts_open_requests_as_unfinished_at_the_end() -> None:
 
 def test_fold_attack_is_active_between_begin_and_end() -> None:
     fold = Fold()
-    fold.feed({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "begin", "at_ns": 1})
+    fold.fold({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "begin", "at_ns": 1})
     assert [a.name for a in fold.snapshot().attacks_in_force] == ["pause"]
-    fold.feed({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "end", "ok": False, "at_ns": 2})
+    fold.fold({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "end", "ok": False, "at_ns": 2})
     assert fold.snapshot().attacks_in_force == ()
     assert fold.snapshot().attacks == {("pause", "failed"): 1}
 
@@ -92,7 +92,7 @@ def test_fold_drops_metrics_of_a_dead_server(run_folder: RunFolder) -> None:
 def test_fold_ignores_unknown_rows_and_missing_keys() -> None:
     fold = Fold()
     for kind in ("begin", "end", "missed", "heartbeat", "state", "metrics", "gap", "run", "attack", "new", None):
-        fold.feed({"row": kind})
+        fold.fold({"row": kind})
     assert fold.snapshot().now_ns == 0
 
 
@@ -100,8 +100,8 @@ def test_fold_counts_a_growing_gap_once() -> None:
     fold = Fold()
     for at_s, seconds in ((100, 0.0), (110, 10.0), (120, 20.0), (123, 23.0), (200, 1.0)):
         row = {"row": "gap", "at_ns": at_s * 10**9, "replica": "a", "source": "scrape", "seconds": seconds}
-        fold.feed(row)
-        fold.feed({**row, "replica": "b", "source": "log", "seconds": 0.5})
+        fold.fold(row)
+        fold.fold({**row, "replica": "b", "source": "log", "seconds": 0.5})
     assert fold.gaps_s["scrape"] == 24
     assert fold.gaps_s["log"] == 2.5
 
@@ -109,10 +109,10 @@ def test_fold_counts_a_growing_gap_once() -> None:
 def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
     fold = Fold()
     opened = {"row": "incident", "what": "open", "n": 1, "severity": "engine_death", "folder": "incidents/001-x"}
-    fold.feed({**opened, "id": "engine_core_proc_died"})
-    fold.feed({"row": "run", "what": "end", "at_ns": 1})
+    fold.fold({**opened, "id": "engine_core_proc_died"})
+    fold.fold({"row": "run", "what": "end", "at_ns": 1})
     assert fold.snapshot().incidents == fold.snapshot().failures == ()
-    fold.feed({**opened, "id": "encoder_cache_miss"})
+    fold.fold({**opened, "id": "encoder_cache_miss"})
     fold.finish()
     assert [f["id"] for f in fold.snapshot().failures] == ["encoder_cache_miss"]
 
@@ -137,8 +137,8 @@ def test_fold_counts_goodput_as_the_verdict_does() -> None:
     rows.append({"row": "missed", "at_ns": 16 * second, "traffic": "t", "phase": 1, "why": "no_slot", "count": 2})
     rows.append({"row": "missed", "at_ns": 17 * second, "traffic": "t", "phase": 0, "why": "no_slot", "count": 9})
     for row in rows:
-        fold.feed(row)
-        judge.feed(row)
+        fold.fold(row)
+        judge.fold(row)
     found = judge.verdict()["goodput"]
     assert (fold.traffic["t"].good, fold.traffic["t"].due) == (found["good"], found["due"]) == (2, 6)
     page = {m.name: m for m in families(fold, "r")}

@@ -25,7 +25,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def fold_of(folder: RunFolder) -> Fold:
     fold = Fold()
     for row in Reader(folder).new(final=True):
-        fold.feed(row)
+        fold.fold(row)
     return fold
 
 
@@ -90,7 +90,7 @@ def test_server_metrics_disappear_when_the_server_dies(run_folder: RunFolder) ->
     fold = Fold()
     for row in Reader(run_folder).new(final=True):
         if row.get("at_ns", 0) <= 5_010_000_000_000:
-            fold.feed(row)
+            fold.fold(row)
     found = samples(page_of(fold))
     labels = (("engine", "0"), ("replica", "a"))
     assert 0 < found["loadchaos_server_kv_usage_ratio", labels] < 1
@@ -101,9 +101,9 @@ def test_server_metrics_disappear_when_the_server_dies(run_folder: RunFolder) ->
 def test_failures_incidents_and_attacks_are_counted_by_id(run_folder: RunFolder) -> None:
     fold = fold_of(run_folder)
     for count in (1, 3):
-        fold.feed({"row": "failure", "id": "boom", "severity": "hang", "attribution": "server", "count": count})
-    fold.feed({"row": "incident", "what": "open", "n": 1})
-    fold.feed({"row": "incident", "what": "close", "n": 1})
+        fold.fold({"row": "failure", "id": "boom", "severity": "hang", "attribution": "server", "count": count})
+    fold.fold({"row": "incident", "what": "open", "n": 1})
+    fold.fold({"row": "incident", "what": "close", "n": 1})
     found = samples(page_of(fold))
     assert found["loadchaos_failures_total", (("attribution", "server"), ("id", "boom"), ("severity", "hang"))] == 3
     assert found["loadchaos_incidents_total", ()] == 1
@@ -122,7 +122,7 @@ def test_page_is_valid_openmetrics_with_exemplars(run_folder: RunFolder) -> None
 def test_traffic_beyond_the_limit_is_summed_as_other() -> None:
     fold = Fold()
     for i in range(30):
-        fold.feed({"row": "end", "id": str(i), "traffic": f"t{i}", "outcome": "ok", "at_ns": i})
+        fold.fold({"row": "end", "id": str(i), "traffic": f"t{i}", "outcome": "ok", "at_ns": i})
     found = {k: v for k, v in samples(page_of(fold)).items() if k[0] == "loadchaos_requests_total"}
     assert {dict(labels)["traffic"] for _, labels in found} == {*(f"t{i}" for i in range(12)), "other"}
     assert sum(found.values()) == 30
@@ -131,8 +131,8 @@ def test_traffic_beyond_the_limit_is_summed_as_other() -> None:
 
 def test_hostile_ids_are_escaped() -> None:
     fold = Fold()
-    fold.feed({"row": "failure", "id": 'x"} 1\n# EOF\n', "severity": "hang", "count": 1})
-    fold.feed(
+    fold.fold({"row": "failure", "id": 'x"} 1\n# EOF\n', "severity": "hang", "count": 1})
+    fold.fold(
         {"row": "metrics", "replica": 'a"\n', "values": {"bad name{}": 1, "ok_name": 2, "text": "no"}, "at_ns": 1}
     )
     found = samples(page_of(fold))
@@ -175,7 +175,7 @@ def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
         with exporter.lock:
             for i in range(500):
                 row: dict[str, Any] = {"row": "end", "id": f"{n}-{i}", "traffic": f"new{n}", "outcome": "ok"}
-                fold.feed(row)
+                fold.fold(row)
 
     for n in range(5):
         feed(n)
@@ -185,9 +185,9 @@ def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
 
 def test_process_before_the_first_state_is_not_other() -> None:
     fold = Fold()
-    fold.feed(
+    fold.fold(
         {"row": "process", "what": "seen", "at_ns": 1, "replica": "a", "pid": 7, "role": "engine_core", "rss_bytes": 5}
     )
     assert "resident" not in page_of(fold)
-    fold.feed({"row": "state", "at_ns": 2, "replica": "a", "from": "starting", "to": "healthy", "signs": []})
+    fold.fold({"row": "state", "at_ns": 2, "replica": "a", "from": "starting", "to": "healthy", "signs": []})
     assert 'loadchaos_process_resident_bytes{replica="a",role="engine_core",run=""} 5.0' in page_of(fold)

@@ -31,7 +31,7 @@ def fold_of(folder: RunFolder, *, restarted: bool = False) -> Fold:
     for n, row in enumerate(reader.new(final=True)):
         if restarted and n == 500:  # the follower died here: its successor reads everything anew
             return fold_of(folder)
-        fold.feed(row)
+        fold.fold(row)
     fold.finish()
     return fold
 
@@ -177,7 +177,7 @@ def test_session_counters_have_every_end_and_the_times_of_the_verdict() -> None:
         session_rows(5, "finished")[1],  # its begin is not in the ledger
     ]
     for row in rows:
-        fold.feed(row)
+        fold.fold(row)
     page = totals(families(fold, "r"))
     ended = {end: page["loadchaos_sessions_ended_total", end, "t0"] for end in ("finished", "lost", "cut", "left")}
     assert ended == {"finished": 1, "lost": 2, "cut": 1, "left": 0}
@@ -197,7 +197,7 @@ def test_traffic_without_sessions_has_no_series_of_them(run_folder: RunFolder) -
 def full_fold(traffics: int, replicas: int) -> Fold:
     """Run with every kind of event, and more of them than labels."""
     fold = Fold()
-    fold.feed(
+    fold.fold(
         {
             "row": "run",
             "what": "begin",
@@ -213,9 +213,9 @@ def full_fold(traffics: int, replicas: int) -> Fold:
         }
     )
     for t in range(traffics):
-        fold.feed({"row": "begin", "id": f"{t}", "traffic": f"t{t}", "at_ns": 2, "due_ns": 1, "tokens": 1, "images": 1})
+        fold.fold({"row": "begin", "id": f"{t}", "traffic": f"t{t}", "at_ns": 2, "due_ns": 1, "tokens": 1, "images": 1})
         for outcome in OUTCOMES:
-            fold.feed(
+            fold.fold(
                 {
                     "row": "end",
                     "id": f"{t}",
@@ -231,27 +231,27 @@ def full_fold(traffics: int, replicas: int) -> Fold:
             )
         for n, end in enumerate(("finished", "lost", "cut", "left", None)):
             for row in session_rows(n, end, traffic=f"t{t}"):
-                fold.feed(row)
+                fold.fold(row)
     for why in ("no_slot", "server_down", "stopped", "worker_lost", "new"):
-        fold.feed({"row": "missed", "traffic": "t0", "why": why, "count": 1})
+        fold.fold({"row": "missed", "traffic": "t0", "why": why, "count": 1})
     names = list(metric_table.SERVER)
     for r in range(replicas):
-        fold.feed({"row": "state", "replica": f"r{r}", "to": "healthy", "at_ns": 9})
-        fold.feed({"row": "metrics", "replica": f"r{r}", "values": dict.fromkeys(names, 1), "at_ns": 9})
+        fold.fold({"row": "state", "replica": f"r{r}", "to": "healthy", "at_ns": 9})
+        fold.fold({"row": "metrics", "replica": f"r{r}", "values": dict.fromkeys(names, 1), "at_ns": 9})
         for n, role in enumerate(("api_server", "engine_core", "worker", "other")):
-            fold.feed(
+            fold.fold(
                 {"row": "process", "replica": f"r{r}", "pid": n + 1, "role": role, "rss_bytes": 5, "what": "seen"}
             )
     for n in range(30):
-        fold.feed({"row": "attack", "attack": f"a{n}", "n": n, "what": "begin", "at_ns": 9})
-        fold.feed({"row": "attack", "attack": f"a{n}", "n": n, "what": ("end", "skipped")[n % 2], "ok": n % 3 == 0})
+        fold.fold({"row": "attack", "attack": f"a{n}", "n": n, "what": "begin", "at_ns": 9})
+        fold.fold({"row": "attack", "attack": f"a{n}", "n": n, "what": ("end", "skipped")[n % 2], "ok": n % 3 == 0})
     for n in range(60):
         severity = ("request", "degraded", "hang", "engine_death", "startup", "node")[n % 6]
         whose = ("server", "self-inflicted", "injected", "expected")[n % 4]
-        fold.feed({"row": "failure", "id": f"f{n}", "severity": severity, "attribution": whose, "count": 1})
-        fold.feed({"row": "incident", "n": n, "what": "close", "id": "x", "folder": f"incidents/{n}-x"})
-        fold.feed({"row": "gap", "source": f"s{n}", "seconds": 1})
-    fold.feed({"row": "heartbeat", "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
+        fold.fold({"row": "failure", "id": f"f{n}", "severity": severity, "attribution": whose, "count": 1})
+        fold.fold({"row": "incident", "n": n, "what": "close", "id": "x", "folder": f"incidents/{n}-x"})
+        fold.fold({"row": "gap", "source": f"s{n}", "seconds": 1})
+    fold.fold({"row": "heartbeat", "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
     values = dict.fromkeys(
         (
             "gpu_memory_used_bytes",
@@ -266,7 +266,7 @@ def full_fold(traffics: int, replicas: int) -> Fold:
         1.0,
     )
     for n in range(8 * replicas):
-        fold.feed(
+        fold.fold(
             {"row": "device", "at_ns": 1, "source": "dcgm", "host": f"h{n // 8}", "device": f"gpu{n}", "values": values}
         )
     return fold

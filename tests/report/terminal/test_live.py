@@ -25,8 +25,8 @@ def drawn(snapshot: Snapshot, width: int = 80) -> str:
 def at_the_end(folder: RunFolder) -> Fold:
     fold = Fold()
     for row in Reader(folder).new(final=True):
-        fold.feed(row)
-    fold.feed(
+        fold.fold(row)
+    fold.fold(
         {
             "row": "failure",
             "id": "encoder_cache_miss",
@@ -61,7 +61,7 @@ def test_live_view_shows_recent_latencies(run_folder: RunFolder) -> None:
     fold = Fold()
     for row in Reader(run_folder).new(final=True):
         if row.get("at_ns", 0) <= 5_020_000_000_000:
-            fold.feed(row)
+            fold.fold(row)
     picture = drawn(fold.snapshot())
     assert "ITL p50" in picture
     assert "healthy for 21.0 s" in picture
@@ -77,7 +77,7 @@ def test_plain_log_prints_a_line_every_ten_seconds_and_events_at_once(run_folder
     view = View(stream)
     assert view.plain
     for row in Reader(run_folder).new(final=True):
-        fold.feed(row)
+        fold.fold(row)
         if fold.now_ns - shown > 250_000_000:
             shown = fold.now_ns
             view.show(fold.snapshot())
@@ -91,7 +91,7 @@ def test_plain_log_prints_each_failure_once() -> None:
     stream, fold = io.StringIO(), Fold()
     view = View(stream)
     for count in range(3):
-        fold.feed({"row": "failure", "id": "boom", "severity": "hang", "title": "stood still", "count": count})
+        fold.fold({"row": "failure", "id": "boom", "severity": "hang", "title": "stood still", "count": count})
         view.show(fold.snapshot())
     view.close(fold.snapshot())
     assert stream.getvalue().count("hang: boom: stood still") == 1
@@ -143,16 +143,16 @@ def test_progress_has_requests_done_and_time_left(
     terms: dict[str, object], run: dict[str, object], done: int, at_s: int, text: str
 ) -> None:
     fold, begin = Fold(), 100 * S
-    fold.feed({"row": "run", "what": "begin", "at_ns": 90 * S, "terms": terms, **run})
-    fold.feed({"row": "run", "what": "load_begin", "at_ns": 95 * S})
+    fold.fold({"row": "run", "what": "begin", "at_ns": 90 * S, "terms": terms, **run})
+    fold.fold({"row": "run", "what": "load_begin", "at_ns": 95 * S})
     assert progress_text(fold.snapshot()) == ""
     for n in range(done):
-        fold.feed({"row": "begin", "id": str(n), "traffic": "t", "at_ns": begin, "due_ns": begin})
-        fold.feed(
+        fold.fold({"row": "begin", "id": str(n), "traffic": "t", "at_ns": begin, "due_ns": begin})
+        fold.fold(
             {"row": "end", "id": str(n), "traffic": "t", "outcome": "ok", "at_ns": begin + at_s * S, "due_ns": begin}
         )
     found = fold.snapshot()
     assert progress_text(found) == text
     assert text in drawn(found, 120)
-    fold.feed({"row": "run", "what": "load_end", "at_ns": begin + 20 * S})
+    fold.fold({"row": "run", "what": "load_end", "at_ns": begin + 20 * S})
     assert progress_text(fold.snapshot()) == ""

@@ -50,7 +50,7 @@ def test_reference_asks_few_prompts_of_a_server_without_logprobs(asker: Any, ask
     oracle = AloneVsLoadOracle()
     asyncio.run(part.act())
     for row in server.rows:
-        oracle.feed({**row, "hash": row["text"]})
+        oracle.fold({**row, "hash": row["text"]})
     [check] = oracle.conclude()
     assert isinstance(check, Check)
     assert check.verdict == "pass"
