@@ -12,16 +12,20 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any, cast
 
-from loadchaos.analysis.by_endpoint import EndpointFigures
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
-from loadchaos.analysis.efficiency import Efficiency
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
-from loadchaos.analysis.goodput import GoodputCount
+from loadchaos.analysis.figures.by_endpoint import EndpointFigures
+from loadchaos.analysis.figures.efficiency import Efficiency
+from loadchaos.analysis.figures.goodput import GoodputCount
+from loadchaos.analysis.figures.requests import RequestStats, S
+from loadchaos.analysis.figures.sessions import MOST_CUT, SessionCount
+from loadchaos.analysis.figures.throughput import Throughput
+from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
@@ -31,9 +35,6 @@ from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.queue_order import QueueOrder
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
-from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.analysis.sessions import MOST_CUT, SessionCount
-from loadchaos.analysis.throughput import Throughput
 from loadchaos.analysis.verdict import error_budget, symptoms
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
@@ -69,7 +70,6 @@ from loadchaos.core.ledger.rows import (
     SupervisorRow,
 )
 from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
-from loadchaos.core.warm_up import WarmUp
 
 _POLL_NS = S // 4
 _MOST_STATES = 10_000
@@ -126,39 +126,39 @@ class Judge(RowFold):
             self._poll(newest_ns)
 
     def on_begin(self, row: BeginRow) -> None:
-        self._stats.begin(row)
+        self._stats.on_begin(row)
         self._stats.later += self._sessions.is_later(row)
         if not self._warm_up.covers(row):
-            self._throughput.begin(row)
-            self._efficiency.begin(row)
-        self._ladder.begin(row)
+            self._throughput.on_begin(row)
+            self._efficiency.on_begin(row)
+        self._ladder.on_begin(row)
 
     def on_conversation(self, row: ConversationRow) -> None:
-        self._sessions.feed(row, timed=not self._warm_up.covers(row))
+        self._sessions.on_conversation(row, timed=not self._warm_up.covers(row))
 
     def on_missed(self, row: MissedRow) -> None:
-        self._stats.miss(row)
+        self._stats.on_missed(row)
         if not self._warm_up.covers(row):
-            self._goodput.miss(row)
+            self._goodput.on_missed(row)
 
     def on_end(self, row: EndRow) -> None:
         outcome = str(row.get("outcome"))
         warm_up = self._warm_up.covers(row)
         self._warm_up.left_out += warm_up
-        sent = self._stats.end(row, timed=self._folds_latencies and not warm_up)
+        sent = self._stats.on_end(row, timed=self._folds_latencies and not warm_up)
         if not warm_up:
-            self._throughput.end(row)
-            self._efficiency.end(row)
+            self._throughput.on_end(row)
+            self._efficiency.on_end(row)
             if self._terms is not None and self._terms.slo:
-                self._goodput.end(row, self._terms.slo)
+                self._goodput.on_end(row, self._terms.slo)
         if outcome == "shed" and self._attacks.attribute(("shed",), row["at_ns"]) == "expected":
             self._stats.shed_by_attacks += 1
-        self._mechanisms.end(row)
-        self._queue_order.feed(row)
-        self._length_symptoms.feed(row)
+        self._mechanisms.on_end(row)
+        self._queue_order.on_end(row)
+        self._length_symptoms.on_end(row)
         self._exact_lengths.feed(row)
         bad = bad_answers.bad_outcome(row)
-        self._ladder.end(row, bad=bad is not None)
+        self._ladder.on_end(row, bad=bad is not None)
         if row.get("edge") is not None and bad is None and outcome == "rejected":
             self._mechanisms.over_limit()
         if bad is not None:
@@ -167,21 +167,21 @@ class Judge(RowFold):
             self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 
     def on_metrics(self, row: MetricsRow) -> None:
-        self._mechanisms.metrics(row)
-        self._efficiency.metrics(row)
+        self._mechanisms.on_metrics(row)
+        self._efficiency.on_metrics(row)
         self._tracker.feed_reading(row)
 
     def on_device(self, row: DeviceRow) -> None:
-        self._efficiency.device(row)
+        self._efficiency.on_device(row)
         self._tracker.feed_reading(row)
 
     def on_attack(self, row: AttackRow) -> None:
-        self._attacks.feed(row)
-        self._mechanisms.attack(row)
+        self._attacks.on_attack(row)
+        self._mechanisms.on_attack(row)
 
     def on_state(self, row: StateRow) -> None:
         self._states.append(row)
-        self._mechanisms.state(row)
+        self._mechanisms.on_state(row)
         if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
             self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
@@ -234,7 +234,7 @@ class Judge(RowFold):
         self._tracker.last_question_waits = row["what"] == "ask"
 
     def on_process(self, row: ProcessRow) -> None:
-        self._kernel.feed(row)
+        self._kernel.on_process(row)
 
     def on_log(self, row: LogRow) -> None:
         if row.get("file") == KERNEL_LOG:
@@ -243,7 +243,7 @@ class Judge(RowFold):
         else:
             self._tracker.has_log = True
         self._attacks.feed_log(str(row.get("text", "")), int(row.get("at_ns") or self._health.newest_ns))
-        self._log_classifier.feed(row, int(row.get("at_ns") or self._health.newest_ns))
+        self._log_classifier.on_log(row, int(row.get("at_ns") or self._health.newest_ns))
 
     # --- polling: matches and answers that wait for more evidence ----------------------------------------------------------
 

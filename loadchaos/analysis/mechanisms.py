@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.verdict.expectations import CheckResult
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts
@@ -47,7 +47,7 @@ class Mechanisms:
         self._images_since = 0
         self._drafted_ns: int | None = None
 
-    def end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold an end row.
 
         Exposures are requests that got a token, and requests that we aborted.
@@ -77,17 +77,17 @@ class Mechanisms:
         """Count a refused prompt above the limit as an exposure."""
         self.exposures["near_limit_requests"] += 1
 
-    def state(self, row: StateRow) -> None:
+    def on_state(self, row: StateRow) -> None:
         """Fold a `state` row: the replicas that were healthy."""
         if row.get("to") == "healthy":
             self._replicas.add(str(row.get("replica")))
 
-    def attack(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         """Fold an `attack` row; successful attacks are exposures."""
         if row.get("what") == "end" and row.get("ok"):
             self.exposures["attacks"] += 1
 
-    def metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         """Fold a `metrics` row: growth of counters, drafts beside images."""
         self.scrapes += 1
         for gauge in _GAUGES.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from loadchaos.analysis.request_stats import Part
+from loadchaos.analysis.figures.requests import Part
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import BeginRow, EndRow, FactsRow, MetricsRow, QuestionRow, RunRow
 from loadchaos.core.model import Facts

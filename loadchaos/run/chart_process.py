@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.cores import usable_cores
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
-from loadchaos.report.live_stats.series import Series
 
 _LEAST_BYTES = 20_000_000
 """Bytes of request rows from which on a second process is faster. It takes 0.1 s to start."""

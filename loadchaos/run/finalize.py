@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.judge import Judge
 from loadchaos.core import progress
 from loadchaos.core.errors import LedgerError
@@ -27,7 +28,6 @@ from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.incident.page import replay_command
-from loadchaos.report.live_stats.series import Series
 from loadchaos.run.chart_process import chart_process, fold_series
 from loadchaos.run.interrupts import Interrupts
 

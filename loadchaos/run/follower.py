@@ -21,6 +21,7 @@ from typing import Any, Literal, TextIO
 
 import psutil
 
+from loadchaos.analysis.figures.live import Fold
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.errors import LedgerError, LoadchaosError
@@ -32,7 +33,6 @@ from loadchaos.report.export import notify
 from loadchaos.report.formatting import short_path
 from loadchaos.report.html.web_panels import PanelPages
 from loadchaos.report.incident import folder as incident
-from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, FoldCollector
 from loadchaos.report.terminal.live import Screen, View
 

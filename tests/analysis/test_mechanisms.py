@@ -14,8 +14,8 @@ from loadchaos.core.model import Facts
 def test_exposure_is_proved_from_its_number_on(n: int, at_least: int, verdict: str) -> None:
     mechanisms = Mechanisms()
     for i in range(n):
-        mechanisms.end({"row": "end", "at_ns": i, "id": str(i), "outcome": "ok", "first_token_ns": i})  # type: ignore[typeddict-item]
-    mechanisms.end({"row": "end", "at_ns": 99, "id": "x", "outcome": "reset"})  # type: ignore[typeddict-item]
+        mechanisms.on_end({"row": "end", "at_ns": i, "id": str(i), "outcome": "ok", "first_token_ns": i})  # type: ignore[typeddict-item]
+    mechanisms.on_end({"row": "end", "at_ns": 99, "id": "x", "outcome": "reset"})  # type: ignore[typeddict-item]
     check = mechanisms.exposed({"count": "requests", "at_least": at_least})
     assert check is not None
     assert (check.verdict, check.actual) == (verdict, str(n))
@@ -24,7 +24,7 @@ def test_exposure_is_proved_from_its_number_on(n: int, at_least: int, verdict: s
 def test_exposure_counts_requests_that_we_aborted() -> None:
     mechanisms = Mechanisms()
     for i, outcome in enumerate(("aborted", "aborted", "reset")):
-        mechanisms.end({"row": "end", "at_ns": i, "id": str(i), "outcome": outcome})  # type: ignore[typeddict-item]
+        mechanisms.on_end({"row": "end", "at_ns": i, "id": str(i), "outcome": outcome})  # type: ignore[typeddict-item]
     check = mechanisms.exposed({"count": "aborted_requests", "at_least": 2})
     assert check is not None
     assert (check.verdict, check.actual) == ("pass", "2")
@@ -36,7 +36,7 @@ def test_exposure_counts_requests_that_we_aborted() -> None:
 )
 def test_finished_tool_calls_are_judged_answers(reason: str, outcome: str, counted: int) -> None:
     mechanisms = Mechanisms()
-    mechanisms.end({"row": "end", "at_ns": 1, "outcome": outcome, "first_token_ns": 1, "finish_reason": reason})  # type: ignore[typeddict-item]
+    mechanisms.on_end({"row": "end", "at_ns": 1, "outcome": outcome, "first_token_ns": 1, "finish_reason": reason})  # type: ignore[typeddict-item]
     assert mechanisms.exposures["finished_tool_calls"] == counted
 
 
@@ -46,7 +46,7 @@ def test_finished_tool_calls_are_judged_answers(reason: str, outcome: str, count
 )
 def test_position_crossings_count_powers_of_two_within_an_answer(prompt: int, completion: int, crossed: int) -> None:
     mechanisms = Mechanisms()
-    mechanisms.end(
+    mechanisms.on_end(
         {"row": "end", "at_ns": 1, "outcome": "ok", "prompt_tokens": prompt, "completion_tokens": completion}  # type: ignore[typeddict-item]
     )
     assert mechanisms.exposures["position_crossings"] == crossed
@@ -63,7 +63,7 @@ def test_position_crossings_count_powers_of_two_within_an_answer(prompt: int, co
 def test_queueing_is_proved_by_two_readings_above_zero(waiting: list[float], verdict: str, actual: str) -> None:
     mechanisms = Mechanisms()
     for i, value in enumerate(waiting):
-        mechanisms.metrics({"row": "metrics", "at_ns": i, "values": {"requests_waiting": value}})  # type: ignore[typeddict-item]
+        mechanisms.on_metrics({"row": "metrics", "at_ns": i, "values": {"requests_waiting": value}})  # type: ignore[typeddict-item]
     (check,) = mechanisms.required(["queueing"], None, 0)
     assert (check.verdict, check.actual) == (verdict, actual)
 
@@ -72,8 +72,8 @@ def test_queueing_is_proved_by_two_readings_above_zero(waiting: list[float], ver
 def test_replicas_are_proved_by_two_that_were_healthy(healthy: list[str], verdict: str) -> None:
     mechanisms = Mechanisms()
     for i, name in enumerate(healthy):
-        mechanisms.state({"row": "state", "at_ns": i, "to": "healthy", "replica": name})  # type: ignore[typeddict-item]
-    mechanisms.state({"row": "state", "at_ns": 9, "to": "starting", "replica": "c"})  # type: ignore[typeddict-item]
+        mechanisms.on_state({"row": "state", "at_ns": i, "to": "healthy", "replica": name})  # type: ignore[typeddict-item]
+    mechanisms.on_state({"row": "state", "at_ns": 9, "to": "starting", "replica": "c"})  # type: ignore[typeddict-item]
     (check,) = mechanisms.required(["replicas"], None, 0)
     assert check.verdict == verdict
 

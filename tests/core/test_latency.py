@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.analysis.request_stats import RequestStats
+from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.requests import RequestStats
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
 from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
-from loadchaos.report.live_stats.distributions import RunTotals
-from loadchaos.report.live_stats.fold import Fold
-from loadchaos.report.live_stats.series import Series
+from loadchaos.report.html.distributions import RunTotals
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -93,7 +93,7 @@ def test_latency_histograms_merge_exactly() -> None:
 def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> None:
     verdict, totals, series, live = RequestStats(), RunTotals(), Series(), Fold()
     for row in rows:
-        verdict.end(cast("EndRow", row))
+        verdict.on_end(cast("EndRow", row))
         totals.feed(row)
         series.fold(row)
         live.fold(row)

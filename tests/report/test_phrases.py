@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from loadchaos.analysis.classify import signature_file
+from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.mechanisms import EXPOSURES
 from loadchaos.core import model
 from loadchaos.core.ledger.folder import RunFolder
@@ -16,7 +17,6 @@ from loadchaos.report import phrases
 from loadchaos.report.export import github, junit
 from loadchaos.report.formatting import duration, number, percent, plural, tick_duration, unify_units
 from loadchaos.report.html import page
-from loadchaos.report.live_stats.series import Series
 from loadchaos.report.phrases import RuleText, failure_evidence, rule_text, wrong_answer_texts
 from loadchaos.report.terminal import summary
 

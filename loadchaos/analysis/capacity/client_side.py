@@ -21,11 +21,11 @@ class ClientLoad:
         self._lag, self._e2e = LogHistogram(), LogHistogram()
         self._cpu: list[float] = []
 
-    def heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         """Fold the CPU use of a worker."""
         self._cpu.append(float(row.get("cpu_share") or 0.0))
 
-    def end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold the delay of a request between its due time and its first byte."""
         sent_ns = row.get("sent_ns")
         if sent_ns is not None:

@@ -19,7 +19,7 @@ class ServerLoad:
     def __init__(self) -> None:
         self._by_engine: dict[tuple[str, str], Scrapes] = {}
 
-    def metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         """Keep one scrape."""
         values = {name: float(row["values"][name]) for name in (*_GAUGES, *_COUNTERS) if name in row["values"]}
         if values:

@@ -146,10 +146,10 @@ class StepWatch:
             if typed["why"] == "no_slot":
                 self._unsent.append((typed["at_ns"], typed["count"]))
         elif typed["row"] == "heartbeat":
-            self.client.heartbeat(typed)
+            self.client.on_heartbeat(typed)
             self._now_ns = max(self._now_ns, typed["at_ns"])
         elif typed["row"] == "metrics":
-            self.server.metrics(typed)
+            self.server.on_metrics(typed)
 
     def _begin(self, row: BeginRow) -> None:
         self._begin_ns = self._begin_ns or row["due_ns"]
@@ -162,7 +162,7 @@ class StepWatch:
         self._now_ns = max(self._now_ns, row["at_ns"])
         if not had_to_succeed(row) or (row.get("detail") or {}).get("slowed"):
             return
-        self.client.end(row)
+        self.client.on_end(row)
         request = StepRequest.of(row, self._limits_exceeded(row))
         self._requests.append(request)
         if request.ok:

@@ -16,7 +16,7 @@ class KernelLog:
     def __init__(self) -> None:
         self._pids: set[int] = set()
 
-    def feed(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         """Fold a process of the server."""
         if len(self._pids) < _MOST_PIDS:
             self._pids.add(int(row["pid"]))

@@ -15,7 +15,7 @@ from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import LogRow
 from loadchaos.core.model import KERNEL_LOG
 
@@ -54,7 +54,7 @@ class LiveClassifier:
         self.stops: list[tuple[int, str]] = []  # (time, source) of orderly shutdowns
         self.kv: dict[str, float] = {}
 
-    def feed(self, row: LogRow, now_ns: int) -> bool:
+    def on_log(self, row: LogRow, now_ns: int) -> bool:
         """Fold a `log` row; True when it has a match."""
         self.lines += 1
         text = str(row.get("text", ""))

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow
 

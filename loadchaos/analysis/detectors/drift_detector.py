@@ -11,7 +11,7 @@ from typing import Literal
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import Severity
 

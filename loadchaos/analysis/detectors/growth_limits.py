@@ -19,7 +19,7 @@ from loadchaos.analysis.detectors.trend_tests import (
     mann_kendall_z,
     slope,
 )
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import ConfigurationRow, DeviceRow, EndRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import Row
@@ -98,7 +98,7 @@ class GrowthTracker(RowFold):
         self._image_cache = ImageCacheBudget()
 
     def on_configuration(self, row: ConfigurationRow) -> None:
-        self._image_cache.configuration(row)
+        self._image_cache.on_configuration(row)
 
     def on_process(self, row: ProcessRow) -> None:
         for name, value in _processes(self._life, row):
@@ -115,7 +115,7 @@ class GrowthTracker(RowFold):
             self._life.samples["gpu_memory"].add(_second(row), sum(self._life.devices.values()))
 
     def on_end(self, row: EndRow) -> None:
-        self._image_cache.end(row)
+        self._image_cache.on_end(row)
         first_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
         if row.get("outcome") == "ok" and first_ns and sent_ns:
             self._life.samples["ttft"].add(_second(row), (first_ns - sent_ns) / S)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
 from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.rows import (
     ConfigurationRow,
     EndRow,

@@ -12,8 +12,8 @@ from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend, slope
 from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.rows import ConfigurationRow, EndRow, ProcessRow
 
 SPAN_S = 600.0
@@ -59,10 +59,10 @@ class MemoryLeakDetector(Detector):
         self._image_cache = ImageCacheBudget()
 
     def on_configuration(self, row: ConfigurationRow) -> None:
-        self._image_cache.configuration(row)
+        self._image_cache.on_configuration(row)
 
     def on_end(self, row: EndRow) -> None:
-        self._image_cache.end(row)
+        self._image_cache.on_end(row)
         self._aborted = self._aborted or row.get("outcome") == "aborted"
 
     def on_process(self, row: ProcessRow) -> None:

@@ -12,7 +12,7 @@ from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.detectors.memory_leak import leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import DeviceRow, ProcessRow
 from loadchaos.core.model import GPU_SLOWED, Severity
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, FactsRow, HeartbeatRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts, Severity
 

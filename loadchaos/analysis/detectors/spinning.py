@@ -10,7 +10,7 @@ from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import within
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import FactsRow, LogRow, ProcessRow, StateRow
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN

@@ -13,12 +13,12 @@ from importlib import import_module
 from loadchaos.analysis import detectors
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import at
 from loadchaos.analysis.incidents.explain import Record
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
-from loadchaos.analysis.request_stats import S
 
 
 def _found() -> list[Callable[[], Detector]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
 
@@ -99,7 +99,7 @@ class AttackLog:
         self._lasting: dict[str, int] = {}  # lasting effects in this life of the server, and since when
         self.counts: dict[str, dict[str, int]] = {}
 
-    def feed(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         """Fold an `attack` row."""
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
         replica = str(row.get("replica"))

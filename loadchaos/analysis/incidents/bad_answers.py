@@ -11,7 +11,7 @@ from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
 from loadchaos.core.ledger.rows import EndRow

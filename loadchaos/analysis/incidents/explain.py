@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
+from loadchaos.analysis.figures.requests import S, Sent
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.request_stats import S, Sent
 from loadchaos.core.model import Facts
 
 _NEAR_NS = 5 * S

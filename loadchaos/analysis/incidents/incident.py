@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.figures.requests import S, Sent
 from loadchaos.analysis.incidents.attribution import ProcessEnds, known_and_remedy
 from loadchaos.analysis.incidents.context import Reading
-from loadchaos.analysis.request_stats import S, Sent
 from loadchaos.analysis.wrong_answer import WrongAnswer
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State

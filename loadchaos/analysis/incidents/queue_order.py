@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
-from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.rows import EndRow
 
 _LATER_NS = S  # requests of one second may overtake each other on their way to the queue
@@ -25,7 +25,7 @@ class QueueOrder:
         self._first_token_ns: dict[int, int] = {}  # earliest first token, by second of sending
         self._streamed_ns: dict[int, int] = {}  # earliest first token, by second of the last byte
 
-    def feed(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold the end of a request that had a token."""
         token_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
         if token_ns is None or sent_ns is None:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Collection, Iterator
 
 from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.analysis.request_stats import S
 
 LATE_LOG_NS = 30 * S
 """A log line up to this long before or after an incident may belong to it."""

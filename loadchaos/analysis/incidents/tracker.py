@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.figures.requests import RequestStats, S
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
 from loadchaos.analysis.incidents.incident import Incident, Kind, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
-from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.core.ledger.rows import DeviceRow, IncidentRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
 

@@ -49,7 +49,7 @@ class Oracle(Detector):
             self._not_compared = row["why"]
 
     def on_question(self, row: QuestionRow) -> None:
-        self.margin.feed(row)
+        self.margin.on_question(row)
         if self._not_compared:
             part = "reference" if self.asked_by == "alone_vs_load" else self.asked_by
             self._skipped += row["when"] == "load" and row["part"] == part
@@ -73,7 +73,7 @@ class Oracle(Detector):
         """Judge one answer."""
 
     def on_metrics(self, row: MetricsRow) -> None:
-        self._moves.feed(row)
+        self._moves.on_metrics(row)
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
         """Wrong answers since the last call."""

@@ -23,7 +23,7 @@ class CounterMoves:
     def __init__(self) -> None:
         self._kept: deque[tuple[int, dict[str, float]]] = deque(maxlen=_KEPT)
 
-    def feed(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         """Fold one reading."""
         values = row.get("values") or {}
         found = {name: float(values[name]) for name in (*_NAMES, *_GAUGES) if name in values}

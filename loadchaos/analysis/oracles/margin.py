@@ -95,7 +95,7 @@ class Margin:
         self._limit: float | None = None
         self._texts: dict[tuple[str, str], list[str]] = {}
 
-    def feed(self, row: QuestionRow) -> None:
+    def on_question(self, row: QuestionRow) -> None:
         """Fold one answer from before the load."""
         if row.get("part") != "reference" or row.get("when") not in ("idle", "busy") or not answered(row):
             return

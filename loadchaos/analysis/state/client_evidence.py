@@ -50,7 +50,7 @@ class ClientEvidence:
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         """Fold a worker's heartbeat."""
         at_ns, worker = row["at_ns"], str(row.get("file", row.get("worker", "")))
         tokens = int(row.get("tokens") or 0) > 0
@@ -62,13 +62,13 @@ class ClientEvidence:
             self._beat_ns = at_ns
             self._beats += 1
 
-    def begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         """Fold the start of a request."""
-        self._prefill.begin(row)
+        self._prefill.on_begin(row)
 
-    def end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold the end of a request."""
-        self._prefill.end(row)
+        self._prefill.on_end(row)
         outcome, at_ns = str(row.get("outcome")), row["at_ns"]
         expect = row.get("expect") or ("ok",)
         if outcome in _LIMITS and outcome not in expect:

@@ -31,7 +31,7 @@ class LogSignals:
         self._failing_ns: int | None = None
         self.dead: Sign | None = None  # the engine is gone
 
-    def feed(self, row: HeardRow) -> None:
+    def on_heard(self, row: HeardRow) -> None:
         """Fold a `heard` row."""
         self._listening = True
         if row.get("what") == "ending":

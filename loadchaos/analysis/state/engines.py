@@ -41,7 +41,7 @@ class EngineStates:
         self._replica = replica
         self._engines: dict[str, _Engine] = {}
 
-    def feed(self, row: MetricsRow) -> list[StateRow]:
+    def on_metrics(self, row: MetricsRow) -> list[StateRow]:
         """Fold one scrape of one engine."""
         at_ns, values = int(row["at_ns"]), row.get("values") or {}
         engine = self._engines.setdefault(str(row.get("engine", "0")), _Engine(moved_ns=at_ns))

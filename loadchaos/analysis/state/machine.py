@@ -99,7 +99,7 @@ class StateMachine:
         if not self._dispatch(row):
             return []
         typed = as_typed(row)
-        of_engines = self._engines.feed(typed) if typed["row"] == "metrics" else []
+        of_engines = self._engines.on_metrics(typed) if typed["row"] == "metrics" else []
         return of_engines + self._decide()
 
     def tick(self, now_ns: int) -> list[StateRow]:
@@ -125,34 +125,34 @@ class StateMachine:
         """Fold the row into its signals; False when it cannot change the state."""
         typed = as_typed(row)
         if typed["row"] == "heartbeat":
-            self._client.heartbeat(typed)
-            if self._traffic.heartbeat(typed) and self._sole:
+            self._client.on_heartbeat(typed)
+            if self._traffic.on_heartbeat(typed) and self._sole:
                 self._progressed(typed["at_ns"])
         elif typed["row"] == "begin":
-            self._client.begin(typed)
+            self._client.on_begin(typed)
             return False
         elif typed["row"] == "end":
-            self._client.end(typed)
-            if self._traffic.end(typed):
+            self._client.on_end(typed)
+            if self._traffic.on_end(typed):
                 if self._sole:
                     self._progressed(typed["at_ns"])
                 return False
             return bool(self._traffic.dead_text_ns == typed["at_ns"])
         elif typed["row"] == "probe":
-            self._network.probe(typed)
+            self._network.on_probe(typed)
         elif typed["row"] == "metrics":
             self._scraped(typed)
         elif typed["row"] == "process":
-            self._processes.feed(typed)
+            self._processes.on_process(typed)
         elif typed["row"] == "launch":
             self._launch(typed)
         elif typed["row"] == "attack":
-            self._attacked.feed(typed)
+            self._attacked.on_attack(typed)
         elif typed["row"] == "failure":
             if typed.get("severity") == "engine_death" and self._evidence.log_death is None:
                 self._evidence.log_death = (typed["at_ns"], f"the log says: {typed.get('title') or typed.get('id')}")
         elif typed["row"] == "heard":
-            self._evidence.log.feed(typed)
+            self._evidence.log.on_heard(typed)
         elif typed["row"] in ("canary", "last_question"):
             if self._traffic.canary(typed) and self._sole:
                 self._progressed(typed["at_ns"])

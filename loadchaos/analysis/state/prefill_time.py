@@ -95,7 +95,7 @@ class PrefillTime:
         self._beside = Prompts()  # the most beside which they did
         self._longest_beside_ns = 0  # longest prompt that was computed meanwhile
 
-    def begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         """Fold the start of a request, which waits behind others."""
         worker, before = str(row.get("file", "")), self._waiting.get(str(row.get("file", "")), Prompts())
         own = Prompts(int(row.get("tokens") or 0) * PER_TOKEN_NS, PER_IMAGE_NS * bool(row.get("images")))
@@ -119,7 +119,7 @@ class PrefillTime:
         if at_ns - self._flowing[0][0] > 0.9 * _FLOW_NS:
             self._beside = max(self._beside, min((p for _, p in self._flowing), key=_total), key=_total)
 
-    def end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold the end of a request: its first token shows how fast prompts are."""
         wait, first_ns = self._in_flight.pop(row.get("id", ""), None), row.get("first_token_ns")
         if wait is None or wait.sent_ns is None or first_ns is None or int(row.get("chunks") or 0) < 2:

@@ -48,7 +48,7 @@ class RestartDetector:
     def scraped(self, row: MetricsRow) -> bool:
         """Fold a `metrics` row; True when a counter of work has grown."""
         old = self._counters.start_time()
-        worked = self._counters.feed(row)
+        worked = self._counters.on_metrics(row)
         new = self._counters.start_time()
         # While a known restart waits for its first figures, a new start time is its own and no second restart.
         if old is not None and new is not None and abs(new - old) > _FORWARD_S and self._settle_from_ns is None:

@@ -78,7 +78,7 @@ class TrafficSignals:
         """Begin of the oldest unanswered canary; None without one."""
         return min(self._canaries.values(), default=None)
 
-    def heartbeat(self, row: HeartbeatRow) -> bool:
+    def on_heartbeat(self, row: HeartbeatRow) -> bool:
         """Fold a worker's heartbeat; True when tokens came with it."""
         at_ns = row["at_ns"]
         tokens = int(row.get("tokens") or 0)
@@ -94,7 +94,7 @@ class TrafficSignals:
             return True
         return False
 
-    def end(self, row: EndRow) -> bool:
+    def on_end(self, row: EndRow) -> bool:
         """Fold the end of a request; True when an answer was complete."""
         if row.get("outcome") == "ok":
             self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
@@ -157,7 +157,7 @@ class NetworkSignals:
         self.page = "/health"
         """Page that tells the health: another one where the server has no /health."""
 
-    def probe(self, row: ProbeRow) -> None:
+    def on_probe(self, row: ProbeRow) -> None:
         """Fold one probe of tcp or health."""
         at_ns, what = row["at_ns"], str(row.get("what"))
         self.page = str(row.get("path") or self.page)
@@ -248,7 +248,7 @@ class ProcessSignals:
         self._api_busy_ns = 0
         self.engine_seen_ns = 0  # when the newest engine core was first seen
 
-    def feed(self, row: ProcessRow) -> None:
+    def on_process(self, row: ProcessRow) -> None:
         """Fold a `process` row."""
         at_ns, pid, role = row["at_ns"], int(row["pid"]), str(row.get("role", "other"))
         if row.get("what") == "gone":
@@ -335,7 +335,7 @@ class CounterSignals:
         self.backs: list[int] = []  # when counters went back, which only a new process does
         self.start_times: list[float] = []
 
-    def feed(self, row: MetricsRow) -> bool:
+    def on_metrics(self, row: MetricsRow) -> bool:
         """Fold a `metrics` row; True when a counter of work has grown."""
         engine, values, at_ns = str(row.get("engine", "0")), row.get("values") or {}, row["at_ns"]
         before = self._values.get(engine, {})
@@ -391,7 +391,7 @@ class AttackEffects:
     def __init__(self) -> None:
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
 
-    def feed(self, row: AttackRow) -> None:
+    def on_attack(self, row: AttackRow) -> None:
         """Fold an `attack` row."""
         if row.get("what") == "begin":
             key = (row.get("attack"), row.get("n"))

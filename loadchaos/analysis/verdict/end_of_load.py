@@ -6,8 +6,8 @@ longer than ever before in the run, nothing shows that the server still worked, 
 
 from __future__ import annotations
 
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import Growth
-from loadchaos.analysis.efficiency import UNTOLD
-from loadchaos.analysis.request_stats import Part
-from loadchaos.analysis.sessions import SESSION_TIME, SessionTimes
+from loadchaos.analysis.figures.efficiency import UNTOLD
+from loadchaos.analysis.figures.requests import Part
+from loadchaos.analysis.figures.sessions import SESSION_TIME, SessionTimes
 from loadchaos.core import latency_names
 from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram

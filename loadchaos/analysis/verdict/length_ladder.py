@@ -64,12 +64,12 @@ class LengthLadder:
         self._together: set[int] = set()  # phases in which requests were out at one time
         self._asked: dict[str, int] = {}
 
-    def begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         """Fold a begin row."""
         if row.get("edge") is not None and (asked := row.get("max_tokens")):
             self._asked[str(row.get("id"))] = int(asked)
 
-    def end(self, row: EndRow, *, bad: bool) -> None:
+    def on_end(self, row: EndRow, *, bad: bool) -> None:
         """Fold an end row of any traffic; `bad`: its outcome is to be explained."""
         phase, ended_ns = int(row.get("phase") or 0), int(row["at_ns"])
         before_ns = self._ended_ns.get(phase, 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import S
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow
 

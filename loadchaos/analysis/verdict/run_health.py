@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from loadchaos.analysis.figures.requests import RequestStats, S
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (

@@ -19,7 +19,7 @@ class LengthSymptoms:
     oks: int = 0
     failed: dict[int, int] = field(default_factory=dict)
 
-    def feed(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold an end row."""
         tokens, outcome = row.get("planned_tokens"), row.get("outcome")
         if tokens is None:

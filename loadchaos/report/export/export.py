@@ -18,12 +18,12 @@ from typing import Any, TextIO
 import orjson
 from prometheus_client.core import Metric
 
+from loadchaos.analysis.figures.live import Fold
 from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.formatting import parse_time
-from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import families
 

@@ -17,13 +17,13 @@ from typing import Any
 import orjson
 from ruamel.yaml import YAML
 
+from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
-from loadchaos.core.warm_up import WarmUp
 
 METRICS: Mapping[str, str] = {
     "ttft": "Time to First Token",

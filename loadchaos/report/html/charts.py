@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from loadchaos.analysis.figures.series import Series, Span
 from loadchaos.report.formatting import clean, duration, percent, tick_duration
 from loadchaos.report.html.plots import Plot, Value, plots
-from loadchaos.report.live_stats.series import Series, Span
 
 WIDTH, HEIGHT = 1000.0, 100.0
 _MAX_LANE_SPANS = 400

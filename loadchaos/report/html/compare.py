@@ -28,7 +28,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
-from loadchaos.report.live_stats.distributions import RunTotals
+from loadchaos.report.html.distributions import RunTotals
 
 QUANTILES = (0.5, 0.9, 0.99)
 _DRAWS = 1000

@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import bucket_middle
 from loadchaos.report.formatting import duration, number, plural
 from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, Chart, ChartLine, ChartSet, Tick
+from loadchaos.report.html.distributions import log_ticks
 from loadchaos.report.html.plots import Points
-from loadchaos.report.live_stats.distributions import log_ticks
-from loadchaos.report.live_stats.series import Series
 
 COLUMNS, ROWS, COLOURS = 240, 40, 5
 """Limits. A cell costs 7 characters at worst, as a stroke one row thick, so a heatmap is always under 70 kB."""

@@ -15,15 +15,15 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural, since_load
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
+from loadchaos.report.html.distributions import distributions, lengths
 from loadchaos.report.html.heatmaps import heatmaps
-from loadchaos.report.live_stats.distributions import distributions, lengths
-from loadchaos.report.live_stats.series import Series
 from loadchaos.report.performance import (
     ENDPOINT_HEADS,
     SESSION_COLUMNS,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from loadchaos.analysis.figures.time_bucket import Bucket
 from loadchaos.core.model import OUTCOMES
-from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.phrases import outcome_text
 
 _NS = 1_000_000_000

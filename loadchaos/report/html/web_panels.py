@@ -18,6 +18,8 @@ from urllib.parse import quote
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.analysis.figures.series import Series
+from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.report.capacity_text import facts, short_answer
@@ -25,8 +27,6 @@ from loadchaos.report.formatting import clean, duration, number, parse_time, per
 from loadchaos.report.html.capacity_page import shared
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
-from loadchaos.report.live_stats.series import Series
-from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
 from loadchaos.report.performance import ENDPOINT_HEADS, ENDPOINT_LATENCIES, SHORT_HEADS
 from loadchaos.report.phrases import (
     cause_text,

@@ -22,10 +22,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from loadchaos.analysis.figures.live import Fold, SessionStats, TrafficStats
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, STATES
-from loadchaos.report.live_stats.fold import Fold, SessionStats, TrafficStats
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,

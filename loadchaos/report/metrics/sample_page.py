@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.samples import Exemplar
 
-from loadchaos.report.live_stats.fold import BucketHistogram
+from loadchaos.analysis.figures.live import BucketHistogram
 from loadchaos.report.metrics.metric_table import CAPACITY, METRICS, SERVER, server_sample
 
 

@@ -17,9 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot, TrafficLine
 from loadchaos.core.model import BLAMELESS
 from loadchaos.report.formatting import clean, duration, number, percent, plural
-from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot, TrafficLine
 from loadchaos.report.phrases import (
     is_server_fault,
     known_text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadchaos.analysis.classify.live import LiveClassifier
-from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.figures.requests import S
 
 START = """\
 (APIServer pid=9597) INFO 11-23 19:49:54 [api_utils.py:286] non-default args: {'model_tag': '/models/tiny', 'port': 8233}
@@ -37,7 +37,7 @@ def test_traceback_after_a_warning_is_a_cause_where_it_ends_the_process(
     # vLLM needs seconds to exit. The lines of a start were judged by then, as those of a mere warning.
     live = LiveClassifier()
     for n, line in enumerate(text.splitlines(), 1):
-        live.feed({"row": "log", "at_ns": S, "file": "server.log", "source": "server", "line": n, "text": line}, S)
+        live.on_log({"row": "log", "at_ns": S, "file": "server.log", "source": "server", "line": n, "text": line}, S)
     for second in range(exit_after_s):
         assert live.poll((second + 2) * S) == []
     assert [failure.id for failure in live.poll(None, died=died)] == ids

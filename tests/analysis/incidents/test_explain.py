@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.explain import Explainer
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.request_stats import RequestStats
 
 S = 1_000_000_000
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import BadAnswer, BadAnswerQueue, failure_of
 from loadchaos.analysis.incidents.queue_order import QueueOrder
-from loadchaos.analysis.request_stats import S
 
 NO_BYTE = "no byte of the answer arrived for 60 s"
 Served = tuple[float, float, float]
@@ -60,8 +60,8 @@ def test_wait_in_the_queue_is_told_from_a_lost_request(
 ) -> None:
     order = QueueOrder()
     for one in served:
-        order.feed(row(one))
-    order.feed({"row": "end", "at_ns": 200 * S, "sent_ns": 120 * S, "first_token_ns": None})  # type: ignore[typeddict-item]  # as a row without a token
+        order.on_end(row(one))
+    order.on_end({"row": "end", "at_ns": 200 * S, "sent_ns": 120 * S, "first_token_ns": None})  # type: ignore[typeddict-item]  # as a row without a token
     assert order.waited(stalled(**more)) is waited
 
 
@@ -77,12 +77,14 @@ def test_wait_in_the_queue_is_a_failure_of_its_own_with_a_remedy() -> None:
 def test_times_of_a_long_run_are_forgotten() -> None:
     order = QueueOrder()
     for second in range(10_000):
-        order.feed(row((second, second + 0.5, second + 1)))
+        order.on_end(row((second, second + 0.5, second + 1)))
     assert max(len(times) for times in vars(order).values()) <= 1_801
 
 
 @pytest.mark.parametrize(("text", "began"), [(NO_BYTE, False), ("no further byte arrived for 30 s", True)])
 def test_token_that_came_while_the_client_gave_up_began_no_answer(text: str, began: bool) -> None:
     queue = BadAnswerQueue()
-    queue.add({"row": "end", "at_ns": 160 * S, "sent_ns": 100 * S, "first_token_ns": 160 * S, "error": text}, "stalled")  # type: ignore[typeddict-item]  # only what it reads
+    queue.add(
+        {"row": "end", "at_ns": 160 * S, "sent_ns": 100 * S, "first_token_ns": 160 * S, "error": text}, "stalled"
+    )  # type: ignore[typeddict-item]  # only what it reads
     assert [bad.began for bad in queue.poll(None)] == [began]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-from loadchaos.analysis.request_stats import RequestStats
 
 S = 1_000_000_000
 

@@ -240,8 +240,8 @@ def test_outage_is_none_while_some_requests_are_answered_by_refusals(outcome: st
                 "expect": ["ok"],
             }
             if answered and n % 4 == 0:
-                evidence.end(odd)
-            evidence.end(down)
+                evidence.on_end(odd)
+            evidence.on_end(down)
         return evidence
 
     assert evidence_of(answered=False).outage(10 * S, answers=False) is not None

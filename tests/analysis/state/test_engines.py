@@ -17,7 +17,7 @@ def scrape(engines: EngineStates, seconds: range, **running: float) -> list[Any]
             count = 0.0 if name.endswith("_stuck") else float(second)
             values = {"requests_running": n_running, "iterations_total": 1000 * n + count}
             at_ns, engine = second * S, str(n)
-            rows += engines.feed(
+            rows += engines.on_metrics(
                 {
                     "row": "metrics",
                     "at_ns": at_ns,

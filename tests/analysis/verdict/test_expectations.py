@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import Part
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
 from loadchaos.core.latency import LatencyHistograms

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import REPLACED, Row, Terms
 
@@ -113,7 +113,7 @@ def test_load_process_check_needs_the_end_of_every_worker(rows: list[Row], more:
 
 def test_load_process_check_counts_requests_lost_with_a_worker() -> None:
     stats = RequestStats()
-    stats.miss({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "worker_lost", "count": 3})
+    stats.on_missed({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "worker_lost", "count": 3})
     assert verdict_of("load_process", LOAD_END, stats=stats) == "unknown"
 
 

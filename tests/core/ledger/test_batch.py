@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from loadchaos.analysis.request_stats import RequestStats
+from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import BeginRow, EndRow
@@ -57,9 +57,9 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found = RequestStats()
     for row in sorted(rows, key=lambda r: int(r["at_ns"])):
         if row["row"] == "begin":
-            found.begin(cast("BeginRow", row))
+            found.on_begin(cast("BeginRow", row))
         else:
-            found.end(cast("EndRow", row))
+            found.on_end(cast("EndRow", row))
     return {
         "outcomes": found.outcomes,
         "begun": found.begun_by,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.report.html import compare, compare_page
-from loadchaos.report.live_stats.distributions import RunTotals
+from loadchaos.report.html.distributions import RunTotals
 
 MS = 1_000_000
 

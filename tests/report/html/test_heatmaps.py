@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.report.html.charts import Chart, picture
 from loadchaos.report.html.heatmaps import COLOURS, COLUMNS, ROWS, heatmaps
-from loadchaos.report.live_stats.series import Series
 
 S, MS = 1_000_000_000, 1_000_000
 Cell = tuple[int, int]

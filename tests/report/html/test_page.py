@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
+from loadchaos.analysis.figures.series import POINTS, Series
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
-from loadchaos.report.live_stats.series import POINTS, Series
 
 Verdict = dict[str, Any]
 S = 1_000_000_000

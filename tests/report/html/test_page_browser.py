@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
-from loadchaos.report.live_stats.series import Series
 from tests.load.webui.browser import Browser, program
 
 

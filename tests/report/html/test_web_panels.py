@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loadchaos.analysis.figures.live import Fold
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.html.web_panels import PanelPages
-from loadchaos.report.live_stats.fold import Fold
 
 S = 1_000_000_000
 

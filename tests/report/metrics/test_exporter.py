@@ -12,11 +12,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from loadchaos.analysis.figures.live import Fold
 from loadchaos.core.errors import OptionError
 from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
-from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import Exporter, FoldCollector
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

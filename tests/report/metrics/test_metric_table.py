@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
+from loadchaos.analysis.figures.live import Fold
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import OUTCOMES
-from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics import metric_table
 from loadchaos.report.metrics.exporter import FoldCollector, _PageBody, families
 from loadchaos.server.dialects import DIALECTS

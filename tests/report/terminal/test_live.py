@@ -6,10 +6,10 @@ import os
 import pytest
 from rich.console import Console
 
+from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.snapshot import Snapshot
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
-from loadchaos.report.live_stats.fold import Fold
-from loadchaos.report.live_stats.snapshot import Snapshot
 from loadchaos.report.terminal.live import View, draw, progress_text
 
 S = 1_000_000_000

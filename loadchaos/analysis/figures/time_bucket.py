@@ -45,7 +45,7 @@ class Bucket:
         self.server.update(later.server)
         self.devices.update(later.devices)
 
-    def heartbeat(self, row: HeartbeatRow) -> None:
+    def on_heartbeat(self, row: HeartbeatRow) -> None:
         """Add a heartbeat of a worker: events, requests, users and send delay."""
         worker = str(row.get("file", ""))
         self.events += int(row.get("tokens") or 0)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.goodput import GoodputCount
+from loadchaos.analysis.figures.goodput import GoodputCount
+from loadchaos.analysis.figures.requests import Part
+from loadchaos.analysis.figures.throughput import Throughput, per_s
 from loadchaos.analysis.judge import Judge
-from loadchaos.analysis.request_stats import Part
-from loadchaos.analysis.throughput import Throughput, per_s
 from loadchaos.core.goodput import figures_of
 from loadchaos.core.histogram import bucket
 from loadchaos.core.model import Terms
@@ -63,9 +63,9 @@ def test_goodput_counts_requests_that_had_to_succeed() -> None:
     count = GoodputCount()
     limits_s = {"ttft": 0.6}
     for row in (end(), end(), end("http_error"), end("timeout"), end(first_token_ns=10 * S + 650 * MS)):
-        count.end(row, limits_s)
+        count.on_end(row, limits_s)
     for row in (end("aborted"), end("unfinished"), end("rejected", expect=["rejected"]), end(detail={"slowed": True})):
-        count.end(row, limits_s)
+        count.on_end(row, limits_s)
     assert count.parts() == {"text": Part(2, 5), "": Part(2, 5)}
     assert count.to_json(limits_s, 10.0)["over"] == {"failed": 2, "ttft": 1}
     assert count.to_json(limits_s, 10.0)["good_per_s"] == 0.2
@@ -73,17 +73,17 @@ def test_goodput_counts_requests_that_had_to_succeed() -> None:
 
 def test_goodput_counts_requests_without_a_slot_as_not_good() -> None:
     count = GoodputCount()
-    count.end(end(), {"ttft": 1.0})
+    count.on_end(end(), {"ttft": 1.0})
     for why in ("no_slot", "stopped"):
         missed: Any = {"row": "missed", "at_ns": S, "traffic": "text", "phase": 0, "why": why, "count": 3}
-        count.miss(missed)
+        count.on_missed(missed)
     assert count.parts()[""] == Part(1, 4)
 
 
 def test_goodput_of_good_requests_alone_is_their_throughput() -> None:
     goodput = GoodputCount()
     for _ in range(60):
-        goodput.end(end(), {"e2e": 9.0})
+        goodput.on_end(end(), {"e2e": 9.0})
     shown = goodput.to_json({"e2e": 9.0}, 2.80309)
     assert shown["good_per_s"] == per_s(60, 2.80309) == 21.405
 
@@ -92,13 +92,13 @@ def test_throughput_counts_successful_requests_from_first_to_last() -> None:
     speed = Throughput()
     for n in range(5):
         begin: Any = {"row": "begin", "at_ns": n * S}
-        speed.begin(begin)
+        speed.on_begin(begin)
     for row in (end(at_ns=8 * S), end(at_ns=9 * S), end("http_error", at_ns=10 * S)):
-        speed.end(row)
+        speed.on_end(row)
     found = speed.to_json()
     assert (found["seconds"], found["requests"], found["requests_per_s"]) == (10.0, 2, 0.2)
     assert (found["input_tokens_per_s"], found["output_tokens_per_s"]) == (20.0, 2.0)
-    speed.end(end(prompt_tokens=None))
+    speed.on_end(end(prompt_tokens=None))
     assert speed.to_json()["output_tokens"] is None  # a sum that leaves answers out would be too low
 
 

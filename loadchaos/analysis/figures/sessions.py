@@ -117,7 +117,7 @@ class SessionCount:
         self._why: Counter[str] = Counter()
         self._tools: dict[str, str] = {}  # tool_choice of the traffic whose sessions have tools
 
-    def feed(self, row: ConversationRow, *, timed: bool) -> None:
+    def on_conversation(self, row: ConversationRow, *, timed: bool) -> None:
         """Fold the begin or end of a session; only a `timed` one counts for times."""
         name, traffic = str(row.get("id")), str(row.get("traffic", ""))
         counts = self._counts.setdefault(traffic, Counter())

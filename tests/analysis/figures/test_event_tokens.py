@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.series import Series
 from loadchaos.report.html.plots import plots
-from loadchaos.report.live_stats.fold import Fold
-from loadchaos.report.live_stats.series import Series
 
 S = 1_000_000_000
 

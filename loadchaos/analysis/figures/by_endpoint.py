@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from loadchaos.analysis.request_stats import Part, RequestStats, sum_of
+from loadchaos.analysis.figures.requests import Part, RequestStats, sum_of
 from loadchaos.core.endpoint_groups import PREFIX, merged_latency, several_endpoints, traffic_by_endpoint
 from loadchaos.core.latency import LatencyHistograms
 

@@ -19,7 +19,7 @@ class EventTokens:
     def __init__(self) -> None:
         self._events = self._tokens = 0
 
-    def add(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Add an ended request; one without `completion_tokens` says nothing."""
         tokens = row.get("completion_tokens")
         if not isinstance(tokens, int):

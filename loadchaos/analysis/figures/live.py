@@ -13,6 +13,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from loadchaos.analysis.figures.event_tokens import EventTokens
+from loadchaos.analysis.figures.snapshot import (
+    AttackInForce,
+    Percentiles,
+    ReplicaState,
+    SessionLine,
+    Snapshot,
+    TrafficLine,
+)
+from loadchaos.analysis.figures.time_bucket import Bucket
+from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core.endpoint_groups import merged_latency, several_endpoints
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
@@ -37,17 +48,6 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import OUTCOMES, Row
-from loadchaos.core.warm_up import WarmUp
-from loadchaos.report.live_stats.buckets import Bucket
-from loadchaos.report.live_stats.event_tokens import EventTokens
-from loadchaos.report.live_stats.snapshot import (
-    AttackInForce,
-    Percentiles,
-    ReplicaState,
-    SessionLine,
-    Snapshot,
-    TrafficLine,
-)
 
 WINDOW_S = 10
 _MOST_DEVICES = 256
@@ -247,7 +247,7 @@ class Fold(RowFold):
         traffic.outcomes[outcome] += 1
         traffic.tokens_out += int(row.get("completion_tokens") or 0)
         traffic.tokens_counted += int(row.get("prompt_tokens") or 0)
-        self._event_tokens.add(row)
+        self._event_tokens.on_end(row)
         bucket = self._bucket(row)
         bucket.outcomes[outcome] += 1
         if outcome == "missed":
@@ -286,7 +286,7 @@ class Fold(RowFold):
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         self.workers[str(row.get("file", ""))] = dict(row)
-        self._bucket(row).heartbeat(row)
+        self._bucket(row).on_heartbeat(row)
 
     # -- the server ----------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class RequestStats:
         self.judged: Counter[str] = Counter()
         self.first_sent_ns: int | None = None
 
-    def begin(self, row: BeginRow) -> Sent:
+    def on_begin(self, row: BeginRow) -> Sent:
         """Fold a begin row."""
         sent = Sent(
             str(row["id"]),
@@ -144,7 +144,7 @@ class RequestStats:
             self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
         return sent
 
-    def end(self, row: EndRow, *, timed: bool = True) -> Sent | None:
+    def on_end(self, row: EndRow, *, timed: bool = True) -> Sent | None:
         """Fold an end row; gives its begun request, None if missed or unknown.
 
         Latencies of requests that are not `timed` are left out.
@@ -179,7 +179,7 @@ class RequestStats:
                 self.shed[traffic] += outcome == "shed" and outcome not in expect
         return sent
 
-    def miss(self, row: MissedRow) -> None:
+    def on_missed(self, row: MissedRow) -> None:
         """Fold a `missed` row, which counts many at once."""
         n = int(row.get("count") or 0)
         self.count(str(row.get("traffic", "")), "missed", n)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.analysis.figures.event_tokens import EventTokens
+from loadchaos.analysis.figures.time_bucket import Bucket
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
@@ -27,9 +29,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import Row
-from loadchaos.report.live_stats.buckets import Bucket
-from loadchaos.report.live_stats.distributions import RunTotals
-from loadchaos.report.live_stats.event_tokens import EventTokens
+from loadchaos.report.html.distributions import RunTotals
 
 POINTS = 4000
 """Points at most: a run of an hour keeps its seconds, a run of a day has points of 32 s."""
@@ -103,7 +103,7 @@ class Series(RowFold):
     def on_end(self, row: EndRow) -> None:
         at = row["at_ns"]
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
-        self.event_tokens.add(row)
+        self.event_tokens.on_end(row)
         sample = sample_of(row)
         self.totals.add(row, sample)
         if sample is None:
@@ -119,7 +119,7 @@ class Series(RowFold):
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         at = row["at_ns"]
-        self._bucket(at).heartbeat(row)
+        self._bucket(at).on_heartbeat(row)
 
     def on_metrics(self, row: MetricsRow) -> None:
         at = row["at_ns"]

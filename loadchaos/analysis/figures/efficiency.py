@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from loadchaos.analysis.request_stats import Part
+from loadchaos.analysis.figures.requests import Part
 from loadchaos.core.ledger.rows import BeginRow, DeviceRow, EndRow, MetricsRow
 
 _NS = 1_000_000_000
@@ -45,12 +45,12 @@ class Efficiency:
         self._covered: Counter[tuple[str, str, str]] = Counter()
         self._at_end: tuple[dict[str, float], dict[tuple[str, str, str], int]] = {}, {}
 
-    def begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         """Fold a request that was sent: the load goes on."""
         if self._first_ns is None:
             self._first_ns = int(row["at_ns"])
 
-    def end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold the end of a request."""
         if row["at_ns"] > self._last_ns:
             self._last_ns = int(row["at_ns"])
@@ -74,7 +74,7 @@ class Efficiency:
             self._accepted[traffic] += accepted
             self._shares[round(100 * accepted / drafted)] += 1
 
-    def metrics(self, row: MetricsRow) -> None:
+    def on_metrics(self, row: MetricsRow) -> None:
         """Fold counters of the server: their growth during the load."""
         key = (str(row.get("replica")), str(row.get("engine")))
         before, now = self._newest.get(key, {}), row.get("values") or {}
@@ -83,7 +83,7 @@ class Efficiency:
                 self._grown[name] += round(now[name] - before[name])
         self._newest[key] = {**before, **now}
 
-    def device(self, row: DeviceRow) -> None:
+    def on_device(self, row: DeviceRow) -> None:
         """Fold a reading of a GPU's power."""
         watts = (row.get("values") or {}).get("gpu_power_w")
         if watts is None:

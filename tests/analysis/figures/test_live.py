@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import Any
 
+from loadchaos.analysis.figures.live import Fold
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import Terms
-from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import families
 
 

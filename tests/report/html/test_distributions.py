@@ -4,9 +4,9 @@ import math
 import re
 from typing import Any
 
+from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.report.live_stats.distributions import RunTotals, distributions, lengths
-from loadchaos.report.live_stats.series import Series
+from loadchaos.report.html.distributions import RunTotals, distributions, lengths
 
 MS = 1_000_000
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, LatencySample, sample_of
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
-from loadchaos.core.warm_up import WarmUp
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80

@@ -17,12 +17,12 @@ class Throughput:
         self._last_ns: int | None = None
         self._requests = self._counted = self._input = self._output = 0
 
-    def begin(self, row: BeginRow) -> None:
+    def on_begin(self, row: BeginRow) -> None:
         """Fold a request that was sent."""
         if self._first_ns is None or row["at_ns"] < self._first_ns:
             self._first_ns = row["at_ns"]
 
-    def end(self, row: EndRow) -> None:
+    def on_end(self, row: EndRow) -> None:
         """Fold the end of a request."""
         outcome = row.get("outcome")
         if outcome != "missed" and (self._last_ns is None or row["at_ns"] > self._last_ns):

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from loadchaos.analysis.request_stats import Part, sum_of
-from loadchaos.analysis.throughput import per_s
+from loadchaos.analysis.figures.requests import Part, sum_of
+from loadchaos.analysis.figures.throughput import per_s
 from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
@@ -33,7 +33,7 @@ class GoodputCount:
         self._measured: Counter[str] = Counter()
         self._limits: tuple[str, ...] = ()
 
-    def end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
+    def on_end(self, row: EndRow, limits_s: Mapping[str, float]) -> None:
         """Fold the end of a request."""
         if not counts_for_goodput(row):
             return
@@ -52,7 +52,7 @@ class GoodputCount:
         if over and (delay_s := own_delay_ns(row) / _S):
             self._late[traffic] += all(name in _FROM_DUE and figures[name] - delay_s <= limits_s[name] for name in over)
 
-    def miss(self, row: MissedRow) -> None:
+    def on_missed(self, row: MissedRow) -> None:
         """Fold requests that were not sent; those without a free slot count."""
         if row.get("why") == "no_slot":
             n = int(row.get("count") or 0)
