@@ -6,7 +6,7 @@ Its time is that of the newest row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
@@ -20,12 +20,9 @@ from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
-from loadchaos.analysis.figures.efficiency import Efficiency
-from loadchaos.analysis.figures.goodput import GoodputCount
-from loadchaos.analysis.figures.requests import RequestStats, S
-from loadchaos.analysis.figures.sessions import MOST_CUT, SessionCount
-from loadchaos.analysis.figures.throughput import Throughput
-from loadchaos.analysis.figures.warm_up import WarmUp
+from loadchaos.analysis.figures.requests import S
+from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.figures.sessions import MOST_CUT
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
@@ -47,13 +44,11 @@ from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
-from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
     ConfigurationRow,
-    ConversationRow,
     DeviceRow,
     EndRow,
     FactsRow,
@@ -63,7 +58,6 @@ from loadchaos.core.ledger.rows import (
     LaunchRow,
     LogRow,
     MetricsRow,
-    MissedRow,
     ProcessRow,
     RunRow,
     StateRow,
@@ -79,19 +73,18 @@ _MOST_OPEN = 16  # newest incidents that may still get candidates
 class Judge(RowFold):
     """Folds rows in the order of their arrival.
 
-    `terms` None: those of the run's first row. Without `latencies` it folds none: `add_latencies` gives them before the
+    `terms` None: those of the run's first row. Without `answers` it folds no latencies: `figures.answers` is set before the
     verdict.
 
     Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
     """
 
-    def __init__(self, terms: Terms | None = None, *, latencies: bool = True) -> None:
-        self._terms, self._folds_latencies = terms, latencies
+    def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
+        self._terms = terms
         self._facts: Facts | None = None
-        self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
-        self._goodput, self._throughput, self._efficiency = GoodputCount(), Throughput(), Efficiency()
-        self._sessions, self._warm_cache = SessionCount(), WarmCache()
-        self._warm_up = WarmUp(terms.warm_up if terms is not None else None)
+        self.figures = RunFigures(terms, answers=answers)
+        self._health, self._attacks, self._warm_cache = RunHealth(), AttackLog(), WarmCache()
+        self._stats = self.figures.requests
         self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._queue_order = QueueOrder()
         self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
@@ -112,7 +105,7 @@ class Judge(RowFold):
         self._explainer = Explainer(self._tracker, self._record)
         self._detectors = DetectorSuite(self._tracker, self._record)
         after = (self._growth, self._images, self._warm_cache, self._open_restarts, self._end_of_load)
-        self._router = RowRouter([self._health, self, *self._detectors.detectors, *after])
+        self._router = RowRouter([self._health, self.figures, self, *self._detectors.detectors, *after])
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
@@ -126,31 +119,10 @@ class Judge(RowFold):
             self._poll(newest_ns)
 
     def on_begin(self, row: BeginRow) -> None:
-        self._stats.on_begin(row)
-        self._stats.later += self._sessions.is_later(row)
-        if not self._warm_up.covers(row):
-            self._throughput.on_begin(row)
-            self._efficiency.on_begin(row)
         self._ladder.on_begin(row)
 
-    def on_conversation(self, row: ConversationRow) -> None:
-        self._sessions.on_conversation(row, timed=not self._warm_up.covers(row))
-
-    def on_missed(self, row: MissedRow) -> None:
-        self._stats.on_missed(row)
-        if not self._warm_up.covers(row):
-            self._goodput.on_missed(row)
-
     def on_end(self, row: EndRow) -> None:
-        outcome = str(row.get("outcome"))
-        warm_up = self._warm_up.covers(row)
-        self._warm_up.left_out += warm_up
-        sent = self._stats.on_end(row, timed=self._folds_latencies and not warm_up)
-        if not warm_up:
-            self._throughput.on_end(row)
-            self._efficiency.on_end(row)
-            if self._terms is not None and self._terms.slo:
-                self._goodput.on_end(row, self._terms.slo)
+        outcome, sent = str(row.get("outcome")), self.figures.ended
         if outcome == "shed" and self._attacks.attribute(("shed",), row["at_ns"]) == "expected":
             self._stats.shed_by_attacks += 1
         self._mechanisms.on_end(row)
@@ -168,11 +140,9 @@ class Judge(RowFold):
 
     def on_metrics(self, row: MetricsRow) -> None:
         self._mechanisms.on_metrics(row)
-        self._efficiency.on_metrics(row)
         self._tracker.feed_reading(row)
 
     def on_device(self, row: DeviceRow) -> None:
-        self._efficiency.on_device(row)
         self._tracker.feed_reading(row)
 
     def on_attack(self, row: AttackRow) -> None:
@@ -214,7 +184,6 @@ class Judge(RowFold):
             self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
             if self._terms is None and row.get("terms"):
                 self._terms = Terms.from_json(row["terms"])
-                self._warm_up = WarmUp(self._terms.warm_up)
         elif row.get("what") == "load_begin":
             self._tracker.load_begin_ns = int(row["at_ns"])
         elif row.get("what") == "load_end":
@@ -338,11 +307,6 @@ class Judge(RowFold):
         if incident is not None and known.wrong and incident.kind == "failure":
             incident.wrong = known.wrong
 
-    def add_latencies(self, found: Mapping[str, LatencyHistograms]) -> None:
-        """Add latencies by traffic that were folded from the same rows."""
-        for traffic, latency in found.items():
-            self._stats.latency_of(traffic).merge(latency)
-
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 
     def findings(self) -> list[FailureRow | IncidentRow]:
@@ -402,17 +366,21 @@ class Judge(RowFold):
             "failures": failures,
             "failure_counts": rules.failure_counts(failures),
             "states": self._state_changes(),
-            "latency": {t: latency.to_json() for t, latency in sorted(self._stats.latency.items())},
-            "latency_all": self._stats.all_latency().to_json(),
-            "throughput": (throughput := self._throughput.to_json()),
+            "latency": {t: latency.to_json() for t, latency in sorted(self.figures.answers.latency.items())},
+            "latency_all": self.figures.answers.all_latency().to_json(),
+            "throughput": (throughput := self.figures.throughput.to_json()),
             "efficiency": {
-                **self._efficiency.to_json(throughput["output_tokens"]),
+                **self.figures.efficiency.to_json(throughput["output_tokens"]),
                 "warm_cache": figures.warm,
             },
             **({"by_endpoint": by_endpoint} if (by_endpoint := self._by_endpoint(terms)) else {}),
-            **({"sessions": sessions} if (sessions := self._sessions.to_json()) else {}),
-            **({"warm_up": warm_up} if (warm_up := self._warm_up.to_json()) else {}),
-            **({"goodput": self._goodput.to_json(terms.slo, self._throughput.seconds())} if terms.slo else {}),
+            **({"sessions": sessions} if (sessions := self.figures.sessions.to_json()) else {}),
+            **({"warm_up": warm_up} if (warm_up := self.figures.warm_up.to_json()) else {}),
+            **(
+                {"goodput": self.figures.goodput.to_json(terms.slo, self.figures.throughput.seconds())}
+                if terms.slo
+                else {}
+            ),
             "expectations": [j.to_json() for j in judged],
             "checks": [c.to_json() for c in checks],
             "worth": rules.worth(
@@ -434,8 +402,8 @@ class Judge(RowFold):
         }
 
     def _by_endpoint(self, terms: Terms) -> dict[str, Any]:
-        goodput = self._goodput.parts() if terms.slo else {}
-        return EndpointFigures(terms.endpoints, self._stats).to_json(goodput)
+        goodput = self.figures.goodput.parts() if terms.slo else {}
+        return EndpointFigures(terms.endpoints, self.figures).to_json(goodput)
 
     def _finish(self) -> None:
         self._poll(None)
@@ -505,9 +473,9 @@ class Judge(RowFold):
         checks += [c for c in (self._open_restarts.check(self._health.newest_ns), self._end_of_load.check()) if c]
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._detectors.checks]
-        if (cut := self._sessions.cut()) is not None:
+        if (cut := self.figures.sessions.cut()) is not None:
             checks.append(Check("turns_fit", f"<= {MOST_CUT:.0%}", cut.text, "unknown" if cut.too_many else "pass"))
-        if (made := self._sessions.calls()) is not None:
+        if (made := self.figures.sessions.calls()) is not None:
             checks.append(Check("tools_called", "> 0", made.text, "pass" if made.calls else "unknown"))
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
@@ -525,17 +493,17 @@ class Judge(RowFold):
         too_late = f"the load generator was the limit: {late[0]}" if late else None
         void = too_late or (slots[0] if slots else None)
         down = [i for i in episodes if i.kind in ("death", "hang", "outage", "restart", "terminated")]
-        groups = EndpointFigures(terms.endpoints, self._stats)
+        groups = EndpointFigures(terms.endpoints, self.figures)
         return ExpectationInputs(
-            counts={**self._exact_lengths.mismatches, **self._sessions.counts()},
-            sessions=self._sessions.times(),
-            unproved=self._sessions.unproved(),
+            counts={**self._exact_lengths.mismatches, **self.figures.sessions.counts()},
+            sessions=self.figures.sessions.times(),
+            unproved=self.figures.sessions.unproved(),
             ok=groups.with_parts(self._stats.ok_parts(groups.traffics_of(shed_allowed(terms.expect)))),
             errors=groups.with_parts(self._stats.error_parts()),
-            goodput=groups.with_parts(self._goodput.parts()) if terms.slo else {},
-            goodput_in_time=groups.with_parts(self._goodput.parts_without_own_delay()) if terms.slo else {},
-            efficiency={name: groups.with_parts(parts) for name, parts in self._efficiency.parts().items()},
-            late=too_late or self._goodput.unproved(),
+            goodput=groups.with_parts(self.figures.goodput.parts()) if terms.slo else {},
+            goodput_in_time=groups.with_parts(self.figures.goodput.parts_without_own_delay()) if terms.slo else {},
+            efficiency={name: groups.with_parts(parts) for name, parts in self.figures.efficiency.parts().items()},
+            late=too_late or self.figures.goodput.unproved(),
             warm=self._warm(terms),
             outcomes=groups.outcomes(),
             latency=groups.latency(),
@@ -547,7 +515,7 @@ class Judge(RowFold):
 
     def _warm(self, terms: Terms) -> str | None:
         """Reason why the prefix cache was warm before the load, or None."""
-        hits, source = self._efficiency.parts().get("prefix_hit_rate", {}), self._efficiency.prefix_source
+        hits, source = self.figures.efficiency.parts().get("prefix_hit_rate", {}), self.figures.efficiency.prefix_source
         return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 
     def _target(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Accept, Reader, Tail
 from loadchaos.core.ledger.row_check import fits_completely, fits_its_kind
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
@@ -141,29 +141,29 @@ def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tup
 
     Those of a large run are folded in a process of their own. They fold the latencies, which the verdict shares.
     """
-    judge, series = Judge(latencies=False), Series()
     with chart_process(folder, accept) as charts:
-        feeds = [judge.fold, series.fold] if charts is None else [judge.fold]
-        bad_rows = _fold(folder, say, accept, feeds)
+        judge = Judge(answers=charts is None)
+        series = Series(answers=judge.figures.answers)
+        bad_rows = _fold(folder, say, accept, [judge, series] if charts is None else [judge])
         if charts is not None:
             series = charts.series() or fold_series(folder, accept)
-    judge.add_latencies(series.totals.latency)
+            judge.figures.answers = series.answers
     return judge, series, _verdict(folder, judge, accept, bad_rows)
 
 
 def _judged(folder: RunFolder, accept: Accept) -> dict[str, Any]:
     judge = Judge()
-    bad_rows = _fold(folder, None, accept, [judge.fold])
+    bad_rows = _fold(folder, None, accept, [judge])
     return _verdict(folder, judge, accept, bad_rows)
 
 
-def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, feeds: Sequence[Callable[[Row], None]]) -> int:
+def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, folds: Sequence[RowFold]) -> int:
     """Fold all rows; returns the number of bad ones, with those refused."""
     reader = Reader(folder, accept)
     with _rare_collections():
         for row in progress.rows(reader.new(final=True), "judging", say):
-            for feed in feeds:
-                feed(row)
+            for fold in folds:
+                fold.fold(row)
     return reader.bad_rows
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, TextIO
 
 import psutil
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.errors import LedgerError, LoadchaosError
@@ -33,7 +33,7 @@ from loadchaos.report.export import notify
 from loadchaos.report.formatting import short_path
 from loadchaos.report.html.web_panels import PanelPages
 from loadchaos.report.incident import folder as incident
-from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, FoldCollector
+from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, LiveCollector
 from loadchaos.report.terminal.live import Screen, View
 
 POLL_S = 0.25
@@ -70,8 +70,9 @@ class Follower:
     """
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
-        self._folder = folder
-        self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
+        self._liveer = folder
+        self._reader, self._judge = Reader(folder), Judge()
+        self._live = LiveFigures(self._judge.figures)
         self._incidents = IncidentFolders(folder)
         self._findings = FindingsFile(folder)
         self._head: list[str] = []
@@ -80,7 +81,7 @@ class Follower:
         self._screen = Screen(View(options.stream, plain=None if options.live else True, head=self._head))
         self._stop = stopped or threading.Event()
         self._run_process = RunProcess()
-        self._pages = PanelPages(folder) if options.cockpit else None
+        self._pages = PanelPages(folder, self._judge.figures.answers) if options.cockpit else None
         self._messenger = None
         if options.addresses:
             self._messenger = notify.IncidentNotifier(options.addresses, folder.path.resolve(), _print_error)
@@ -91,7 +92,7 @@ class Follower:
         Returns False when its terminal is stuck and the drawing thread hangs.
         """
         try:
-            while not self._stop.is_set() and not self._fold.ended and not self._run_process.gone():
+            while not self._stop.is_set() and not self._live.ended and not self._run_process.gone():
                 self._step()
                 self._stop.wait(POLL_S)
             ended = not self._stop.is_set()
@@ -99,8 +100,8 @@ class Follower:
             if ended:
                 self._finish()
             if self._pages:
-                self._pages.write(self._fold.snapshot(), now=True)
-            return self._screen.close(self._fold.snapshot())
+                self._pages.write(self._live.snapshot(), now=True)
+            return self._screen.close(self._live.snapshot())
         finally:
             if self._exporter:
                 self._exporter.close()
@@ -110,10 +111,11 @@ class Follower:
 
     def _finish(self) -> None:
         """Report what the judge knows only at the end of the run."""
-        self._judge.verdict(bad_rows=self._reader.bad_rows)
+        with self._lock:
+            self._judge.verdict(bad_rows=self._reader.bad_rows)
         self._report(self._judge.findings())
         with self._lock:
-            self._fold.finish()
+            self._live.finish()
         if self._exporter and self._run_process.this_boot:
             # The death that ended the run is its most important sample: let Prometheus scrape it before we exit.
             self._exporter.collector.wait_for_scrape(LAST_SCRAPE_S)
@@ -121,17 +123,17 @@ class Follower:
     def _step(self, *, final: bool = False) -> None:
         rows = self._reader.new(final=final)
         while chunk := list(islice(rows, _CHUNK)):
+            with self._lock:
+                for row in chunk:
+                    self._judge.fold(row)
+                    self._live.fold(row)
             for row in chunk:
-                self._judge.fold(row)
                 self._run_process.feed(row)
                 if self._pages:
                     self._pages.feed(row)
-            with self._lock:
-                for row in chunk:
-                    self._fold.fold(row)
         self._report(self._judge.findings())
-        now_ns = time.monotonic_ns() if self._run_process.this_boot and not self._fold.ended else None
-        snapshot = self._fold.snapshot(now_ns)
+        now_ns = time.monotonic_ns() if self._run_process.this_boot and not self._live.ended else None
+        snapshot = self._live.snapshot(now_ns)
         self._screen.show(snapshot)
         if self._pages:
             self._pages.write(snapshot)
@@ -154,8 +156,8 @@ class Follower:
                     self._messenger.feed(i.n, i.id, i.to_json)
         with self._lock:
             for row in [*findings, *_incident_rows(self._judge.incidents)]:
-                self._fold.fold(row)
-            self._fold.count_failures(self._judge.failures())
+                self._live.fold(row)
+            self._live.count_failures(self._judge.failures())
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
         """Start the exporter; None without a free port.
@@ -165,7 +167,7 @@ class Follower:
         if port is None:
             return None
         try:
-            exporter = Exporter(FoldCollector(self._fold, self._folder.path.resolve().name), port)
+            exporter = Exporter(LiveCollector(self._live, self._liveer.path.resolve().name), port)
         except LoadchaosError as e:
             self._head.append(f"loadchaos: {e}")
             self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])
@@ -312,7 +314,7 @@ class IncidentFolders:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+        self._liveer = folder
         self._written: dict[int, tuple[tuple[Any, ...], tuple[Any, ...], float]] = {}
         self._error_printed = False
 
@@ -332,7 +334,7 @@ class IncidentFolders:
 
     def _write(self, i: Incident) -> None:
         try:
-            incident.write(self._folder, i.to_json())
+            incident.write(self._liveer, i.to_json())
         except OSError as e:  # a full disk: `conclude` tries again at the end of the run
             if not self._error_printed:
                 sys.stderr.write(f"loadchaos: incident {i.folder} could not be written: {e}\n")

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.analysis.figures.live import Fold
-from loadchaos.analysis.figures.requests import RequestStats
+from loadchaos.analysis.figures.answers import AnswerFigures
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
 from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, tpot_ns, ttft_ns
-from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
-from loadchaos.report.html.distributions import RunTotals
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -91,20 +89,18 @@ def test_latency_histograms_merge_exactly() -> None:
 
 @given(rows=ROWS)
 def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> None:
-    verdict, totals, series, live = RequestStats(), RunTotals(), Series(), Fold()
+    totals, series, live = AnswerFigures(), Series(), LiveFigures()
     for row in rows:
-        verdict.on_end(cast("EndRow", row))
-        totals.feed(row)
+        totals.fold(row)
         series.fold(row)
         live.fold(row)
     over_time = LatencyHistograms()
     for one in (stretch for _, stretch in series.points() if stretch is not None):
         over_time.merge(one.latency)
     nothing = LatencyHistograms()
-    expected = verdict.latency.get("text", nothing).to_json()
-    assert totals.latency.get("text", nothing).to_json() == expected
+    expected = totals.latency.get("text", nothing).to_json()
     assert over_time.to_json() == expected
-    assert (live.traffic["text"].latency if rows else nothing).to_json() == expected
+    assert (live.figures.answers.latency["text"] if rows else nothing).to_json() == expected
 
 
 def test_latency_counts_from_due_and_neither_from_sent_nor_from_the_first_byte() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.report.html.charts import picture
 from loadchaos.report.metrics.exporter import families
@@ -27,7 +27,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def samples(given: list[dict[str, Any]]) -> dict[str, float]:
-    fold = Fold()
+    fold = LiveFigures()
     for row in given:
         fold.fold(row)
     return {

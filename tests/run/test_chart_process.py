@@ -39,7 +39,7 @@ def test_charts_of_a_second_process_give_the_same_files(folder: RunFolder, reque
             assert process is not None
             series = process.series()
         assert series is not None and series.points()
-        assert series.totals.lengths == charts.fold_series(folder, accept).totals.lengths
+        assert series.answers.lengths == charts.fold_series(folder, accept).answers.lengths
     assert files(folder) == alone
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from loadchaos.analysis.figures.requests import Part, RequestStats, sum_of
+from loadchaos.analysis.figures.requests import Part, sum_of
+from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.core.endpoint_groups import PREFIX, merged_latency, several_endpoints, traffic_by_endpoint
 from loadchaos.core.latency import LatencyHistograms
 
@@ -14,11 +15,10 @@ from loadchaos.core.latency import LatencyHistograms
 class EndpointFigures:
     """Sums by endpoint, named `endpoint.NAME` as in `expect`."""
 
-    def __init__(self, endpoints: Mapping[str, str], stats: RequestStats) -> None:
-        self._endpoints, self._stats = endpoints, stats
-        self._groups = {
-            PREFIX + name: traffics for name, traffics in traffic_by_endpoint(endpoints, stats.outcomes).items()
-        }
+    def __init__(self, endpoints: Mapping[str, str], figures: RunFigures) -> None:
+        self._endpoints, self._requests, self._answers = endpoints, figures.requests, figures.answers
+        groups = traffic_by_endpoint(endpoints, figures.requests.outcomes)
+        self._groups = {PREFIX + name: traffics for name, traffics in groups.items()}
 
     def traffics_of(self, names: Collection[str]) -> set[str]:
         """Replace names of endpoints by those of their traffic."""
@@ -35,15 +35,15 @@ class EndpointFigures:
 
     def outcomes(self) -> dict[str, Counter[str]]:
         """Outcomes by traffic and endpoint ("": all)."""
-        of = self._stats.outcomes
+        of = self._requests.outcomes
         sums = {name: _sum(of[traffic] for traffic in traffics) for name, traffics in self._groups.items()}
-        return {**of, **sums, "": self._stats.total()}
+        return {**of, **sums, "": self._requests.total()}
 
     def latency(self) -> dict[str, LatencyHistograms]:
         """Latencies by traffic and endpoint ("": all)."""
-        of = self._stats.latency
+        of = self._answers.latency
         sums = {name: merged_latency(map(of.get, traffics)) for name, traffics in self._groups.items()}
-        return {**of, **sums, "": self._stats.all_latency()}
+        return {**of, **sums, "": self._answers.all_latency()}
 
     def to_json(self, goodput: Mapping[str, Part]) -> dict[str, Any]:
         """The figures of verdict.json; empty unless there are several endpoints."""
@@ -55,7 +55,7 @@ class EndpointFigures:
                 "latency": latency[PREFIX + name].to_json(),
                 **({"goodput": {"good": part.n, "due": part.whole}} if (part := good.get(PREFIX + name)) else {}),
             }
-            for name, traffics in several_endpoints(self._endpoints, self._stats.outcomes).items()
+            for name, traffics in several_endpoints(self._endpoints, self._requests.outcomes).items()
         }
 
 

@@ -1,4 +1,4 @@
-"""Fold ledger rows into the live numbers of a run.
+"""Fold ledger rows into the gauges, states and findings of a run.
 
 The live view and the Prometheus exporter share them.
 
@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from loadchaos.analysis.figures.event_tokens import EventTokens
+from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.figures.sessions import SESSION_ENDS
 from loadchaos.analysis.figures.snapshot import (
     AttackInForce,
     Percentiles,
@@ -23,11 +24,10 @@ from loadchaos.analysis.figures.snapshot import (
     TrafficLine,
 )
 from loadchaos.analysis.figures.time_bucket import Bucket
-from loadchaos.analysis.figures.warm_up import WarmUp
 from loadchaos.core.endpoint_groups import merged_latency, several_endpoints
 from loadchaos.core.goodput import counts_for_goodput, is_good
 from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, sample_of
+from loadchaos.core.latency import LOWER_BOUNDS, sample_of
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
     AttackRow,
@@ -93,80 +93,39 @@ class BucketHistogram:
             self.exemplars[i] = (request_id, value_s)
 
 
-class SessionStats:
-    """Sessions of one kind of traffic: ends, turns, tool calls, times.
+class _Bounded:
+    """Histograms with the bounds of the metrics page, for one kind of traffic."""
 
-    `time` has the sessions that finished, and those lost to a timeout as lower bounds.
-    """
-
-    __slots__ = ("begun", "ends", "time", "tool_calls", "turns")
+    __slots__ = ("latency", "sessions")
 
     def __init__(self) -> None:
-        self.begun = 0
-        self.ends: Counter[str] = Counter()
-        self.turns: Counter[str] = Counter()  # answered, lost, left, cut
-        self.tool_calls: Counter[str] = Counter()  # ok, bad
-        self.time = BucketHistogram(E2E_BOUNDS_S)
-
-    def end(self, row: ConversationRow, *, timed: bool) -> None:
-        """Count a session that ended; only a `timed` one counts for times."""
-        end, why = str(row.get("end")), str(row.get("why") or "")
-        self.ends[end] += 1
-        for result, turns in (
-            ("answered", row.get("turns")),
-            ("lost", row.get("turns_lost")),
-            ("left", row.get("turns_left")),
-            ("cut", row.get("turns_cut")),
-        ):
-            self.turns[result] += int(turns or 0)
-        self.tool_calls["ok"] += int(row.get("tool_calls") or 0)
-        self.tool_calls["bad"] += int(row.get("bad_calls") or 0)
-        if timed and (end == "finished" or why in LOWER_BOUNDS):
-            self.time.add((int(row["at_ns"]) - int(row["due_ns"])) / _NS, request_id=str(row.get("id"))[:64])
+        self.latency = {kind: BucketHistogram(bounds) for kind, bounds in _BOUNDS.items()}
+        self.sessions = BucketHistogram(
+            E2E_BOUNDS_S
+        )  # sessions that finished, and those lost to a timeout as lower bounds
 
 
-class TrafficStats:
-    """Everything counted for one kind of traffic."""
-
-    __slots__ = (
-        "begun", "bounded", "due", "good", "images", "images_answered", "in_flight", "latency", "outcomes",
-        "sessions", "tokens_counted", "tokens_in", "tokens_out",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.begun = 0
-        self.in_flight = 0
-        self.due = 0  # requests that had to succeed
-        self.good = 0  # of these within every limit of slo
-        self.outcomes: Counter[str] = Counter()
-        self.images = 0
-        self.images_answered = 0  # images in requests that ended ok
-        self.tokens_in = 0  # prompt tokens sent, as planned
-        self.tokens_counted = 0  # prompt tokens, as the server counted them
-        self.tokens_out = 0  # completion tokens, as the server counted them
-        self.latency = LatencyHistograms()
-        self.sessions: SessionStats | None = None  # None: its requests are no sessions
-        self.bounded = {kind: BucketHistogram(bounds) for kind, bounds in _BOUNDS.items()}
-
-
-class Fold(RowFold):
-    """Totals of a run, folded from all of its rows and findings.
+class LiveFigures(RowFold):
+    """Gauges, states, attacks and findings of a run, and its last ten seconds.
 
     `snapshot` gives the values of the live view; the exporter reads the totals directly.
+
+    Args:
+        figures: figures of the same rows that are folded elsewhere, each row before it comes here; None: they are folded
+            here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, figures: RunFigures | None = None) -> None:
+        self.figures = figures if figures is not None else RunFigures()
+        self._folds_figures = figures is None
         self.run: dict[str, Any] = {}
         self.now_ns = 0
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
-        self.first_ns: int | None = None  # of the first request
-        self.limits_s: dict[str, float] = {}
-        self._warm_up = WarmUp()
         self._open_sessions: set[str] = set()
         self.ended = False
+        self._bounded: dict[str, _Bounded] = {}
         self._finished = False
-        self.traffic: dict[str, TrafficStats] = {}
         self.states: dict[str, ReplicaState] = {}
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.in_force: dict[tuple[str, Any, Any], AttackInForce] = {}
@@ -180,18 +139,15 @@ class Fold(RowFold):
         self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
         self.gaps_s: dict[str, float] = {}
         self._gap_known_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
-        self.missed: Counter[str] = Counter()  # by why
-        self.send_lag_ns = 0  # of all requests sent: sent minus due
-        self.send_lags = 0
         self.rows: Counter[str] = Counter()
         self.gate = ""
         self.preflight: list[tuple[bool, str]] = []
-        self._open: dict[str, str] = {}  # id -> traffic
         self._window: dict[int, Bucket] = {}
-        self._event_tokens = EventTokens()
 
     def fold(self, row: Row) -> None:
         """Fold one row; unknown kinds are counted and otherwise ignored."""
+        if self._folds_figures:
+            self.figures.fold(row)
         kind = str(row.get("row"))
         self.rows[kind] += 1
         at = row.get("at_ns")
@@ -200,89 +156,55 @@ class Fold(RowFold):
         super().fold(row)
 
     def finish(self) -> None:
-        """End the fold: requests without an end become `unfinished`.
-
-        No failure id changes after this.
-        """
+        """End the fold: no failure id changes after this, and requests without an end are `unfinished`."""
         self._finished = True
-        for traffic in self._open.values():
-            self._traffic(traffic).outcomes["unfinished"] += 1
-            self._traffic(traffic).in_flight -= 1
-        self._open.clear()
+        if self._folds_figures:
+            self.figures.requests.finish()
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def on_conversation(self, row: ConversationRow) -> None:
-        traffic, name = self._traffic(row.get("traffic")), str(row.get("id"))
-        if traffic.sessions is None:
-            traffic.sessions = SessionStats()
+        name = str(row.get("id"))
         if row.get("what") == "begin":
-            traffic.sessions.begun += 1
             self._open_sessions.add(name)
         elif name in self._open_sessions:
             self._open_sessions.remove(name)
-            traffic.sessions.end(row, timed=not self._warm_up.covers(row))
+            timed = row.get("end") == "finished" or row.get("why") in LOWER_BOUNDS
+            if timed and not self.figures.warm_up.covers(row):
+                e2e_s = (int(row["at_ns"]) - int(row["due_ns"])) / _NS
+                self.bounded(str(row.get("traffic"))).sessions.add(e2e_s, request_id=name[:64])
 
     def on_begin(self, row: BeginRow) -> None:
-        traffic = self._traffic(row.get("traffic"))
-        traffic.begun += 1
-        traffic.images += int(row.get("images") or 0)
-        traffic.tokens_in += int(row.get("tokens") or 0)
-        if row.get("id") is not None:
-            self._open[str(row["id"])] = str(row.get("traffic"))
-            traffic.in_flight += 1
-        at, due = row.get("at_ns"), row.get("due_ns")
-        if self.first_ns is None and isinstance(at, int):
-            self.first_ns = at
-        if isinstance(at, int) and isinstance(due, int):
-            self.send_lag_ns += max(0, at - due)
-            self.send_lags += 1
         self._bucket(row).begun += 1
 
     def on_end(self, row: EndRow) -> None:
-        traffic = self._traffic(row.get("traffic"))
-        outcome = str(row.get("outcome"))
-        if self._open.pop(str(row.get("id")), None) is not None:
-            traffic.in_flight -= 1
-        traffic.outcomes[outcome] += 1
-        traffic.tokens_out += int(row.get("completion_tokens") or 0)
-        traffic.tokens_counted += int(row.get("prompt_tokens") or 0)
-        self._event_tokens.on_end(row)
         bucket = self._bucket(row)
-        bucket.outcomes[outcome] += 1
-        if outcome == "missed":
-            self.missed[str((row.get("detail") or {}).get("why"))] += 1
-        if outcome == "ok":
-            traffic.images_answered += int(row.get("images") or 0)
-        if self.limits_s and counts_for_goodput(row) and not self._warm_up.covers(row):
-            good = is_good(row, self.limits_s)
-            traffic.due += 1
-            traffic.good += good
+        bucket.outcomes[str(row.get("outcome"))] += 1
+        slo_s = self.figures.slo_s
+        if slo_s and counts_for_goodput(row) and not self.figures.warm_up.covers(row):
             bucket.due += 1
-            bucket.good += good
-        self._latency(traffic, bucket, row)
-
-    def _latency(self, traffic: TrafficStats, bucket: Bucket, row: EndRow) -> None:
+            bucket.good += is_good(row, slo_s)
         if (sample := sample_of(row)) is None:
             return
-        traffic.latency.add(sample)
         bucket.latency.add(sample)
-        request = str(row.get("request_id") or row.get("id") or "")[:64]
+        request, bounded = str(row.get("request_id") or row.get("id") or "")[:64], self.bounded(str(row.get("traffic")))
         for kind, value in (("ttft", sample.ttft_ns), ("tpot", sample.tpot_ns), ("e2e", sample.e2e_ns)):
             if value is not None:
-                traffic.bounded[kind].add(value / _NS, request_id=request)
+                bounded.latency[kind].add(value / _NS, request_id=request)
         for index, count in sample.gaps.counts.items():
-            traffic.bounded["itl"].add(bucket_middle(index) / _NS, count)
+            bounded.latency["itl"].add(bucket_middle(index) / _NS, count)
 
     def on_missed(self, row: MissedRow) -> None:
         count = int(row.get("count") or 1)
-        traffic = self._traffic(row.get("traffic"))
-        traffic.outcomes["missed"] += count
-        if self.limits_s and row.get("why") == "no_slot" and not self._warm_up.covers(row):
-            traffic.due += count
+        if self.figures.slo_s and row.get("why") == "no_slot" and not self.figures.warm_up.covers(row):
             self._bucket(row).due += count
-        self.missed[str(row.get("why"))] += count
         self._bucket(row).outcomes["missed"] += count
+
+    def bounded(self, traffic: str) -> _Bounded:
+        """Histograms of a kind of traffic, with exemplars."""
+        if (found := self._bounded.get(traffic)) is None:
+            found = self._bounded[traffic] = _Bounded()
+        return found
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         self.workers[str(row.get("file", ""))] = dict(row)
@@ -329,8 +251,6 @@ class Fold(RowFold):
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
             self.run = dict(row)
-            terms = row.get("terms") or {}
-            self.limits_s, self._warm_up = dict(terms.get("slo") or {}), WarmUp(terms.get("warm_up"))
         elif what == "load_begin":
             self.load_begin_ns = at
         elif what == "load_end":
@@ -405,9 +325,6 @@ class Fold(RowFold):
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _traffic(self, name: object) -> TrafficStats:
-        return self.traffic.setdefault(str(name), TrafficStats())
-
     def _bucket(self, row: BeginRow | EndRow | MissedRow | HeartbeatRow) -> Bucket:
         second = int(row.get("at_ns") or self.now_ns) // _NS
         bucket = self._window.get(second)
@@ -441,8 +358,9 @@ class Fold(RowFold):
         """Take a snapshot for the live view; `now_ns` is the current time."""
         now = max(now_ns or 0, self.now_ns)
         recent = self.window(now)
-        begun, terms = self.load_begin_ns, self.run.get("terms") or {}
-        endpoints = several_endpoints(terms.get("endpoints") or {}, self.traffic)
+        begun, terms, figures = self.load_begin_ns, self.run.get("terms") or {}, self.figures
+        requests, goodput = figures.requests, figures.goodput.parts()
+        endpoints = several_endpoints(figures.endpoints, requests.traffic)
         limits_s = [s for s in (terms.get("planned_s"), self.run.get("duration_s")) if s]
         until = self.load_end_ns or now
         # A run that began less than ten seconds ago.
@@ -453,20 +371,20 @@ class Fold(RowFold):
             load_s=(until - begun) / _NS if begun is not None else None,
             load_over=self.load_end_ns is not None,
             ended=self.ended,
-            sent_s=(until - self.first_ns) / _NS if self.first_ns is not None else None,
+            sent_s=(until - requests.first_sent_ns) / _NS if requests.first_sent_ns is not None else None,
             planned=terms.get("planned_requests"),
-            sessions={name: _session_line(t.sessions) for name, t in self.traffic.items() if t.sessions is not None},
-            slo_s=self.limits_s,
-            goodput={name: (t.good, t.due) for name, t in self.traffic.items() if t.due},
+            sessions={name: _session_line(counts) for name, counts in figures.sessions.by_traffic.items()},
+            slo_s=figures.slo_s,
+            goodput={name: (part.n, part.whole) for name, part in goodput.items() if name and part.whole},
             recent_goodput=(recent.good, recent.due),
             planned_s=min(limits_s, default=None),
-            traffic=tuple(_line(name, [t]) for name, t in self.traffic.items()),
-            endpoints=tuple(_line(name, [self.traffic[t] for t in group]) for name, group in endpoints.items()),
+            traffic=tuple(_line(name, [name], figures) for name in requests.traffic),
+            endpoints=tuple(_line(name, group, figures) for name, group in endpoints.items()),
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),
-            in_flight=sum(t.in_flight for t in self.traffic.values()),
+            in_flight=len(requests.in_flight),
             begun_per_s=recent.begun / span,
             done_per_s=_done(recent) / span,
-            tokens_per_s=recent.events * self._event_tokens.mean / span,
+            tokens_per_s=recent.events * figures.answers.event_tokens.mean / span,
             recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
             lag_s=self._worst("lag_ns") / _NS,
             oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
@@ -482,14 +400,14 @@ class Fold(RowFold):
         )
 
 
-def _line(name: str, parts: Sequence[TrafficStats]) -> TrafficLine:
-    outcomes = {o: n for o in OUTCOMES if (n := sum(t.outcomes[o] for t in parts))}
-    latency = parts[0].latency if len(parts) == 1 else merged_latency(t.latency for t in parts)
+def _line(name: str, traffics: Sequence[str], figures: RunFigures) -> TrafficLine:
+    parts = [figures.requests.traffic_of(traffic) for traffic in traffics]
+    latency = merged_latency(map(figures.answers.latency.get, traffics))
     return TrafficLine(
         name,
         sum(t.in_flight for t in parts),
         sum(t.begun for t in parts),
-        tuple(outcomes.items()),
+        tuple((o, n) for o in OUTCOMES if (n := sum(t.outcomes[o] for t in parts))),
         {kind: percentiles(hist) for kind, hist in latency.items()},
     )
 
@@ -498,8 +416,9 @@ def _done(bucket: Bucket) -> int:
     return sum(n for outcome, n in bucket.outcomes.items() if outcome != "missed")
 
 
-def _session_line(sessions: SessionStats) -> SessionLine:
-    return SessionLine(sessions.begun, dict(sessions.ends), dict(sessions.turns))
+def _session_line(counts: Mapping[str, int]) -> SessionLine:
+    turns = {"answered": counts["turns"], **{how: counts[f"turns_{how}"] for how in ("lost", "left", "cut")}}
+    return SessionLine(counts["sessions"], {end: n for end in SESSION_ENDS if (n := counts[end])}, turns)
 
 
 def percentiles(hist: LogHistogram) -> Percentiles:

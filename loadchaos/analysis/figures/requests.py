@@ -1,4 +1,4 @@
-"""Fold requests into outcomes, latencies and what is in flight.
+"""Fold requests into outcomes by traffic, and what is in flight.
 
 Memory grows with what is open, not with the run.
 """
@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, had_to_succeed
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
 from loadchaos.core.model import BLAMELESS
 
 S = 1_000_000_000
 _MOST_ADMITTED = 200
-_NOT_DUE_TO_SUCCEED = NOT_DUE_TO_SUCCEED
 _NOT_CONNECTED = frozenset({"connect_error", "reset"})
 """Outcomes of a request whose second connection failed, too."""
 
@@ -91,6 +89,45 @@ class PhaseStats:
         return f"{limit} was reached{slow}: {missed}"
 
 
+class TrafficFigures:
+    """Counts of the requests of one kind of traffic."""
+
+    __slots__ = (
+        "begun", "came_ok", "completion_tokens", "due_ok", "failed", "images", "images_answered", "in_flight", "judged",
+        "outcomes", "planned_tokens", "prompt_tokens", "shed",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.begun = self.in_flight = 0
+        self.outcomes: Counter[str] = Counter()
+        self.due_ok = self.came_ok = 0  # requests that had to succeed, and did
+        self.shed = 0  # of those due to succeed
+        self.judged = self.failed = 0  # requests with an outcome, and an unexpected one
+        self.images = self.images_answered = 0
+        self.planned_tokens = 0  # prompt tokens sent, as planned
+        self.prompt_tokens = self.completion_tokens = 0  # as the server counted them
+
+    def on_begin(self, row: BeginRow) -> None:
+        self.begun += 1
+        self.images += int(row.get("images") or 0)
+        self.planned_tokens += int(row.get("tokens") or 0)
+
+    def on_end(self, row: EndRow) -> None:
+        outcome, expect = str(row.get("outcome")), row.get("expect") or ("ok",)
+        self.outcomes[outcome] += 1
+        self.prompt_tokens += int(row.get("prompt_tokens") or 0)
+        self.completion_tokens += int(row.get("completion_tokens") or 0)
+        if outcome == "ok":
+            self.images_answered += int(row.get("images") or 0)
+        if outcome not in NOT_DUE_TO_SUCCEED:
+            self.judged += 1
+            self.failed += outcome not in expect
+            if had_to_succeed(row):
+                self.due_ok += 1
+                self.came_ok += outcome in expect
+                self.shed += outcome == "shed" and outcome not in expect
+
+
 class RequestStats:
     """All requests of a run.
 
@@ -98,8 +135,7 @@ class RequestStats:
     """
 
     def __init__(self) -> None:
-        self.outcomes: dict[str, Counter[str]] = {}
-        self.latency: dict[str, LatencyHistograms] = {}
+        self.traffic: dict[str, TrafficFigures] = {}
         self.phases: dict[int, PhaseStats] = {}
         self.in_flight: dict[str, Sent] = {}
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
@@ -113,17 +149,11 @@ class RequestStats:
         self.begun = 0
         self.later = 0
         """Requests of sessions after their first one: the plan counts sessions."""
-        self.begun_by: Counter[str] = Counter()
-        self.due_ok: Counter[str] = Counter()
-        self.came_ok: Counter[str] = Counter()
-        self.shed: Counter[str] = Counter()  # of those due to succeed
+        self.send_lag_ns = 0  # of all requests sent: sent minus due
         self.shed_by_attacks = 0  # refused because an attack made the server refuse
-        self.failed: Counter[str] = Counter()
-        self.judged: Counter[str] = Counter()
         self.first_sent_ns: int | None = None
 
-    def on_begin(self, row: BeginRow) -> Sent:
-        """Fold a begin row."""
+    def on_begin(self, row: BeginRow) -> None:
         sent = Sent(
             str(row["id"]),
             int(row.get("step") or 0),
@@ -135,27 +165,28 @@ class RequestStats:
             str(row.get("image_file") or ""),
         )
         self.begun += 1
-        self.begun_by[sent.traffic] += 1
+        traffic = self.traffic_of(sent.traffic)
+        traffic.on_begin(row)
+        traffic.in_flight += sent.id not in self.in_flight
         self.in_flight[sent.id] = sent
         if self.first_sent_ns is None or sent.sent_ns < self.first_sent_ns:
             self.first_sent_ns = sent.sent_ns
         due_ns = row.get("due_ns")
         if due_ns is not None:
-            self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
-        return sent
+            lag_ns = max(0, sent.sent_ns - int(due_ns))
+            self.send_lag_ns += lag_ns
+            self._phase(row).lag.add(lag_ns)
 
-    def on_end(self, row: EndRow, *, timed: bool = True) -> Sent | None:
-        """Fold an end row; gives its begun request, None if missed or unknown.
-
-        Latencies of requests that are not `timed` are left out.
-        """
-        outcome, traffic = str(row.get("outcome")), str(row.get("traffic", ""))
-        self.count(traffic, outcome)
+    def on_end(self, row: EndRow) -> Sent | None:
+        """Fold an end row; gives its begun request, None if missed or unknown."""
+        outcome = str(row.get("outcome"))
+        self.traffic_of(str(row.get("traffic", ""))).on_end(row)
         if outcome == "missed":
             self._miss(row, str((row.get("detail") or {}).get("why", "")), 1)
             return None
         sent = self.in_flight.pop(str(row.get("id")), None)
         if sent is not None:
+            self.traffic_of(sent.traffic).in_flight -= 1
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
         if detail := row.get("detail"):
             self.stale += int(detail.get("stale_retry") or 0)
@@ -166,49 +197,39 @@ class RequestStats:
         phase.ended += 1
         if outcome == "ok":
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
-        latency = self.latency_of(traffic)
-        if timed:
-            latency.feed(row)
-        expect = row.get("expect") or ("ok",)
-        if outcome not in _NOT_DUE_TO_SUCCEED:
-            self.judged[traffic] += 1
-            self.failed[traffic] += outcome not in expect
-            if had_to_succeed(row):
-                self.due_ok[traffic] += 1
-                self.came_ok[traffic] += outcome in expect
-                self.shed[traffic] += outcome == "shed" and outcome not in expect
         return sent
 
     def on_missed(self, row: MissedRow) -> None:
         """Fold a `missed` row, which counts many at once."""
         n = int(row.get("count") or 0)
-        self.count(str(row.get("traffic", "")), "missed", n)
+        self.traffic_of(str(row.get("traffic", ""))).outcomes["missed"] += n
         self._miss(row, str(row.get("why", "")), n)
 
     def finish(self) -> int:
         """End the run: count what has no end as unfinished, and give that count."""
         left, self.in_flight = self.in_flight, {}
         for sent in left.values():
-            self.count(sent.traffic, "unfinished")
+            traffic = self.traffic_of(sent.traffic)
+            traffic.outcomes["unfinished"] += 1
+            traffic.in_flight -= 1
         return len(left)
 
-    def count(self, traffic: str, outcome: str, n: int = 1) -> None:
-        """Count an outcome."""
-        if (outcomes := self.outcomes.get(traffic)) is None:  # setdefault would make a counter for every row
-            outcomes = self.outcomes[traffic] = Counter()
-        outcomes[outcome] += n
+    def traffic_of(self, name: str) -> TrafficFigures:
+        """Figures of a kind of traffic."""
+        if (traffic := self.traffic.get(name)) is None:  # setdefault would make new figures for every row
+            traffic = self.traffic[name] = TrafficFigures()
+        return traffic
 
-    def latency_of(self, traffic: str) -> LatencyHistograms:
-        """Latencies of a traffic."""
-        if (latency := self.latency.get(traffic)) is None:  # setdefault would make new histograms for every row
-            latency = self.latency[traffic] = LatencyHistograms()
-        return latency
+    @property
+    def outcomes(self) -> dict[str, Counter[str]]:
+        """Outcomes by traffic, of traffic that has any."""
+        return {name: traffic.outcomes for name, traffic in self.traffic.items() if traffic.outcomes}
 
     def total(self) -> Counter[str]:
         """Outcomes of all traffic."""
         found: Counter[str] = Counter()
-        for counts in self.outcomes.values():
-            found.update(counts)
+        for traffic in self.traffic.values():
+            found.update(traffic.outcomes)
         return found
 
     def ok_parts(self, shed_allowed: Container[str] = ()) -> dict[str, Part]:
@@ -216,10 +237,11 @@ class RequestStats:
 
         A request that the server shed had to succeed, unless its traffic (or "" for all) is in `shed_allowed`.
         """
-        parts = {}
-        for traffic in self.outcomes:
-            excused = self.shed[traffic] if "" in shed_allowed or traffic in shed_allowed else 0
-            parts[traffic] = Part(self.came_ok[traffic], self.due_ok[traffic] - excused)
+        parts = {
+            name: Part(traffic.came_ok, traffic.due_ok - traffic.shed * ("" in shed_allowed or name in shed_allowed))
+            for name, traffic in self.traffic.items()
+            if traffic.outcomes
+        }
         return {**parts, "": sum_of(parts.values())}
 
     def error_parts(self) -> dict[str, Part]:
@@ -227,19 +249,18 @@ class RequestStats:
 
         The whole is all requests with an outcome. Requests that we aborted are in neither number.
         """
-        parts = {traffic: Part(self.failed[traffic], self.judged[traffic]) for traffic in self.outcomes}
+        parts = {
+            name: Part(traffic.failed, traffic.judged) for name, traffic in self.traffic.items() if traffic.outcomes
+        }
         return {**parts, "": sum_of(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:
         """`{traffic: {"begun": n, "ok": n}}` up to now."""
-        return {t: {"begun": n, "ok": self.outcomes.get(t, Counter())["ok"]} for t, n in self.begun_by.items()}
-
-    def all_latency(self) -> LatencyHistograms:
-        """Latency of all traffic together."""
-        found = LatencyHistograms()
-        for latency in self.latency.values():
-            found.merge(latency)
-        return found
+        return {
+            name: {"begun": traffic.begun, "ok": traffic.outcomes["ok"]}
+            for name, traffic in self.traffic.items()
+            if traffic.begun
+        }
 
     def in_flight_at(self, ns: int) -> list[Sent]:
         """Requests in flight at `ns`, oldest first.

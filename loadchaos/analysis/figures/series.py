@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.analysis.figures.event_tokens import EventTokens
+from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.time_bucket import Bucket
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.row_fold import RowFold
@@ -18,7 +18,6 @@ from loadchaos.core.ledger.rows import (
     AttackRow,
     BeginRow,
     ConfigurationRow,
-    ConversationRow,
     DeviceRow,
     EndRow,
     GapRow,
@@ -29,7 +28,6 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import Row
-from loadchaos.report.html.distributions import RunTotals
 
 POINTS = 4000
 """Points at most: a run of an hour keeps its seconds, a run of a day has points of 32 s."""
@@ -58,9 +56,15 @@ class Series(RowFold):
 
     The origin (0 s) is that of the verdict: the first request, else the start of the load, else the first row. A latency
     is drawn at its end: a TTFT at the first token, an E2E and an outcome at the end of the answer.
+
+    Args:
+        at_most: most points.
+        answers: figures of the same rows that are folded elsewhere; None: the series folds them.
     """
 
-    def __init__(self, at_most: int = POINTS) -> None:
+    def __init__(self, at_most: int = POINTS, *, answers: AnswerFigures | None = None) -> None:
+        self.answers = answers if answers is not None else AnswerFigures()
+        self._folds_answers = answers is None
         self._at_most = at_most
         self.width_s = 1
         self.begin_ns: int | None = None
@@ -72,8 +76,6 @@ class Series(RowFold):
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
-        self.totals = RunTotals()
-        self.event_tokens = EventTokens()
         self.configuration: Mapping[str, Any] = {}  # flags, settings and system of the server
 
     def fold(self, row: Row) -> None:
@@ -81,6 +83,8 @@ class Series(RowFold):
         at, kind = row.get("at_ns"), row.get("row")
         if kind == "header" and row.get("file") == "events.jsonl":
             self._utc_ns = int(row["utc_ns"]) - int(row["mono_ns"])
+        if self._folds_answers:
+            self.answers.fold(row)
         if not isinstance(at, int) or kind in _UNTIMED:
             return
         if self.begin_ns is None:
@@ -94,18 +98,12 @@ class Series(RowFold):
     def on_begin(self, row: BeginRow) -> None:
         at = row["at_ns"]
         self.first_sent_ns = at if self.first_sent_ns is None else min(self.first_sent_ns, at)
-        self.totals.warm_up.covers(row)  # it begins with the first request that is due, as in the verdict
         self._bucket(at).begun += 1
-
-    def on_conversation(self, row: ConversationRow) -> None:
-        self.totals.warm_up.covers(row)
 
     def on_end(self, row: EndRow) -> None:
         at = row["at_ns"]
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
-        self.event_tokens.on_end(row)
         sample = sample_of(row)
-        self.totals.add(row, sample)
         if sample is None:
             return
         if sample.ttft_ns is not None:  # it belongs where the token came
@@ -114,7 +112,6 @@ class Series(RowFold):
 
     def on_missed(self, row: MissedRow) -> None:
         at = row["at_ns"]
-        self.totals.warm_up.covers(row)
         self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
@@ -159,7 +156,6 @@ class Series(RowFold):
 
     def on_run(self, row: RunRow) -> None:
         at = row["at_ns"]
-        self.totals.begin_run(row)
         what = row.get("what")
         if what == "load_begin":
             self.load_ns = at

@@ -22,7 +22,7 @@ SESSION_TIME = "session_e2e"
 _NS = 1_000_000_000
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _MUST_CALL = ("required", "named")
-_ENDS = ("finished", "lost", "left", "cut")
+SESSION_ENDS = ("finished", "lost", "left", "cut")
 _STOPPED = "stopped"
 MOST_STOPPED = 0.05
 """Share of sessions that a stop may end without an effect on the times of the others."""
@@ -111,7 +111,8 @@ class SessionCount:
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}  # planned turns by id
-        self._counts: dict[str, Counter[str]] = {}
+        self.by_traffic: dict[str, Counter[str]] = {}
+        """Counts by traffic, with the names of verdict.json."""
         self._times: dict[str, SessionTimes] = {}
         self._think_ns: Counter[str] = Counter()
         self._why: Counter[str] = Counter()
@@ -120,7 +121,7 @@ class SessionCount:
     def on_conversation(self, row: ConversationRow, *, timed: bool) -> None:
         """Fold the begin or end of a session; only a `timed` one counts for times."""
         name, traffic = str(row.get("id")), str(row.get("traffic", ""))
-        counts = self._counts.setdefault(traffic, Counter())
+        counts = self.by_traffic.setdefault(traffic, Counter())
         if row.get("what") == "begin":
             self._open[name] = int(row.get("planned_turns") or 0)
             counts["sessions"] += 1
@@ -145,10 +146,14 @@ class SessionCount:
 
     def is_later(self, row: BeginRow) -> bool:
         """Tell if a request is a later one of a session; the plan has sessions."""
-        if not self._counts:
+        if not self.by_traffic:
             return False
         place = place_of(str(row.get("id")))
         return bool(place.branch or place.number)
+
+    def times_by_traffic(self) -> dict[str, LogHistogram]:
+        """Times of sessions in ns by traffic, of traffic that has any."""
+        return {traffic: times.histogram for traffic, times in self._times.items() if times.histogram.n}
 
     def times(self) -> dict[str, SessionTimes]:
         """Times by traffic ("": all)."""
@@ -159,11 +164,11 @@ class SessionCount:
 
     def counts(self) -> dict[str, int]:
         """Counts that expectations are judged by."""
-        return {name: sum(c[name] for c in self._counts.values()) for name in ("turns_lost",)}
+        return {name: sum(c[name] for c in self.by_traffic.values()) for name in ("turns_lost",)}
 
     def unproved(self) -> dict[str, str]:
         """Counts that may be too low, with the reason."""
-        if not self._counts:
+        if not self.by_traffic:
             return {"turns_lost": "no session began"}
         if self._open:
             return {"turns_lost": f"the end of {len(self._open):,} sessions is not recorded"}
@@ -176,7 +181,9 @@ class SessionCount:
 
         They are those of the traffic with the largest share of them.
         """
-        found = [CutTurns(t, c["turns_cut"], c["planned_turns"]) for t, c in self._counts.items() if c["planned_turns"]]
+        found = [
+            CutTurns(t, c["turns_cut"], c["planned_turns"]) for t, c in self.by_traffic.items() if c["planned_turns"]
+        ]
         return max(found, key=lambda cut: cut.share, default=None)
 
     def calls(self) -> CallsMade | None:
@@ -185,18 +192,20 @@ class SessionCount:
         It is the one with the fewest.
         """
         found = [
-            CallsMade(t, self._counts[t]["tool_calls"], self._counts[t]["bad_calls"], self._counts[t]["requests"])
+            CallsMade(
+                t, self.by_traffic[t]["tool_calls"], self.by_traffic[t]["bad_calls"], self.by_traffic[t]["requests"]
+            )
             for t, choice in self._tools.items()
-            if choice in _MUST_CALL and self._counts[t]["requests"]
+            if choice in _MUST_CALL and self.by_traffic[t]["requests"]
         ]
         return min(found, key=lambda made: made.calls, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """The figures of verdict.json; empty without sessions."""
-        if not self._counts:
+        if not self.by_traffic:
             return {}
         total: Counter[str] = Counter()
-        for counts in self._counts.values():
+        for counts in self.by_traffic.values():
             total.update(counts)
         times = self.times()
         traffics = {
@@ -204,7 +213,7 @@ class SessionCount:
                 **_figures(counts, times.get(traffic, SessionTimes()), self._think_ns[traffic]),
                 "tools": self._tools.get(traffic),
             }
-            for traffic, counts in sorted(self._counts.items())
+            for traffic, counts in sorted(self.by_traffic.items())
         }
         whole = _figures(total, times[""], self._think_ns.total())
         return {**whole, "unfinished": len(self._open), "why": dict(self._why.most_common()), "by_traffic": traffics}
@@ -215,7 +224,7 @@ def _figures(counts: Mapping[str, int], times: SessionTimes, think_ns: int) -> d
     statistics = {name: _seconds(histogram.statistic(name)) for name in REPORTED_STATISTICS}
     sessions = counts.get("sessions", 0)
     return {
-        **{name: counts.get(name, 0) for name in ("sessions", *_ENDS, "planned_turns", *_COUNTS)},
+        **{name: counts.get(name, 0) for name in ("sessions", *SESSION_ENDS, "planned_turns", *_COUNTS)},
         "mean_think_s": _seconds(think_ns / sessions) if sessions else None,
         "session_e2e_s": {**statistics, "n": histogram.n, "lower_bounds": times.lower_bounds},
     }

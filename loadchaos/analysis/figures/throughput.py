@@ -15,7 +15,7 @@ class Throughput:
     def __init__(self) -> None:
         self._first_ns: int | None = None
         self._last_ns: int | None = None
-        self._requests = self._counted = self._input = self._output = 0
+        self.requests = self._counted = self._input = self._output = 0
 
     def on_begin(self, row: BeginRow) -> None:
         """Fold a request that was sent."""
@@ -29,7 +29,7 @@ class Throughput:
             self._last_ns = row["at_ns"]
         if outcome != "ok":
             return
-        self._requests += 1
+        self.requests += 1
         if row.get("prompt_tokens") is not None:
             self._counted += 1
             self._input += int(row["prompt_tokens"] or 0)
@@ -44,13 +44,13 @@ class Throughput:
     def to_json(self) -> dict[str, Any]:
         """The figures of verdict.json; tokens need usage in every answer."""
         seconds = self.seconds()
-        complete = self._counted == self._requests
+        complete = self._counted == self.requests
         return {
             "seconds": _rounded(seconds),
-            "requests": self._requests,
+            "requests": self.requests,
             "input_tokens": self._input if complete else None,
             "output_tokens": self._output if complete else None,
-            "requests_per_s": per_s(self._requests, seconds),
+            "requests_per_s": per_s(self.requests, seconds),
             "input_tokens_per_s": per_s(self._input, seconds) if complete else None,
             "output_tokens_per_s": per_s(self._output, seconds) if complete else None,
         }

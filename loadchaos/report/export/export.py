@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import orjson
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
@@ -100,7 +100,7 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
     Raises:
         OptionError: The run has no header with its time.
     """
-    fold, samples, run = Fold(), _Samples(), folder.path.resolve().name
+    live, samples, run = LiveFigures(), _Samples(), folder.path.resolve().name
     clock, step_ns, tick = RunClock.of(folder), int(step_s * _NS), 0
     for row in rows_of(folder, "OpenMetrics", say):
         at = row.get("at_ns")
@@ -109,14 +109,14 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
                 # On whole steps of UTC, like the steps of a query.
                 tick = at + step_ns - (at + clock.offset_ns) % step_ns
             while at > tick:
-                samples.add(clock.utc_s(tick), families(fold, run, tick))
+                samples.add(clock.utc_s(tick), families(live, run, tick))
                 tick += step_ns
-        fold.fold(row)
-    fold.finish()
+        live.fold(row)
+    live.finish()
     for row in _judged(folder):
-        fold.fold(row)
+        live.fold(row)
     if tick:
-        samples.add(clock.utc_s(tick), families(fold, run, tick))
+        samples.add(clock.utc_s(tick), families(live, run, tick))
     if say is not None:
         say("OpenMetrics: writing the samples")
     return samples.write(out)

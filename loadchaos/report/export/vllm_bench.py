@@ -1,6 +1,6 @@
 """Result of a run with the keys of `vllm bench serve --save-result`.
 
-Latencies count from the time a request was due, as in every report of loadchaos. Only answers with the outcome `ok` are
+Latencies are those of the verdict: they count from the time a request was due. Only answers with the outcome `ok` are
 completed; tokens are those of usage.
 """
 
@@ -17,13 +17,15 @@ from typing import Any
 import orjson
 from ruamel.yaml import YAML
 
-from loadchaos.analysis.figures.warm_up import WarmUp
+from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
-from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency import sample_of
+from loadchaos.core.histogram import bucket_middle
+from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import EndRow
 
 METRICS: Mapping[str, str] = {
     "ttft": "Time to First Token",
@@ -65,61 +67,32 @@ class BenchFigures:
         return cls([name for name in METRICS if name in names], values, detailed)
 
 
-class _Fold:
-    """Latencies, tokens and concurrency of the requests of a run."""
+class _Requests(RowFold):
+    """Requests one by one: the most in flight at one time and, if `detailed`, values in the order of the plan."""
 
-    def __init__(self, *, detailed: bool) -> None:
-        self.values: dict[str, array[float]] = {name: array("d") for name in METRICS if name != "itl"}
-        self.gaps = LogHistogram()
+    def __init__(self, run: RunFigures, *, detailed: bool) -> None:
+        self._run, self._detailed = run, detailed
         self._edges = array("q")  # send times, and end times as negative numbers
         self._first_ns: int | None = None
-        self._detailed = detailed
-        self._warm_up = WarmUp()
-        self.due = self.completed = 0
-        self._requests: list[tuple[int, dict[str, Any]]] = []
+        self._rows: list[tuple[int, dict[str, Any]]] = []
 
-    def feed(self, row: Mapping[str, Any]) -> None:
-        kind, missed = row.get("row"), row.get("outcome") == "missed"
-        if kind == "run" and row.get("what") == "begin":
-            self._warm_up = WarmUp((row.get("terms") or {}).get("warm_up"))
-        if kind not in ("begin", "missed", "end") or self._warm_up.covers(row):
+    def on_end(self, row: EndRow) -> None:
+        if row.get("sent_ns") is None or row.get("outcome") == "missed" or self._run.warm_up.covers(row):
             return
-        if kind == "begin" or missed:
-            self.due += 1
-        elif kind == "missed":
-            self.due += int(row.get("count") or 0)
-        elif row.get("sent_ns") is not None:
-            self._end(row)
-
-    def _end(self, row: Mapping[str, Any]) -> None:
-        self.completed += row.get("outcome") == "ok"
-        sent_ns, ended_ns = int(row["sent_ns"]), int(row["at_ns"])
+        sent_ns, ok = int(row["sent_ns"] or 0), row.get("outcome") == "ok"
         self._first_ns = min(self._first_ns or sent_ns, sent_ns)
-        self._edges.extend((sent_ns, -ended_ns))
-        sample = sample_of(row) if row.get("outcome") == "ok" else None
-        if sample is not None:
-            ttft = sample.e2e_ns if sample.ttft_ns is None and row.get("completion_tokens") else sample.ttft_ns
-            for name, value in (("ttft", ttft), ("tpot", sample.tpot_ns), ("e2el", sample.e2e_ns)):
-                if value is not None:
-                    self.values[name].append(value)
-            self.gaps.merge(sample.gaps)
+        self._edges.extend((sent_ns, -int(row["at_ns"])))
         if self._detailed:
-            found = None if sample is None else sample
-            self._requests.append(
-                (
-                    int(row.get("step") or 0),
-                    {
-                        "input_lens": row.get("prompt_tokens") or row.get("planned_tokens") or 0,
-                        "output_lens": (row.get("completion_tokens") or 0) if found else 0,
-                        "ttfts": (found.ttft_ns or 0) / _NS_PER_S if found else 0.0,
-                        "latencies": (found.e2e_ns or 0) / _NS_PER_S if found else 0.0,
-                        "start_times": sent_ns,
-                        "errors": ""
-                        if row.get("outcome") == "ok"
-                        else f"{row.get('outcome')}: {row.get('error') or ''}",
-                    },
-                )
-            )
+            found = sample_of(row) if ok else None
+            values = {
+                "input_lens": row.get("prompt_tokens") or row.get("planned_tokens") or 0,
+                "output_lens": (row.get("completion_tokens") or 0) if found else 0,
+                "ttfts": (found.ttft_ns or 0) / _NS_PER_S if found else 0.0,
+                "latencies": (found.e2e_ns or 0) / _NS_PER_S if found else 0.0,
+                "start_times": sent_ns,
+                "errors": "" if ok else f"{row.get('outcome')}: {row.get('error') or ''}",
+            }
+            self._rows.append((int(row.get("step") or 0), values))
 
     def most_in_flight(self) -> int:
         """Most requests in flight at one time."""
@@ -131,7 +104,7 @@ class _Fold:
 
     def lists(self) -> dict[str, list[Any]]:
         """Values of each request in the order of the plan."""
-        rows = [row for _, row in sorted(self._requests, key=lambda found: found[0])]
+        rows = [row for _, row in sorted(self._rows, key=lambda found: found[0])]
         for row in rows:
             row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / _NS_PER_S, 6)
         return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
@@ -141,13 +114,16 @@ def result(
     folder: RunFolder, verdict: Mapping[str, Any], figures: BenchFigures, say: progress.Say | None = None
 ) -> dict[str, Any]:
     """Make the result of a run; latencies are in milliseconds."""
-    fold = _Fold(detailed=figures.detailed)
+    run = RunFigures()
+    requests = _Requests(run, detailed=figures.detailed)
     for row in progress.rows(Reader(folder).new(final=True), "the result of the requests", say):
-        fold.feed(row)
-    found = {**_head(folder, verdict), **_totals(verdict, fold), "max_concurrent_requests": fold.most_in_flight()}
+        run.fold(row)
+        requests.fold(row)
+    run.requests.finish()
+    found = {**_head(folder, verdict), **_totals(verdict, run), "max_concurrent_requests": requests.most_in_flight()}
     for metric in figures.metrics:
-        found.update(_statistics(metric, fold, figures.percentiles))
-    return {**found, **(fold.lists() if figures.detailed else {})}
+        found.update(_statistics(metric, run.answers.all_latency(), figures.percentiles))
+    return {**found, **(requests.lists() if figures.detailed else {})}
 
 
 def _head(folder: RunFolder, verdict: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,15 +155,16 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _totals(verdict: Mapping[str, Any], fold: _Fold) -> dict[str, Any]:
+def _totals(verdict: Mapping[str, Any], run: RunFigures) -> dict[str, Any]:
     done, goodput = verdict.get("throughput") or {}, verdict.get("goodput") or {}
+    due, completed = run.requests.total().total() - run.warm_up.left_out, run.throughput.requests
     efficiency = verdict.get("efficiency") or {}
     rate, tokens = efficiency.get("acceptance"), [done.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
     return {
         "duration": done.get("seconds"),
-        "num_prompts": fold.due,
-        "completed": fold.completed,
-        "failed": fold.due - fold.completed,
+        "num_prompts": due,
+        "completed": completed,
+        "failed": due - completed,
         "spec_decode_acceptance_rate": None if rate is None else round(100 * rate, 4),
         "spec_decode_draft_tokens": efficiency.get("drafted_tokens"),
         "spec_decode_accepted_tokens": efficiency.get("accepted_tokens"),
@@ -203,32 +180,22 @@ def _totals(verdict: Mapping[str, Any], fold: _Fold) -> dict[str, Any]:
     }
 
 
-def _statistics(metric: str, fold: _Fold, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
-    """Yield the mean, median, deviation and percentiles of a metric."""
-    if metric == "itl":
-        gaps = fold.gaps
-        mean = gaps.mean()
-        spread = sum(n * (bucket_middle(i) - (mean or 0.0)) ** 2 for i, n in gaps.counts.items())
-        deviation = math.sqrt(spread / gaps.n) if gaps.n else None
-        quantiles = [gaps.quantile(p / 100) for p in (50.0, *percentiles)]
-    else:
-        values = sorted(fold.values[metric])
-        mean = math.fsum(values) / len(values) if values else None
-        deviation = math.sqrt(math.fsum((v - (mean or 0.0)) ** 2 for v in values) / len(values)) if values else None
-        quantiles = [_percentile(values, p) for p in (50.0, *percentiles)]
+def _statistics(
+    metric: str, latency: LatencyHistograms, percentiles: Sequence[float]
+) -> Iterator[tuple[str, float | None]]:
+    """Yield the mean, median, deviation and percentiles of a metric.
+
+    They are those of the verdict: in steps of 0.8 %, with requests that timed out as lower bounds. An answer that was not
+    streamed has its first token at its end.
+    """
+    values = latency["e2e" if metric == "e2el" or (metric == "ttft" and not latency.ttft.n) else metric]
+    mean = values.mean()
+    spread = sum(n * (bucket_middle(i) - (mean or 0.0)) ** 2 for i, n in values.counts.items())
+    deviation = math.sqrt(spread / values.n) if values.n else None
+    quantiles = [values.quantile(p / 100) for p in (50.0, *percentiles)]
     names = ["mean", "median", "std", *(f"p{p:g}" for p in percentiles)]
     for name, value in zip(names, [mean, quantiles[0], deviation, *quantiles[1:]], strict=True):
         yield f"{name}_{metric}_ms", None if value is None else round(value / _NS_PER_MS, 4)
-
-
-def _percentile(values: Sequence[float], p: float) -> float | None:
-    """Percentile of sorted values by linear interpolation, as numpy's."""
-    if not values:
-        return None
-    at = (len(values) - 1) * p / 100
-    low = math.floor(at)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (at - low)
 
 
 def text(found: Mapping[str, Any], figures: BenchFigures) -> str:

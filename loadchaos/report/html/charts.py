@@ -139,7 +139,7 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Char
         return ChartSet(note="nothing was recorded")
     axis = Axis(points[0][0], max(points[-1][0] + series.width_s, *(s.to_s for s in spans), points[0][0] + 1))
     starts, width = tuple(t for t, _ in points), series.width_s
-    numbers = tuple(plots(points, width, series.event_tokens.mean))
+    numbers = tuple(plots(points, width, series.answers.event_tokens.mean))
     return ChartSet(
         lanes=tuple(_lanes(axis, spans, incidents)),
         charts=tuple(_chart(axis, p, starts, width) for p in numbers),

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
+from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.core import progress
 from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
@@ -25,10 +26,8 @@ from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_names import REPORTED_LATENCIES, label, quantile_label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
-from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
-from loadchaos.report.html.distributions import RunTotals
 
 QUANTILES = (0.5, 0.9, 0.99)
 _DRAWS = 1000
@@ -53,7 +52,7 @@ class Side:
     failed: int
     failures: Mapping[str, int]
     limited: bool
-    totals: RunTotals = field(repr=False)
+    run: RunFigures = field(repr=False)
     slo_s: Mapping[str, float] = field(default_factory=dict)
     due: int = 0
     good: int = 0
@@ -66,7 +65,7 @@ class Side:
 
     def by_endpoint(self) -> dict[str, list[str]]:
         """Kinds of traffic by endpoint."""
-        return traffic_by_endpoint(self.totals.endpoints, self.sent_by)
+        return traffic_by_endpoint(self.run.endpoints, self.sent_by)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Mapping for `--json`: seconds and shares."""
-        sides = {k: {f: v for f, v in vars(s).items() if f != "totals"} for k, s in (("a", self.a), ("b", self.b))}
+        sides = {k: {f: v for f, v in vars(s).items() if f != "run"} for k, s in (("a", self.a), ("b", self.b))}
         return {
             "schema": 1,
             **sides,
@@ -129,37 +128,31 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
-    totals, sent, failed, begin = RunTotals(), Counter[str](), Counter[str](), dict[str, Any]()
+    run = RunFigures()
     for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
-        typed = as_typed(row)
-        if typed["row"] == "begin":
-            sent[str(typed.get("traffic", ""))] += 1
-        elif typed["row"] == "end":
-            totals.feed(typed)
-            failed[str(typed.get("traffic", ""))] += typed.get("outcome") not in BLAMELESS
-        elif typed["row"] == "conversation" and typed["what"] == "end":
-            totals.end_session(typed)
-        elif typed["row"] == "run" and typed.get("what") == "begin":
-            begin = dict(typed)
-            totals.begin_run(begin)
+        run.fold(row)
+    failed = {
+        name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)
+        for name, traffic in run.requests.traffic.items()
+    }
     target = verdict.get("target") or {}
     return Side(
         name=path.resolve().name,
         verdict=str(verdict.get("verdict")),
         profile=str(verdict.get("profile")),
         target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)),
-        seed=begin.get("seed"),
-        sent=sent.total(),
-        failed=failed.total(),
+        seed=run.seed,
+        sent=run.requests.begun,
+        failed=sum(failed.values()),
         limited=bool((verdict.get("generator") or {}).get("limited")),
-        totals=totals,
+        run=run,
         failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
         slo_s=dict((verdict.get("goodput") or {}).get("slo_s") or {}),
         due=int((verdict.get("goodput") or {}).get("due") or 0),
         good=int((verdict.get("goodput") or {}).get("good") or 0),
         sessions={name: int((verdict.get("sessions") or {}).get(name) or 0) for name in ("sessions", *_SESSION_ENDS)},
         figures=_figures(verdict),
-        sent_by=sent,
+        sent_by={name: traffic.begun for name, traffic in run.requests.traffic.items()},
         failed_by=failed,
     )
 
@@ -188,9 +181,9 @@ def compare(a: Side, b: Side) -> Comparison:
     random = np.random.default_rng(0)
     latency = [
         difference
-        for traffic in sorted(set(a.totals.latency) & set(b.totals.latency))
+        for traffic in sorted(set(a.run.answers.latency) & set(b.run.answers.latency))
         for difference in _latencies(
-            _traffic_name(a, b, traffic), a.totals.latency[traffic], b.totals.latency[traffic], random
+            _traffic_name(a, b, traffic), a.run.answers.latency[traffic], b.run.answers.latency[traffic], random
         )
     ]
     rates = [_share("requests that failed", a.failed, a.sent, b.failed, b.sent)]
@@ -218,8 +211,8 @@ def _latencies(
 
 def _traffic_name(a: Side, b: Side, traffic: str) -> str:
     """Name of a traffic, with its endpoint where the runs have several."""
-    endpoint = a.totals.endpoints.get(traffic)
-    if len(a.by_endpoint()) < 2 or endpoint in (None, traffic) or b.totals.endpoints.get(traffic) != endpoint:
+    endpoint = a.run.endpoints.get(traffic)
+    if len(a.by_endpoint()) < 2 or endpoint in (None, traffic) or b.run.endpoints.get(traffic) != endpoint:
         return traffic
     return f"{traffic} ({endpoint})"
 
@@ -240,7 +233,7 @@ def _endpoints(a: Side, b: Side, random: np.random.Generator) -> Iterator[Differ
         )
         yield _share(f"{endpoint}: requests that failed", failed[0], sent[0], failed[1], sent[1])
         if of_a != of_b or len(of_a) > 1:
-            both = [merged_latency(map(s.totals.latency.get, of)) for s, of in ((a, of_a), (b, of_b))]
+            both = [merged_latency(map(s.run.answers.latency.get, of)) for s, of in ((a, of_a), (b, of_b))]
             yield from _latencies(f"{endpoint}:", both[0], both[1], random)
 
 
@@ -249,7 +242,7 @@ def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]
     n_a, n_b = a.sessions.get("sessions", 0), b.sessions.get("sessions", 0)
     if not n_a or not n_b:
         return []
-    times_a, times_b = a.totals.session_times, b.totals.session_times
+    times_a, times_b = a.run.sessions.times_by_traffic(), b.run.sessions.times_by_traffic()
     return [
         *(
             _latency(
@@ -272,11 +265,11 @@ def _caveats(a: Side, b: Side) -> list[str]:
         for what, x, y in (("profile", a.profile, b.profile), ("seed", a.seed, b.seed), ("target", a.target, b.target))
         if x != y
     ]
-    only = set(a.totals.lengths) ^ set(b.totals.lengths)
+    only = set(a.run.answers.lengths) ^ set(b.run.answers.lengths)
     if only:
         caveats.append(f"traffic in one run only: {', '.join(sorted(only))}")
-    for traffic in sorted(set(a.totals.endpoints) & set(b.totals.endpoints)):
-        ends = a.totals.endpoints[traffic], b.totals.endpoints[traffic]
+    for traffic in sorted(set(a.run.endpoints) & set(b.run.endpoints)):
+        ends = a.run.endpoints[traffic], b.run.endpoints[traffic]
         if ends[0] != ends[1]:
             caveats.append(f"the endpoint of {traffic} differs: {ends[0]} and {ends[1]}")
     if a.slo_s != b.slo_s and a.slo_s and b.slo_s:

@@ -7,13 +7,11 @@ one kind of traffic. Bins join log-linear buckets of 0.8 % (core/histogram.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from loadchaos.analysis.figures.warm_up import WarmUp
+from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.core.histogram import LogHistogram, bucket_middle
-from loadchaos.core.latency import LOWER_BOUNDS, LatencyHistograms, LatencySample, sample_of
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
@@ -26,85 +24,6 @@ _TITLES = {
     "itl": "Gaps between chunks",
     "e2e": "End-to-end time",
 }
-
-
-@dataclass
-class LengthDistribution:
-    """Planned prompt lengths against those in the answers' usage, and images."""
-
-    counted: int = 0  # answers with usage
-    exact: int = 0
-    shorter: int = 0  # most tokens below the plan
-    longer: int = 0  # most tokens above the plan
-    shortest: int | None = None
-    longest: int | None = None
-    images: int = 0
-    image_tokens: int = 0
-    with_images: int = 0
-
-    def add(self, end: Mapping[str, Any]) -> None:
-        """Add an end row."""
-        images = int(end.get("images") or 0)
-        self.images += images
-        self.image_tokens += int(end.get("image_tokens") or 0)
-        self.with_images += images > 0
-        planned, usage = end.get("planned_tokens"), end.get("prompt_tokens")
-        if not isinstance(planned, int) or not isinstance(usage, int):
-            return
-        self.counted += 1
-        if planned == usage:
-            self.exact += 1
-        else:
-            self.shorter = max(self.shorter, planned - usage)
-            self.longer = max(self.longer, usage - planned)
-        if self.shortest is None or usage < self.shortest:
-            self.shortest = usage
-        if self.longest is None or usage > self.longest:
-            self.longest = usage
-
-
-@dataclass
-class RunTotals:
-    """Latencies and lengths of all answers of a run, by traffic."""
-
-    latency: dict[str, LatencyHistograms] = field(default_factory=dict)
-    lengths: dict[str, LengthDistribution] = field(default_factory=dict)
-    session_times: dict[str, LogHistogram] = field(default_factory=dict)
-    warm_up: WarmUp = field(default_factory=WarmUp)
-    endpoints: Mapping[str, str] = field(default_factory=dict)
-
-    def begin_run(self, row: Mapping[str, Any]) -> None:
-        """Read the first row of the run: its warm-up, and endpoints by traffic."""
-        if row.get("what") == "begin":
-            terms = row.get("terms") or {}
-            self.warm_up, self.endpoints = WarmUp(terms.get("warm_up")), dict(terms.get("endpoints") or {})
-
-    def feed(self, end: Mapping[str, Any]) -> None:
-        """Add an end row: answers, and timeouts as lower bounds.
-
-        The latencies of a warm-up are left out.
-        """
-        self.add(end, sample_of(end))
-
-    def end_session(self, row: Mapping[str, Any]) -> None:
-        """Add the time of a session that finished, or was lost to a timeout."""
-        timed = row.get("end") == "finished" or row.get("why") in LOWER_BOUNDS
-        if timed and not self.warm_up.covers(row):
-            times = self.session_times.setdefault(str(row.get("traffic")), LogHistogram())
-            times.add(int(row["at_ns"]) - int(row["due_ns"]))
-
-    def add(self, end: Mapping[str, Any], sample: LatencySample | None) -> None:
-        """Add an end row whose latencies are known."""
-        traffic = str(end.get("traffic", ""))
-        if (length := self.lengths.get(traffic)) is None:  # setdefault would make a new one for every row
-            length = self.lengths[traffic] = LengthDistribution()
-        length.add(end)
-        if self.warm_up.covers(end) or sample is None:
-            return
-        if (latency := self.latency.get(traffic)) is None:
-            latency = self.latency[traffic] = LatencyHistograms()
-        latency.add(sample)
-        latency.add_delay(end, sample)
 
 
 @dataclass(frozen=True)
@@ -132,13 +51,13 @@ class Distribution:
     ticks: tuple[tuple[float, str], ...]
 
 
-def distributions(totals: RunTotals) -> list[Distribution]:
+def distributions(answers: AnswerFigures) -> list[Distribution]:
     """Build the TTFT, ITL and E2E distributions that have data."""
-    return [d for kind in _TITLES if (d := _distribution(totals, kind)) is not None]
+    return [d for kind in _TITLES if (d := _distribution(answers, kind)) is not None]
 
 
-def _distribution(totals: RunTotals, kind: str) -> Distribution | None:
-    found = {t: k[kind] for t, k in list(totals.latency.items())[:MOST] if k[kind].n}
+def _distribution(answers: AnswerFigures, kind: str) -> Distribution | None:
+    found = {t: k[kind] for t, k in list(answers.latency.items())[:MOST] if k[kind].n}
     if not found:
         return None
     values = [max(bucket_middle(i), 1.0) for h in found.values() for i in (min(h.counts), max(h.counts))]
@@ -195,10 +114,10 @@ def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, s
     return ticks
 
 
-def lengths(totals: RunTotals) -> list[dict[str, str]]:
+def lengths(answers: AnswerFigures) -> list[dict[str, str]]:
     """Build table rows of requested against reported tokens, by traffic."""
     rows = []
-    for traffic, x in list(totals.lengths.items())[:MOST]:
+    for traffic, x in list(answers.lengths.items())[:MOST]:
         if not x.counted and not x.images:
             continue
         difference = " and ".join(

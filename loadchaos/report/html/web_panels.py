@@ -18,6 +18,7 @@ from urllib.parse import quote
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
 from loadchaos.core.ledger.folder import RunFolder
@@ -69,9 +70,9 @@ class _Occurrences:
 class PanelPages:
     """Folds every row and writes the pages, once a second at most."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, answers: AnswerFigures | None = None) -> None:
         self._folder, self._home = folder, folder.cockpit
-        self._series = Series(_POINTS)
+        self._series = Series(_POINTS, answers=answers)
         self._offers: Mapping[str, Any] = {}
         self._answers: deque[Mapping[str, Any]] = deque(maxlen=_MOST_ANSWERS)
         self._done: deque[Mapping[str, Any]] = deque(maxlen=_MOST_DONE)

@@ -3,7 +3,7 @@
 Its totals equal those of the ledger.
 
 metric_table.py has the names, labels and limits. Metric names end with their unit, as Prometheus asks for. Histograms
-have vLLM's own bounds (fold.py). A server metric has one name for all dialects and versions.
+have vLLM's own bounds (live.py). A server metric has one name for all dialects and versions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from loadchaos.analysis.figures.live import Fold, SessionStats, TrafficStats
+from loadchaos.analysis.figures.live import LiveFigures
+from loadchaos.analysis.figures.requests import TrafficFigures
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, STATES
@@ -48,8 +49,6 @@ _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 # Reserved for all other series, so that the number of engines with series of their own never shrinks in a run.
 _RESERVED = 33 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _PER_REPLICA = len(STATES) + 4
-
-Group = tuple[str, list[TrafficStats]]
 
 
 class PageCollector(Collector):
@@ -92,12 +91,12 @@ class PageCollector(Collector):
             return self._scraped.wait_for(lambda: self.scraped_s[-1] > now, limit_s)
 
 
-class FoldCollector(PageCollector):
-    """Turns a Fold into metric families at each scrape."""
+class LiveCollector(PageCollector):
+    """Turns LiveFigures into metric families at each scrape."""
 
-    def __init__(self, fold: Fold, run: str = "") -> None:
-        super().__init__(lambda: families(fold, run))
-        self.fold = fold
+    def __init__(self, live: LiveFigures, run: str = "") -> None:
+        super().__init__(lambda: families(live, run))
+        self.live = live
 
 
 class _PageBody:
@@ -165,41 +164,45 @@ class Exporter:
         self._thread.join(timeout=2)
 
 
-def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
+def families(live: LiveFigures, run: str, now_ns: int | None = None) -> list[Metric]:
     """Build all families of the page as of `now_ns` (default: the newest row)."""
-    page, endpoints = SamplePage(run), (fold.run.get("terms") or {}).get("endpoints") or {}
-    for name, group in _bounded_traffic(fold):
-        _requests(page, name, group)
-        if name in endpoints and len(group) == 1:
-            page.add("loadchaos_traffic_info", [name, str(endpoints[name])], 1)
-        if fold.limits_s:
-            page.add("loadchaos_slo_requests", [name], sum(t.due for t in group))
-            page.add("loadchaos_slo_good_requests", [name], sum(t.good for t in group))
-        _sessions(page, name, [t.sessions for t in group if t.sessions is not None])
+    page, figures = SamplePage(run), live.figures
+    goodput = figures.goodput.parts()
+    for name, group in _bounded_traffic(list(figures.requests.traffic)):
+        _requests(page, name, [figures.requests.traffic_of(traffic) for traffic in group])
+        if name in figures.endpoints and group == [name]:
+            page.add("loadchaos_traffic_info", [name, figures.endpoints[name]], 1)
+        if figures.slo_s:
+            parts = [goodput[traffic] for traffic in group if traffic in goodput]
+            page.add("loadchaos_slo_requests", [name], sum(part.whole for part in parts))
+            page.add("loadchaos_slo_good_requests", [name], sum(part.n for part in parts))
+        bounded = [live.bounded(traffic) for traffic in group]
+        sessions = [figures.sessions.by_traffic[traffic] for traffic in group if traffic in figures.sessions.by_traffic]
+        if sessions:
+            _sessions(page, name, sessions)
+            page.histogram("loadchaos_session_e2e_seconds", [name], [b.sessions for b in bounded])
         for kind in ("ttft", "itl", "tpot", "e2e"):
-            page.histogram(f"loadchaos_{kind}_seconds", [name], [t.bounded[kind] for t in group])
-    _states(page, fold)
-    _findings(page, fold)
-    _attacks(page, fold)
-    _generator(page, fold)
-    _devices(page, fold)
-    _run(page, fold)
-    _server(page, fold, now_ns)
+            page.histogram(f"loadchaos_{kind}_seconds", [name], [b.latency[kind] for b in bounded])
+    _states(page, live)
+    _findings(page, live)
+    _attacks(page, live)
+    _generator(page, live)
+    _devices(page, live)
+    _run(page, live)
+    _server(page, live, now_ns)
     return page.families()
 
 
-def _bounded_traffic(fold: Fold) -> list[Group]:
+def _bounded_traffic(names: list[str]) -> list[tuple[str, list[str]]]:
     """Group traffic: the first kinds by name, later ones together.
 
     The grouping never changes during a run.
     """
-    names = list(fold.traffic)
-    groups = [(name, [fold.traffic[name]]) for name in names[:TRAFFICS]]
-    rest = [fold.traffic[name] for name in names[TRAFFICS:]]
-    return [*groups, (OTHER, rest)] if rest else groups
+    groups = [(name, [name]) for name in names[:TRAFFICS]]
+    return [*groups, (OTHER, names[TRAFFICS:])] if len(names) > TRAFFICS else groups
 
 
-def _requests(page: SamplePage, name: str, group: list[TrafficStats]) -> None:
+def _requests(page: SamplePage, name: str, group: list[TrafficFigures]) -> None:
     outcomes: Counter[str] = Counter()
     for t in group:
         outcomes.update(t.outcomes)
@@ -210,39 +213,39 @@ def _requests(page: SamplePage, name: str, group: list[TrafficStats]) -> None:
     page.add("loadchaos_arrivals_due", [name], sent + outcomes["missed"])
     page.add("loadchaos_arrivals_sent", [name], sent)
     page.add("loadchaos_requests_in_flight", [name], sum(t.in_flight for t in group))
-    page.add("loadchaos_prompt_tokens_sent", [name], sum(t.tokens_in for t in group))
-    page.add("loadchaos_prompt_tokens_counted", [name], sum(t.tokens_counted for t in group))
-    page.add("loadchaos_completion_tokens", [name], sum(t.tokens_out for t in group))
+    page.add("loadchaos_prompt_tokens_sent", [name], sum(t.planned_tokens for t in group))
+    page.add("loadchaos_prompt_tokens_counted", [name], sum(t.prompt_tokens for t in group))
+    page.add("loadchaos_completion_tokens", [name], sum(t.completion_tokens for t in group))
     page.add("loadchaos_images_sent", [name], sum(t.images for t in group))
     page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
 
 
-def _sessions(page: SamplePage, name: str, group: list[SessionStats]) -> None:
-    if not group:
-        return
-    page.add("loadchaos_sessions_begun", [name], sum(s.begun for s in group))
+_TURNS = {"answered": "turns", "lost": "turns_lost", "cut": "turns_cut", "left": "turns_left"}
+
+
+def _sessions(page: SamplePage, name: str, group: list[Counter[str]]) -> None:
+    page.add("loadchaos_sessions_begun", [name], sum(s["sessions"] for s in group))
     # All ends and results, also those at 0: else a rate would begin with the second one.
     for end in get_args(ConversationEnd):
-        page.add("loadchaos_sessions_ended", [name, end], sum(s.ends[end] for s in group))
-    for result in ("answered", "lost", "cut", "left"):
-        page.add("loadchaos_session_turns", [name, result], sum(s.turns[result] for s in group))
-    for result in ("ok", "bad"):
-        page.add("loadchaos_session_tool_calls", [name, result], sum(s.tool_calls[result] for s in group))
-    page.histogram("loadchaos_session_e2e_seconds", [name], [s.time for s in group])
+        page.add("loadchaos_sessions_ended", [name, end], sum(s[end] for s in group))
+    for result, count in _TURNS.items():
+        page.add("loadchaos_session_turns", [name, result], sum(s[count] for s in group))
+    for result, count in (("ok", "tool_calls"), ("bad", "bad_calls")):
+        page.add("loadchaos_session_tool_calls", [name, result], sum(s[count] for s in group))
 
 
-def _states(page: SamplePage, fold: Fold) -> None:
+def _states(page: SamplePage, live: LiveFigures) -> None:
     counts: Counter[tuple[str, str]] = Counter()
-    names = list(fold.states)
+    names = list(live.states)
     for i, name in enumerate(names):
-        counts[name if i < REPLICAS else OTHER, fold.states[name].state] += 1
+        counts[name if i < REPLICAS else OTHER, live.states[name].state] += 1
     for name in dict.fromkeys(replica for replica, _ in counts):
         for state in STATES:
             page.add("loadchaos_server_state", [name, state], counts[name, state])
     memory: Counter[tuple[str, str]] = Counter()
-    for (replica, _), (role, rss) in fold.processes.items():
+    for (replica, _), (role, rss) in live.processes.items():
         if (
-            replica not in fold.states
+            replica not in live.states
         ):  # its first state row comes a moment later; until then it would be counted as `other` and then again
             continue
         shown = replica if replica in names[:REPLICAS] else OTHER
@@ -254,11 +257,11 @@ def _states(page: SamplePage, fold: Fold) -> None:
 _ROLES = ("api_server", "engine_core", "worker")
 
 
-def _findings(page: SamplePage, fold: Fold) -> None:
+def _findings(page: SamplePage, live: LiveFigures) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     wrong = 0
     # Only named failures: an open death can change its id, and a counter must not disappear.
-    for n, f in enumerate(fold.failures.values()):
+    for n, f in enumerate(live.failures.values()):
         severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
         # Beyond the limit only the severity is kept: six more series at most.
         labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
@@ -268,8 +271,8 @@ def _findings(page: SamplePage, fold: Fold) -> None:
     for labels, count in counts.items():
         page.add("loadchaos_failures", labels, count)
     page.add("loadchaos_wrong_answers", [], wrong)
-    page.add("loadchaos_incidents", [], len(fold.incidents))
-    for n, i in zip(range(INCIDENTS), fold.incidents.values(), strict=False):
+    page.add("loadchaos_incidents", [], len(live.incidents))
+    for n, i in zip(range(INCIDENTS), live.incidents.values(), strict=False):
         number = i.get("n") if isinstance(i.get("n"), int) else n + 1
         shown = (f"{number:03d}", str(i.get("id") or ""), str(i.get("severity") or ""), _issue(i))
         page.add("loadchaos_incident_open", shown, 1 if i.get("what") == "open" else 0)
@@ -283,14 +286,14 @@ def _issue(incident: Mapping[str, Any]) -> str:
     return f"{found[1]}/issues/{found[2]}" if found else ""
 
 
-def _attacks(page: SamplePage, fold: Fold) -> None:
-    in_force = Counter(a.name for a in fold.in_force.values())
-    planned = (fold.run.get("terms") or {}).get("attacks") or ()
-    names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in fold.attacks), *in_force]))
+def _attacks(page: SamplePage, live: LiveFigures) -> None:
+    in_force = Counter(a.name for a in live.in_force.values())
+    planned = (live.run.get("terms") or {}).get("attacks") or ()
+    names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in live.attacks), *in_force]))
     shown = {name: name if i < ATTACKS else OTHER for i, name in enumerate(names)}
     done: Counter[tuple[str, str]] = Counter()
     force: Counter[str] = Counter()
-    for (name, result), n in fold.attacks.items():
+    for (name, result), n in live.attacks.items():
         done[shown[name], result] += n
     for name, n in in_force.items():
         force[shown[name]] += n
@@ -301,21 +304,22 @@ def _attacks(page: SamplePage, fold: Fold) -> None:
         page.add("loadchaos_attacks_in_force", [name], force[name])
 
 
-def _generator(page: SamplePage, fold: Fold) -> None:
+def _generator(page: SamplePage, live: LiveFigures) -> None:
+    requests = live.figures.requests
     whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
-    for why, n in fold.missed.items():
+    for why, n in requests.missed.items():
         whys[why if why in _WHYS else OTHER] += n
     for why, n in whys.items():
         page.add("loadchaos_arrivals_missed", [why], n)
-    beats = list(fold.workers.values())
+    beats = list(live.workers.values())
     page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
     page.add("loadchaos_workers", [], len(beats))
     page.add("loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / _NS)
     silence = max((int(w.get("oldest_silence_ns") or 0) for w in beats), default=0)
     page.add("loadchaos_oldest_silence_seconds", [], silence / _NS)
-    page.summary("loadchaos_send_lag_seconds", [], fold.send_lags, fold.send_lag_ns / _NS)
+    page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / _NS)
     gaps: dict[str, float] = defaultdict(float)
-    for n, (source, gap) in enumerate(fold.gaps_s.items()):
+    for n, (source, gap) in enumerate(live.gaps_s.items()):
         gaps[source if n < GAP_SOURCES - 1 else OTHER] += gap
     for source, gap in gaps.items():
         page.add("loadchaos_watch_gap_seconds", [source], gap)
@@ -333,38 +337,38 @@ _DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = 
 }
 
 
-def _devices(page: SamplePage, fold: Fold) -> None:
+def _devices(page: SamplePage, live: LiveFigures) -> None:
     """Add device metrics over all hosts.
 
     Series per GPU come from the GPU exporter itself.
     """
     for name, (key, aggregate) in _DEVICE_METRICS.items():
-        values = [v[key] for v in fold.devices.values() if key in v]
+        values = [v[key] for v in live.devices.values() if key in v]
         if values:
             page.add(name, [], aggregate(values))
 
 
-def _run(page: SamplePage, fold: Fold) -> None:
-    run, target = fold.run, fold.run.get("target") or {}
+def _run(page: SamplePage, live: LiveFigures) -> None:
+    run, target = live.run, live.run.get("target") or {}
     info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
     page.add("loadchaos_run_info", info, 1)
-    page.add("loadchaos_load_running", [], 1 if fold.load_begin_ns is not None and fold.load_end_ns is None else 0)
-    page.add("loadchaos_load_paused", [], 1 if fold.gate else 0)
+    page.add("loadchaos_load_running", [], 1 if live.load_begin_ns is not None and live.load_end_ns is None else 0)
+    page.add("loadchaos_load_paused", [], 1 if live.gate else 0)
     limits = (run.get("terms") or {}).get("limits") or {}
     for name in ("first_byte", "between_bytes", "total"):
         if isinstance(limits.get(name), int | float):
             page.add("loadchaos_limit_seconds", [name], limits[name])
 
 
-def _server(page: SamplePage, fold: Fold, now_ns: int | None) -> None:
+def _server(page: SamplePage, live: LiveFigures, now_ns: int | None) -> None:
     # By all engines seen in this run, not by those alive now: an engine keeps its label when another dies.
-    engines = list(fold.server)
-    names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]
-    available = SERIES_BESIDE - _RESERVED - _PER_REPLICA * min(max(len(fold.states), 1), REPLICAS + 1)
+    engines = list(live.server)
+    names = sorted({n for values in live.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]
+    available = SERIES_BESIDE - _RESERVED - _PER_REPLICA * min(max(len(live.states), 1), REPLICAS + 1)
     most = max(1, available // max(1, len(names)))
     kept = engines if len(engines) <= most else engines[: most - 1]
     rest: dict[str, list[float]] = defaultdict(list)
-    for labels, values in fold.fresh_server(now_ns).items():
+    for labels, values in live.fresh_server(now_ns).items():
         for name in names:
             if name not in values:
                 continue

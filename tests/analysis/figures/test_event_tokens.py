@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.report.html.plots import plots
 
@@ -21,11 +21,11 @@ def rows(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def shown(outcomes: list[dict[str, Any]]) -> tuple[float, float | None]:
     """Tokens per second of the live view, and of the chart in the middle of the run."""
-    fold, series = Fold(), Series()
+    fold, series = LiveFigures(), Series()
     for row in rows(outcomes):
         fold.fold(row)
         series.fold(row)
-    drawn = plots(series.points(), series.width_s, series.event_tokens.mean)
+    drawn = plots(series.points(), series.width_s, series.answers.event_tokens.mean)
     [chart] = [p for p in drawn if p.title == "Tokens received per second"]
     return fold.snapshot(10 * S).tokens_per_s, chart.curves[0].values[5]
 

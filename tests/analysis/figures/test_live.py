@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
+from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.folder import RunFolder
@@ -12,8 +13,8 @@ from loadchaos.core.model import Terms
 from loadchaos.report.metrics.exporter import families
 
 
-def folded(folder: RunFolder) -> Fold:
-    fold = Fold()
+def folded(folder: RunFolder) -> LiveFigures:
+    fold = LiveFigures()
     for row in Reader(folder).new(final=True):
         fold.fold(row)
     fold.finish()
@@ -37,7 +38,7 @@ def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
 
 def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:
     fold = folded(run_folder)
-    totals = {(t, o): n for t, traffic in fold.traffic.items() for o, n in traffic.outcomes.items()}
+    totals = {(t, o): n for t, traffic in fold.figures.requests.traffic.items() for o, n in traffic.outcomes.items()}
     assert totals == counted_by_hand(run_folder)
     assert {o for _, o in totals} == {"ok", "reset", "missed", "unfinished"}
 
@@ -45,12 +46,12 @@ def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:
 def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Any) -> None:
     one = folded(make_run(tmp_path / "one"))
     three = folded(make_run(tmp_path / "three", workers=3))
-    assert sum(t.begun for t in one.traffic.values()) == sum(t.begun for t in three.traffic.values())
+    assert one.figures.requests.begun == three.figures.requests.begun
     assert three.snapshot().users == 90
 
 
 def test_fold_latency_counts_from_the_scheduled_time() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     row = {"row": "end", "id": "x", "traffic": "t", "at_ns": 9_000_000_000, "due_ns": 1_000_000_000,
            "sent_ns": 5_000_000_000, "first_token_ns": 6_000_000_000, "last_byte_ns": 9_000_000_000}  # fmt: skip
     fold.fold({**row, "outcome": "ok"})
@@ -62,7 +63,7 @@ def test_fold_latency_counts_from_the_scheduled_time() -> None:
 
 
 def test_fold_counts_open_requests_as_unfinished_at_the_end() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     fold.fold({"row": "begin", "id": "x", "traffic": "t", "at_ns": 1})
     assert fold.snapshot().in_flight == 1
     fold.finish()
@@ -71,7 +72,7 @@ def test_fold_counts_open_requests_as_unfinished_at_the_end() -> None:
 
 
 def test_fold_attack_is_active_between_begin_and_end() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     fold.fold({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "begin", "at_ns": 1})
     assert [a.name for a in fold.snapshot().attacks_in_force] == ["pause"]
     fold.fold({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "end", "ok": False, "at_ns": 2})
@@ -90,14 +91,14 @@ def test_fold_drops_metrics_of_a_dead_server(run_folder: RunFolder) -> None:
 
 
 def test_fold_ignores_unknown_rows_and_missing_keys() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     for kind in ("begin", "end", "missed", "heartbeat", "state", "metrics", "gap", "run", "attack", "new", None):
         fold.fold({"row": kind})
     assert fold.snapshot().now_ns == 0
 
 
 def test_fold_counts_a_growing_gap_once() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     for at_s, seconds in ((100, 0.0), (110, 10.0), (120, 20.0), (123, 23.0), (200, 1.0)):
         row = {"row": "gap", "at_ns": at_s * 10**9, "replica": "a", "source": "scrape", "seconds": seconds}
         fold.fold(row)
@@ -107,7 +108,7 @@ def test_fold_counts_a_growing_gap_once() -> None:
 
 
 def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     opened = {"row": "incident", "what": "open", "n": 1, "severity": "engine_death", "folder": "incidents/001-x"}
     fold.fold({**opened, "id": "engine_core_proc_died"})
     fold.fold({"row": "run", "what": "end", "at_ns": 1})
@@ -120,7 +121,7 @@ def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
 def test_fold_counts_goodput_as_the_verdict_does() -> None:
     second = 1_000_000_000
     terms: dict[str, Any] = {"slo": {"ttft": 0.5, "tpot": 0.1}, "warm_up": {"phases": [0]}}
-    fold, judge = Fold(), Judge(Terms("p", **terms))
+    fold, judge = LiveFigures(), Judge(Terms("p", **terms))
     rows: list[dict[str, Any]] = [{"row": "run", "what": "begin", "at_ns": 1, "terms": terms}]
     for n, (ttft_s, outcome) in enumerate([(0.2, "ok"), (0.9, "ok"), (0.2, "reset"), (0.2, "aborted"), (0.4, "ok")]):
         due = (10 + n) * second
@@ -140,7 +141,7 @@ def test_fold_counts_goodput_as_the_verdict_does() -> None:
         fold.fold(row)
         judge.fold(row)
     found = judge.verdict()["goodput"]
-    assert (fold.traffic["t"].good, fold.traffic["t"].due) == (found["good"], found["due"]) == (2, 6)
+    assert fold.figures.goodput.parts()["t"] == Part(found["good"], found["due"]) == Part(2, 6)
     page = {m.name: m for m in families(fold, "r")}
     assert [s.value for s in page["loadchaos_slo_good_requests"].samples] == [2]
     assert [s.value for s in page["loadchaos_slo_requests"].samples] == [6]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.reader import Tail
@@ -54,16 +55,17 @@ def request(n: int, **other: Any) -> batch.Pair:
 
 
 def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    found = RequestStats()
+    found, answers = RequestStats(), AnswerFigures()
     for row in sorted(rows, key=lambda r: int(r["at_ns"])):
         if row["row"] == "begin":
             found.on_begin(cast("BeginRow", row))
         else:
             found.on_end(cast("EndRow", row))
+            answers.on_end(cast("EndRow", row))
     return {
         "outcomes": found.outcomes,
-        "begun": found.begun_by,
-        "latency": {t: x.to_json() for t, x in found.latency.items()},
+        "begun": {t: x.begun for t, x in found.traffic.items()},
+        "latency": {t: x.to_json() for t, x in answers.latency.items()},
         "in_flight": found.in_flight,
         "ok": found.ok_parts(),
         "ended": found.phases[0].ended,

@@ -11,21 +11,23 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from loadchaos.analysis.figures.answers import AnswerFigures
+from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.report.html import compare, compare_page
-from loadchaos.report.html.distributions import RunTotals
 
 MS = 1_000_000
 
 
-def totals(median_ms: float, n: int, seed: int) -> RunTotals:
+def answers(median_ms: float, n: int, seed: int) -> AnswerFigures:
     """Latencies around a median, with a realistic tail."""
-    made, rng = RunTotals(), random.Random(seed)
+    made, rng = AnswerFigures(), random.Random(seed)
     for _ in range(n):
         ttft = round(median_ms * MS * rng.lognormvariate(0, 0.4))
-        made.feed(
+        made.fold(
             {
+                "row": "end",
                 "traffic": "chat",
                 "outcome": "ok",
                 "at_ns": 3 * ttft,
@@ -37,10 +39,16 @@ def totals(median_ms: float, n: int, seed: int) -> RunTotals:
     return made
 
 
+def run_of(made: AnswerFigures) -> RunFigures:
+    run = RunFigures()
+    run.answers = made
+    return run
+
+
 def a_side(name: str, median_ms: float = 100, n: int = 2000, seed: int = 1, **changes: Any) -> compare.Side:
     base: dict[str, Any] = {
         "name": name, "verdict": "pass", "target": "vllm 0.18.0", "profile": "p", "seed": 0, "sent": n, "failed": 0,
-        "failures": {}, "limited": False, "totals": totals(median_ms, n, seed),
+        "failures": {}, "limited": False, "run": run_of(answers(median_ms, n, seed)),
     }  # fmt: skip
     return compare.Side(**{**base, **changes})
 
@@ -69,7 +77,7 @@ def test_compare_finds_10_percent_with_its_interval() -> None:
 def test_bootstrap_interval_has_its_coverage() -> None:
     held, rng = 0, np.random.default_rng(0)
     for seed in range(30):
-        a, b = (compare._Sample(totals(100, 300, 2 * seed + x).latency["chat"], "ttft") for x in (0, 1))
+        a, b = (compare._Sample(answers(100, 300, 2 * seed + x).latency["chat"], "ttft") for x in (0, 1))
         d = compare._latency("p50", a, b, 0.5, rng)
         held += d.low is not None and d.high is not None and d.low <= 0 <= d.high
     assert held >= 25  # 95 % of 30 is 28
@@ -78,13 +86,15 @@ def test_bootstrap_interval_has_its_coverage() -> None:
 def session_side(name: str, lost: int, seconds: float) -> compare.Side:
     made, rng = a_side(name), random.Random(name)
     for n in range(200 - lost):
-        row = {
+        row: Any = {
+            "id": str(n),
             "traffic": "agent",
             "end": "finished",
             "due_ns": 0,
             "at_ns": round(seconds * 1000 * MS * rng.uniform(0.8, 1.2)),
         }
-        made.totals.end_session({**row, "id": str(n)})
+        for what in ("begin", "end"):
+            made.run.sessions.on_conversation(row | {"what": what}, timed=True)
     counts = {"sessions": 200, "lost": lost, "cut": 3}
     return replace(made, sessions=counts, figures={"turns lost": 2.0 * lost, "turns cut": 5.0})
 
@@ -118,7 +128,7 @@ def test_compare_skips_the_tail_of_few_answers() -> None:
 def test_compare_counts_answers_not_gaps() -> None:
     a, b = a_side("a", 100, 12), a_side("b", 100, 12)
     for side, gap in ((a, 10), (b, 11)):
-        side.totals.latency["chat"]["itl"].add(gap * MS, 5000)
+        side.run.answers.latency["chat"]["itl"].add(gap * MS, 5000)
     assert says(compare.compare(a, b))["chat ITL p99"] == "too few"
 
 
@@ -246,11 +256,12 @@ def test_compare_reads_figures_of_a_verdict() -> None:
 
 def by_endpoint_side(name: str, median_ms: float, failed: int, endpoints: dict[str, str]) -> compare.Side:
     """Two kinds of traffic with 500 requests each; those of `vectors` have one latency in all runs."""
-    made = totals(median_ms, 500, 1)
-    made.latency["vectors"] = totals(50, 500, 2).latency["chat"]
-    made.endpoints = endpoints
+    made = answers(median_ms, 500, 1)
+    made.latency["vectors"] = answers(50, 500, 2).latency["chat"]
+    run = run_of(made)
+    run.endpoints = endpoints
     sent = {"chat": 500, "vectors": 500}
-    return a_side(name, totals=made, sent=1000, failed=failed, sent_by=sent, failed_by={"vectors": failed})
+    return a_side(name, run=run, sent=1000, failed=failed, sent_by=sent, failed_by={"vectors": failed})
 
 
 def test_compare_shows_failures_of_each_endpoint() -> None:
@@ -272,7 +283,7 @@ def test_compare_adds_the_traffic_of_an_endpoint() -> None:
     endpoints = {"chat": "chat", "vectors": "chat", "x": "rerank"}
     sides = [by_endpoint_side(name, ms, 0, endpoints) for name, ms in (("a", 100), ("b", 200))]
     for side in sides:
-        side.totals.latency["x"] = totals(10, 500, 3).latency["chat"]
+        side.run.answers.latency["x"] = answers(10, 500, 3).latency["chat"]
     sides = [replace(s, sent_by={**s.sent_by, "x": 500}) for s in sides]
     found = {d.what: d for d in compare.compare(*sides).endpoints}
     assert found["chat: TTFT p90"].says == "higher"

@@ -4,9 +4,10 @@ import math
 import re
 from typing import Any
 
+from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.report.html.distributions import RunTotals, distributions, lengths
+from loadchaos.report.html.distributions import distributions, lengths
 
 MS = 1_000_000
 
@@ -26,10 +27,10 @@ def answer(traffic: str, ttft_ms: float, **more: Any) -> dict[str, Any]:
 
 
 def test_distributions_of_fast_and_slow_traffic_share_an_axis() -> None:
-    whole = RunTotals()
+    whole = AnswerFigures()
     for i in range(200):
-        whole.feed(answer("fast", 10 + i / 100))
-        whole.feed(answer("slow", 1000 + i))
+        whole.fold(answer("fast", 10 + i / 100))
+        whole.fold(answer("slow", 1000 + i))
     ttft = distributions(whole)[0]
     assert [r.traffic for r in ttft.rows] == ["fast", "slow"]
     fast, slow = (float(re.findall(r"M([\d.]+),", r.path)[0]) for r in ttft.rows)
@@ -41,8 +42,8 @@ def test_distributions_of_fast_and_slow_traffic_share_an_axis() -> None:
 
 
 def test_distribution_of_one_answer_is_a_bar_in_the_middle() -> None:
-    whole = RunTotals()
-    whole.feed(answer("t", 70))
+    whole = AnswerFigures()
+    whole.fold(answer("t", 70))
     (row,) = distributions(whole)[0].rows
     x = float(re.findall(r"M([\d.]+),", row.path)[0])
     assert 400 < x < 600
@@ -50,18 +51,18 @@ def test_distribution_of_one_answer_is_a_bar_in_the_middle() -> None:
 
 
 def test_totals_know_latencies_without_the_delay_of_our_own_client() -> None:
-    whole = RunTotals()
-    whole.feed(answer("t", 70, sent_ns=2))
+    whole = AnswerFigures()
+    whole.fold(answer("t", 70, sent_ns=2))
     assert whole.latency["t"].without_own_delay("ttft") is None
-    whole.feed(answer("t", 370, sent_ns=300 * MS))
+    whole.fold(answer("t", 370, sent_ns=300 * MS))
     found = whole.latency["t"].without_own_delay("ttft")
     assert found is not None
     assert found.quantile(1.0) == whole.latency["t"].ttft.quantile(0.5)  # both took 70 ms
 
 
 def test_distributions_need_answers() -> None:
-    whole = RunTotals()
-    whole.feed({**answer("t", 70), "outcome": "reset"})
+    whole = AnswerFigures()
+    whole.fold({**answer("t", 70), "outcome": "reset"})
     assert distributions(whole) == []
 
 
@@ -69,18 +70,18 @@ def test_distribution_counts_every_gap() -> None:
     gaps = LogHistogram()
     for ms in (5, 6, 7, 500):
         gaps.add(ms * MS)
-    whole = RunTotals()
-    whole.feed(answer("t", 70, itl_hist={str(k): v for k, v in gaps.counts.items()}))
+    whole = AnswerFigures()
+    whole.fold(answer("t", 70, itl_hist={str(k): v for k, v in gaps.counts.items()}))
     itl = distributions(whole)[1]
     assert "4 samples" in itl.rows[0].text
     assert itl.title == "Gaps between chunks"
 
 
 def test_lengths_show_the_difference_from_the_plan() -> None:
-    whole = RunTotals()
+    whole = AnswerFigures()
     for planned, counted in ((100, 100), (200, 200), (300, 297), (400, 401)):
-        whole.feed(answer("t", 70, planned_tokens=planned, prompt_tokens=counted, images=2, image_tokens=500))
-    whole.feed(answer("t", 70, planned_tokens=None, prompt_tokens=5))
+        whole.fold(answer("t", 70, planned_tokens=planned, prompt_tokens=counted, images=2, image_tokens=500))
+    whole.fold(answer("t", 70, planned_tokens=None, prompt_tokens=5))
     (row,) = lengths(whole)
     assert row["exact"] == "50.0 %"
     assert row["difference"] == "up to 3 fewer and up to 1 more"
@@ -89,9 +90,9 @@ def test_lengths_show_the_difference_from_the_plan() -> None:
 
 
 def test_distribution_draws_zero_and_huge_latencies() -> None:
-    whole = RunTotals()
-    whole.feed(answer("t", 0))
-    whole.feed(answer("t", 3_600_000))
+    whole = AnswerFigures()
+    whole.fold(answer("t", 0))
+    whole.fold(answer("t", 3_600_000))
     row = distributions(whole)[0].rows[0]
     assert all(math.isfinite(float(x)) for x in re.findall(r"[\d.]+", row.path))
 
@@ -108,4 +109,4 @@ def test_warm_up_of_charts_begins_with_the_first_request_that_was_due() -> None:
         series.fold({"row": "begin", "at_ns": due_s * s, "due_ns": due_s * s, "id": str(due_s)})
     end = {"row": "end", "at_ns": 5 * s, "due_ns": 4 * s, "outcome": "ok", "traffic": "t", "first_token_ns": 5 * s}
     series.fold(end)
-    assert series.totals.latency["t"].ttft.n == 1
+    assert series.answers.latency["t"].ttft.n == 1

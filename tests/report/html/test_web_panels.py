@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.html.web_panels import PanelPages
 
@@ -16,7 +16,7 @@ S = 1_000_000_000
 
 def page(folder: Path, slo: dict[str, float], *more: dict[str, Any], endpoints: Mapping[str, str] | None = None) -> str:
     """Twenty requests, one a second: those of `slow` take 3 s to their first token."""
-    fold, pages = Fold(), PanelPages(RunFolder(folder))
+    fold, pages = LiveFigures(), PanelPages(RunFolder(folder))
     fold.fold({"row": "run", "what": "begin", "at_ns": 0, "terms": {"slo": slo, "endpoints": endpoints or {}}})
     fold.fold({"row": "run", "what": "load_begin", "at_ns": S})
     for n in range(20):

@@ -12,26 +12,26 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.core.errors import OptionError
 from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
-from loadchaos.report.metrics.exporter import Exporter, FoldCollector
+from loadchaos.report.metrics.exporter import Exporter, LiveCollector
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def fold_of(folder: RunFolder) -> Fold:
-    fold = Fold()
+def fold_of(folder: RunFolder) -> LiveFigures:
+    fold = LiveFigures()
     for row in Reader(folder).new(final=True):
         fold.fold(row)
     return fold
 
 
-def page_of(fold: Fold) -> str:
+def page_of(fold: LiveFigures) -> str:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FoldCollector(fold))
+    registry.register(LiveCollector(fold))
     return generate_latest(registry).decode()
 
 
@@ -46,7 +46,7 @@ def samples(page: str) -> Samples:
 
 @pytest.fixture
 def exporter(run_folder: RunFolder) -> Iterator[Exporter]:
-    served = Exporter(FoldCollector(fold_of(run_folder)), 0)
+    served = Exporter(LiveCollector(fold_of(run_folder)), 0)
     yield served
     served.close()
 
@@ -87,7 +87,7 @@ def test_state_metric_is_1_for_one_state(run_folder: RunFolder) -> None:
 
 
 def test_server_metrics_disappear_when_the_server_dies(run_folder: RunFolder) -> None:
-    fold = Fold()
+    fold = LiveFigures()
     for row in Reader(run_folder).new(final=True):
         if row.get("at_ns", 0) <= 5_010_000_000_000:
             fold.fold(row)
@@ -112,7 +112,7 @@ def test_failures_incidents_and_attacks_are_counted_by_id(run_folder: RunFolder)
 
 def test_page_is_valid_openmetrics_with_exemplars(run_folder: RunFolder) -> None:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FoldCollector(fold_of(run_folder)))
+    registry.register(LiveCollector(fold_of(run_folder)))
     families = {f.name: f for f in parse_openmetrics(generate_openmetrics(registry).decode())}  # type: ignore[no-untyped-call]  # prometheus_client has no types there
     with_exemplar = [s for s in families["loadchaos_ttft_seconds"].samples if s.exemplar]
     assert with_exemplar
@@ -120,7 +120,7 @@ def test_page_is_valid_openmetrics_with_exemplars(run_folder: RunFolder) -> None
 
 
 def test_traffic_beyond_the_limit_is_summed_as_other() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     for i in range(30):
         fold.fold({"row": "end", "id": str(i), "traffic": f"t{i}", "outcome": "ok", "at_ns": i})
     found = {k: v for k, v in samples(page_of(fold)).items() if k[0] == "loadchaos_requests_total"}
@@ -130,7 +130,7 @@ def test_traffic_beyond_the_limit_is_summed_as_other() -> None:
 
 
 def test_hostile_ids_are_escaped() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     fold.fold({"row": "failure", "id": 'x"} 1\n# EOF\n', "severity": "hang", "count": 1})
     fold.fold(
         {"row": "metrics", "replica": 'a"\n', "values": {"bad name{}": 1, "ok_name": 2, "text": "no"}, "at_ns": 1}
@@ -145,12 +145,12 @@ def test_port_in_use_is_an_error_with_next_step() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OptionError, match="--exporter-port"):
-            Exporter(FoldCollector(Fold()), taken.getsockname()[1])
+            Exporter(LiveCollector(LiveFigures()), taken.getsockname()[1])
 
 
 def test_default_port_in_use_falls_back_to_a_free_one(unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadchaos.report.metrics.exporter.DEFAULT_PORT", unused_port)
-    first, second = Exporter(FoldCollector(Fold()), "default"), Exporter(FoldCollector(Fold()), "default")
+    first, second = Exporter(LiveCollector(LiveFigures()), "default"), Exporter(LiveCollector(LiveFigures()), "default")
     try:
         assert first.port == unused_port
         assert second.port not in (0, unused_port)
@@ -164,12 +164,12 @@ def test_default_port_in_use_falls_back_to_a_free_one(unused_port: int, monkeypa
 @pytest.mark.parametrize("port", [-1, 70000])
 def test_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(OptionError):
-        Exporter(FoldCollector(Fold()), port)
+        Exporter(LiveCollector(LiveFigures()), port)
 
 
 def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
-    assert isinstance(exporter.collector, FoldCollector)
-    fold = exporter.collector.fold
+    assert isinstance(exporter.collector, LiveCollector)
+    fold = exporter.collector.live
 
     def feed(n: int) -> None:
         with exporter.lock:
@@ -184,7 +184,7 @@ def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
 
 
 def test_process_before_the_first_state_is_not_other() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     fold.fold(
         {"row": "process", "what": "seen", "at_ns": 1, "replica": "a", "pid": 7, "role": "engine_core", "rss_bytes": 5}
     )

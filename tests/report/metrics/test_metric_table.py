@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.metrics import metric_table
-from loadchaos.report.metrics.exporter import FoldCollector, _PageBody, families
+from loadchaos.report.metrics.exporter import LiveCollector, _PageBody, families
 from loadchaos.server.dialects import DIALECTS
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -25,8 +25,8 @@ def totals(page: list[Metric]) -> dict[tuple[str, ...], float]:
     return {(s.name, *(v for k, v in sorted(s.labels.items()) if k != "run")): s.value for f in page for s in f.samples}
 
 
-def fold_of(folder: RunFolder, *, restarted: bool = False) -> Fold:
-    fold = Fold()
+def fold_of(folder: RunFolder, *, restarted: bool = False) -> LiveFigures:
+    fold = LiveFigures()
     reader = Reader(folder)
     for n, row in enumerate(reader.new(final=True)):
         if restarted and n == 500:  # the follower died here: its successor reads everything anew
@@ -119,7 +119,7 @@ def test_labels_are_short_ids() -> None:
 
 
 def test_exporter_waits_for_one_more_scrape_if_scraped() -> None:
-    collector = FoldCollector(Fold())
+    collector = LiveCollector(LiveFigures())
     assert not collector.wait_for_scrape(5)
     collector.sent(time.monotonic())
     assert not collector.wait_for_scrape(5), "one look is no scraper"
@@ -131,7 +131,7 @@ def test_exporter_waits_for_one_more_scrape_if_scraped() -> None:
 
 
 def test_page_requested_before_the_end_is_not_the_last() -> None:
-    collector = FoldCollector(Fold())
+    collector = LiveCollector(LiveFigures())
     began_s = time.monotonic()
     collector.sent(began_s)
     collector.sent(began_s)
@@ -167,7 +167,7 @@ def session_rows(n: int, end: str | None, traffic: str = "t0", **end_fields: Any
 
 
 def test_session_counters_have_every_end_and_the_times_of_the_verdict() -> None:
-    fold = Fold()
+    fold = LiveFigures()
     rows = [
         *session_rows(0, "finished"),
         *session_rows(1, "lost", why="timeout", turns_lost=1),
@@ -194,9 +194,9 @@ def test_traffic_without_sessions_has_no_series_of_them(run_folder: RunFolder) -
     assert not [f.name for f in families(fold_of(run_folder), "r") if "session" in f.name]
 
 
-def full_fold(traffics: int, replicas: int) -> Fold:
+def full_fold(traffics: int, replicas: int) -> LiveFigures:
     """Run with every kind of event, and more of them than labels."""
-    fold = Fold()
+    fold = LiveFigures()
     fold.fold(
         {
             "row": "run",

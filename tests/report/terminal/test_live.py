@@ -6,7 +6,7 @@ import os
 import pytest
 from rich.console import Console
 
-from loadchaos.analysis.figures.live import Fold
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.snapshot import Snapshot
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
@@ -22,8 +22,8 @@ def drawn(snapshot: Snapshot, width: int = 80) -> str:
     return console.file.getvalue()
 
 
-def at_the_end(folder: RunFolder) -> Fold:
-    fold = Fold()
+def at_the_end(folder: RunFolder) -> LiveFigures:
+    fold = LiveFigures()
     for row in Reader(folder).new(final=True):
         fold.fold(row)
     fold.fold(
@@ -58,7 +58,7 @@ def test_live_view_shows_traffic_latency_state_attacks_and_failures(run_folder: 
 
 
 def test_live_view_shows_recent_latencies(run_folder: RunFolder) -> None:
-    fold = Fold()
+    fold = LiveFigures()
     for row in Reader(run_folder).new(final=True):
         if row.get("at_ns", 0) <= 5_020_000_000_000:
             fold.fold(row)
@@ -73,7 +73,7 @@ def test_live_view_of_an_empty_snapshot() -> None:
 
 
 def test_plain_log_prints_a_line_every_ten_seconds_and_events_at_once(run_folder: RunFolder) -> None:
-    stream, fold, shown = io.StringIO(), Fold(), 0
+    stream, fold, shown = io.StringIO(), LiveFigures(), 0
     view = View(stream)
     assert view.plain
     for row in Reader(run_folder).new(final=True):
@@ -88,7 +88,7 @@ def test_plain_log_prints_a_line_every_ten_seconds_and_events_at_once(run_folder
 
 
 def test_plain_log_prints_each_failure_once() -> None:
-    stream, fold = io.StringIO(), Fold()
+    stream, fold = io.StringIO(), LiveFigures()
     view = View(stream)
     for count in range(3):
         fold.fold({"row": "failure", "id": "boom", "severity": "hang", "title": "stood still", "count": count})
@@ -142,7 +142,7 @@ def test_live_view_clears_a_resized_terminal_once(run_folder: RunFolder, monkeyp
 def test_progress_has_requests_done_and_time_left(
     terms: dict[str, object], run: dict[str, object], done: int, at_s: int, text: str
 ) -> None:
-    fold, begin = Fold(), 100 * S
+    fold, begin = LiveFigures(), 100 * S
     fold.fold({"row": "run", "what": "begin", "at_ns": 90 * S, "terms": terms, **run})
     fold.fold({"row": "run", "what": "load_begin", "at_ns": 95 * S})
     assert progress_text(fold.snapshot()) == ""

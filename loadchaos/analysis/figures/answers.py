@@ -1,0 +1,96 @@
+"""Latencies, prompt lengths and session times of all answers of a run, by traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadchaos.analysis.figures.event_tokens import EventTokens
+from loadchaos.analysis.figures.warm_up import WarmUp
+from loadchaos.core.endpoint_groups import merged_latency
+from loadchaos.core.latency import LatencyHistograms, sample_of
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import BeginRow, ConversationRow, EndRow, MissedRow, RunRow
+
+
+@dataclass
+class LengthDistribution:
+    """Planned prompt lengths against those in the answers' usage, and images."""
+
+    counted: int = 0  # answers with usage
+    exact: int = 0
+    shorter: int = 0  # most tokens below the plan
+    longer: int = 0  # most tokens above the plan
+    shortest: int | None = None
+    longest: int | None = None
+    images: int = 0
+    image_tokens: int = 0
+    with_images: int = 0
+
+    def add(self, end: Mapping[str, Any]) -> None:
+        """Add an end row."""
+        images = int(end.get("images") or 0)
+        self.images += images
+        self.image_tokens += int(end.get("image_tokens") or 0)
+        self.with_images += images > 0
+        planned, usage = end.get("planned_tokens"), end.get("prompt_tokens")
+        if not isinstance(planned, int) or not isinstance(usage, int):
+            return
+        self.counted += 1
+        if planned == usage:
+            self.exact += 1
+        else:
+            self.shorter = max(self.shorter, planned - usage)
+            self.longer = max(self.longer, usage - planned)
+        if self.shortest is None or usage < self.shortest:
+            self.shortest = usage
+        if self.longest is None or usage > self.longest:
+            self.longest = usage
+
+
+class AnswerFigures(RowFold):
+    """Latencies and lengths of answers by traffic.
+
+    Answers count, and timeouts as lower bounds. The latencies of a warm-up are left out. These figures can be folded in a
+    process of their own and be given to `RunFigures`.
+    """
+
+    def __init__(self) -> None:
+        self.latency: dict[str, LatencyHistograms] = {}
+        self.lengths: dict[str, LengthDistribution] = {}
+        self.event_tokens = EventTokens()
+        self._warm_up = WarmUp()
+
+    def on_run(self, row: RunRow) -> None:
+        if row.get("what") == "begin":
+            self._warm_up = WarmUp((row.get("terms") or {}).get("warm_up"))
+
+    def on_begin(self, row: BeginRow) -> None:
+        self._warm_up.covers(row)  # it begins with the first request that is due
+
+    def on_conversation(self, row: ConversationRow) -> None:
+        self._warm_up.covers(row)
+
+    def on_missed(self, row: MissedRow) -> None:
+        self._warm_up.covers(row)
+
+    def on_end(self, row: EndRow) -> None:
+        traffic = str(row.get("traffic", ""))
+        self.event_tokens.on_end(row)
+        if (length := self.lengths.get(traffic)) is None:  # setdefault would make a new one for every row
+            length = self.lengths[traffic] = LengthDistribution()
+        length.add(row)
+        if row.get("outcome") == "missed":
+            return
+        if (latency := self.latency.get(traffic)) is None:
+            latency = self.latency[traffic] = LatencyHistograms()
+        if self._warm_up.covers(row):
+            return
+        if (sample := sample_of(row)) is not None:
+            latency.add(sample)
+            latency.add_delay(row, sample)
+
+    def all_latency(self) -> LatencyHistograms:
+        """Latency of all traffic together."""
+        return merged_latency(self.latency.values())

@@ -1,0 +1,93 @@
+"""RunFigures: the one fold of the requests of a run."""
+
+from __future__ import annotations
+
+from loadchaos.analysis.figures.answers import AnswerFigures
+from loadchaos.analysis.figures.efficiency import Efficiency
+from loadchaos.analysis.figures.goodput import GoodputCount
+from loadchaos.analysis.figures.requests import RequestStats, Sent
+from loadchaos.analysis.figures.sessions import SessionCount
+from loadchaos.analysis.figures.throughput import Throughput
+from loadchaos.analysis.figures.warm_up import WarmUp
+from loadchaos.core.ledger.row_fold import RowFold
+from loadchaos.core.ledger.rows import (
+    BeginRow,
+    ConversationRow,
+    DeviceRow,
+    EndRow,
+    MetricsRow,
+    MissedRow,
+    RunRow,
+)
+from loadchaos.core.model import Terms
+
+
+class RunFigures(RowFold):
+    """Counts requests, answers, goodput, throughput, efficiency and sessions of a run.
+
+    Args:
+        terms: terms of the run; None: those of its first row.
+        answers: False: latencies and lengths are folded elsewhere, and given to `answers` before they are read.
+    """
+
+    def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
+        self.requests, self.sessions = RequestStats(), SessionCount()
+        self.answers, self._folds_answers = AnswerFigures(), answers
+        self.goodput, self.throughput, self.efficiency = GoodputCount(), Throughput(), Efficiency()
+        self.seed: int | None = None
+        self.ended: Sent | None = None
+        """Request of the newest `end` row; None if it was missed or its begin is not known."""
+        self._take(terms)
+
+    def _take(self, terms: Terms | None) -> None:
+        self._known = terms is not None
+        self.warm_up = WarmUp(terms.warm_up if terms is not None else None)
+        self.slo_s = dict(terms.slo) if terms is not None else {}
+        self.endpoints = dict(terms.endpoints) if terms is not None else {}
+
+    def on_run(self, row: RunRow) -> None:
+        if row.get("what") == "begin":
+            self.seed = row.get("seed")
+            if not self._known and row.get("terms"):
+                self._take(Terms.from_json(row["terms"]))
+        if self._folds_answers:
+            self.answers.on_run(row)
+
+    def on_begin(self, row: BeginRow) -> None:
+        self.requests.on_begin(row)
+        self.requests.later += self.sessions.is_later(row)
+        if not self.warm_up.covers(row):
+            self.throughput.on_begin(row)
+            self.efficiency.on_begin(row)
+        if self._folds_answers:
+            self.answers.on_begin(row)
+
+    def on_conversation(self, row: ConversationRow) -> None:
+        self.sessions.on_conversation(row, timed=not self.warm_up.covers(row))
+        if self._folds_answers:
+            self.answers.on_conversation(row)
+
+    def on_missed(self, row: MissedRow) -> None:
+        self.requests.on_missed(row)
+        if not self.warm_up.covers(row):
+            self.goodput.on_missed(row)
+        if self._folds_answers:
+            self.answers.on_missed(row)
+
+    def on_end(self, row: EndRow) -> None:
+        self.ended = self.requests.on_end(row)
+        if self.warm_up.covers(row):
+            self.warm_up.left_out += 1
+        else:
+            self.throughput.on_end(row)
+            self.efficiency.on_end(row)
+            if self.slo_s:
+                self.goodput.on_end(row, self.slo_s)
+        if self._folds_answers:
+            self.answers.on_end(row)
+
+    def on_metrics(self, row: MetricsRow) -> None:
+        self.efficiency.on_metrics(row)
+
+    def on_device(self, row: DeviceRow) -> None:
+        self.efficiency.on_device(row)
