@@ -1,0 +1,88 @@
+"""Pack run folders as ledgers and unpack them: without derived files, machine names and volatile archive metadata."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LEDGERS = HERE / "ledgers"
+HOME = Path("/tmp/golden")
+"""Where make_ledgers.py runs its commands."""
+
+SUFFIX = ".tar.xz"
+DERIVED = {"verdict.json", "report.html", "junit.xml", "incidents", "export", "cockpit", "steps", "notify.json"}
+_MOST_BYTES = 1_000_000
+_MACHINE = [
+    (re.escape(str(ROOT.parent)).encode() + rb"/[\w.-]+", b"/srv/loadchaos"),
+    (re.escape(str(HOME)).encode(), b"/srv/made"),
+    (re.escape(str(Path.home())).encode() + rb"(?=/)", b"/home/user"),
+    (
+        rb"\b" + re.escape(socket.gethostname()).encode() + rb"\b" if len(socket.gethostname()) > 3 else rb"(?!)",
+        b"machine",
+    ),
+]
+"""Names of this machine, and neutral ones."""
+
+_BOOT = re.compile(rb'"boot_id":"[0-9a-f-]{36}"')
+_NO_BOOT = b'"boot_id":"00000000-0000-4000-8000-000000000000"'
+
+
+def names() -> list[str]:
+    """Names of all ledgers."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in LEDGERS.glob(f"*{SUFFIX}"))
+
+
+def unpack(name: str, into: Path) -> Path:
+    """Unpack a ledger below `into`; returns its folder."""
+    with tarfile.open(LEDGERS / f"{name}{SUFFIX}") as archive:
+        archive.extractall(into, filter="data")
+    return into / name
+
+
+def pack(folder: Path, name: str) -> Path:
+    """Pack a run folder, or a capacity search without its steps."""
+    path = LEDGERS / f"{name}{SUFFIX}"
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w:xz", preset=9) as archive:
+        for file in _kept(folder):
+            data = neutral(file.read_bytes()) if file.suffix != ".parquet" else file.read_bytes()
+            entry = tarfile.TarInfo(f"{name}/{file.relative_to(folder)}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are kept")
+    return path
+
+
+def _kept(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.rglob("*")):
+        derived = file.relative_to(folder).parts[0] in DERIVED or file.suffix in {".part", ".lock"}
+        if file.is_file() and not file.is_symlink() and not derived:
+            yield file
+
+
+def neutral(data: bytes) -> bytes:
+    """Replace names of this machine by others of the same length: the index of the log counts bytes."""
+    for pattern, name in _MACHINE:
+        data = re.sub(pattern, lambda found, name=name: name.ljust(len(found[0]), b"x")[: len(found[0])], data)  # type: ignore[misc]
+    return _BOOT.sub(_NO_BOOT, data)
+
+
+def leaks() -> list[str]:
+    """Files of ledgers that name this machine."""
+    found = []
+    for name in names():
+        with tarfile.open(LEDGERS / f"{name}{SUFFIX}") as archive:
+            for entry in archive:
+                data = archive.extractfile(entry)
+                text = data.read() if data is not None else b""
+                found += [
+                    f"{entry.name}: {hit[0].decode()}" for pattern, _ in _MACHINE if (hit := re.search(pattern, text))
+                ]
+    return found
