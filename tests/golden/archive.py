@@ -62,7 +62,7 @@ def pack(folder: Path, name: str) -> Path:
 
 def _kept(folder: Path) -> Iterator[Path]:
     for file in sorted(folder.rglob("*")):
-        derived = file.relative_to(folder).parts[0] in DERIVED or file.suffix in {".part", ".lock"}
+        derived = file.relative_to(folder).parts[0] in DERIVED or file.name == ".lock" or file.suffix == ".part"
         if file.is_file() and not file.is_symlink() and not derived:
             yield file
 

@@ -285,7 +285,17 @@ TRACE = "".join(
 def trace_file(home: Path) -> None:
     (home / "trace.jsonl").write_text(TRACE)
     with sim(home) as url:
-        finished(home, "--target", url, "--dataset-name", "timed_trace", "--dataset-path", "trace.jsonl")
+        finished(
+            home,
+            "--target",
+            url,
+            "--dataset-name",
+            "timed_trace",
+            "--dataset-path",
+            "trace.jsonl",
+            "--timed-trace-sec-multiplier",
+            "0.001",
+        )
 
 
 # -- rewritten ledgers ---------------------------------------------------------------------------------------------
@@ -464,7 +474,7 @@ def make(name: str) -> str:
     try:
         TABLE[name](home)
         (folder,) = [p for p in home.glob("runs/*") if p.is_dir()]
-        steps = sorted(folder.glob("steps/*"))[:3]
+        steps = sorted(path.parent for path in folder.glob("steps/**/events.jsonl"))[:3]
         paths = [pack(folder, name), *(pack(step, f"{name}-step-{n}") for n, step in enumerate(steps, 1))]
         return f"{name}: {', '.join(f'{path.stat().st_size:,} bytes' for path in paths)}"
     except Exception as e:

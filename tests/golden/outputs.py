@@ -176,7 +176,7 @@ GROUPS: Mapping[str, Callable[[], Any]] = {
 
 def outputs(name: str) -> Outputs:
     """Outputs of a ledger or group, in the form of its expected file."""
-    made = GROUPS[name]() if name in GROUPS else of_ledger(name)
+    made = _tried(GROUPS.get(name, lambda: of_ledger(name)))
     found: Outputs = json.loads(json.dumps(made))
     return found
 
