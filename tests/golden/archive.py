@@ -6,8 +6,11 @@ import io
 import re
 import socket
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from loadchaos.core.ledger import parquet
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -51,7 +54,7 @@ def pack(folder: Path, name: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w:xz", preset=9) as archive:
         for file in _kept(folder):
-            data = neutral(file.read_bytes()) if file.suffix != ".parquet" else file.read_bytes()
+            data = _packed(file.name, neutral(_text(file)))
             entry = tarfile.TarInfo(f"{name}/{file.relative_to(folder)}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
@@ -74,15 +77,28 @@ def neutral(data: bytes) -> bytes:
     return _BOOT.sub(_NO_BOOT, data)
 
 
+def _text(file: Path) -> bytes:
+    lines = parquet.read_lines(file) if file.suffix == parquet.SUFFIX else ()
+    return b"".join(line + b"\n" for line in lines) or file.read_bytes()
+
+
+def _packed(name: str, text: bytes) -> bytes:
+    if not name.endswith(parquet.SUFFIX):
+        return text
+    with tempfile.TemporaryDirectory() as work:
+        part = Path(work) / name.removesuffix(parquet.SUFFIX)
+        part.write_bytes(text)
+        parquet.compact(part)
+        return parquet.parquet_of(part).read_bytes()
+
+
 def leaks() -> list[str]:
     """Files of ledgers that name this machine."""
     found = []
-    for name in names():
-        with tarfile.open(LEDGERS / f"{name}{SUFFIX}") as archive:
-            for entry in archive:
-                data = archive.extractfile(entry)
-                text = data.read() if data is not None else b""
-                found += [
-                    f"{entry.name}: {hit[0].decode()}" for pattern, _ in _MACHINE if (hit := re.search(pattern, text))
-                ]
+    with tempfile.TemporaryDirectory() as work:
+        files = (file for name in names() for file in unpack(name, Path(work)).rglob("*") if file.is_file())
+        for file in files:
+            text = _text(file)
+            hits = (re.search(pattern, text) for pattern, _ in _MACHINE)
+            found += [f"{file.relative_to(work)}: {hit[0].decode()}" for hit in hits if hit]
     return found

@@ -39,7 +39,7 @@ from tests.golden.archive import unpack
 Outputs = dict[str, Any]
 
 WIDTH = 100
-_MOST_ITEMS, _MOST_CHARACTERS = 40, 4000
+_MOST_ITEMS, _MOST_CHARACTERS = 40, 600
 _HEAD = 3
 _LAST_INCIDENT = "004"
 """Later incidents are stored as hashes."""
@@ -68,7 +68,7 @@ def _of_run(folder: RunFolder) -> Mapping[str, Callable[[], Any]]:
         "report": lambda: _page(folder.report_html.read_text()),
         "terminal": lambda: Whole(summary.render(verdict, folder.path, width=WIDTH)),
         "github": lambda: Whole(github.summary(verdict, folder.path)),
-        "annotations": lambda: github.annotate(verdict, "profile.yaml"),
+        "annotations": lambda: Whole("\n".join(github.annotate(verdict, "profile.yaml"))),
         "metrics": lambda: live().metrics(),
         "live": lambda: live().lines(),
         "screen": lambda: live().screen(),
