@@ -40,6 +40,7 @@ Outputs = dict[str, Any]
 
 WIDTH = 100
 _MOST_ITEMS, _MOST_CHARACTERS = 40, 600
+_FEW_ITEMS, _MOST_OF_A_LIST = 8, 8000
 _HEAD = 3
 _LAST_INCIDENT = "004"
 """Later incidents are stored as hashes."""
@@ -197,7 +198,8 @@ def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _short(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return _digest(value) if len(value) > _MOST_ITEMS else [_short(part) for part in value]
+        many = len(value) > _MOST_ITEMS or (len(value) > _FEW_ITEMS and len(json.dumps(value)) > _MOST_OF_A_LIST)
+        return _digest(value) if many else [_short(part) for part in value]
     return value
 
 
