@@ -219,7 +219,7 @@ def refusing(status: int, every: int) -> Answer:
 
 
 def wrong_length(n: int, body: Parts) -> tuple[int, list[Parts]]:
-    return 200, answer(5, finish="length")
+    return 200, answer(136)
 
 
 def launching(command: Sequence[str], number: int, **more: Any) -> Parts:
@@ -378,6 +378,7 @@ def endpoint(name: str, payload: Parts, **more: Any) -> Callable[[Path], None]:
 TABLE: dict[str, Callable[[Path], None]] = {
     **{f"profile-{p}-bug": profile(p) for p in PROFILES if p not in WITHOUT_DEFECT},
     **{f"profile-{p}": profile(p, CLEAN) for p in PROFILES},
+    "profile-mtp_mm-bug": lambda home: finished(home, str(ROOT / "profiles/mtp_mm.yaml"), "--embedded"),  # dies early
     "small": small(),
     "small-seed-2": small("--seed", "2"),
     "small-slow": small(target={"embedded": {"dialect": "vllm", "era": "0.18", "flags": {"speed": 0.5}}}),
@@ -434,7 +435,8 @@ TABLE: dict[str, Callable[[Path], None]] = {
     "answers-429": raw(refusing(429, 3)),
     "answers-503": raw(refusing(503, 2)),
     "abort-when": raw(refusing(503, 1), load=FOR_LONG, abort_when="error_rate > 50% for 3s"),
-    "wrong-length": raw(wrong_length, traffic=[{**SMALL["traffic"][0], "output": {"exact": 16}}]),
+    "wrong-length": raw(wrong_length, target={"dialect": "openai"},
+                        traffic=[{**SMALL["traffic"][0], "output": {"exact": 32}}]),
     "foreign-traceback": foreign(ForeignServer(pages=dict(PAGES), fails_on="the")),
     "foreign-no-images": foreign(ForeignServer(pages=dict(PAGES), images="fails"),
                                  traffic=[{"name": "img", "payload": {"images": {"count": 1, "size": "64x64"}, **TEXT},
@@ -457,7 +459,7 @@ TABLE: dict[str, Callable[[Path], None]] = {
                                  load=[{"rate": "10/s", "for": "8s", "max_in_flight": 32}]),
     "attack-stops-engine": small(attacks=[{"process": "sigstop", "role": "engine_core", "at": "2s", "for": "3s"}],
                                  load=[{"rate": "10/s", "for": "8s", "max_in_flight": 32}]),
-    "attack-network": small(attacks=[{"network": "latency", "at": "1s", "for": "2s", "params": {"latency": "200ms"}}],
+    "attack-network": small(attacks=[{"network": "latency", "at": "1s", "for": "2s", "params": {"latency": 200}}],
                             load=[{"rate": "10/s", "for": "6s", "max_in_flight": 32}]),
     "capacity": capacity,
     "older-rows": rewritten(profile("near_max_len"), as_of_0_1),
