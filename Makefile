@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup check test test-all test-real mutants demo schemas docs dashboards conformance bench clean
+.PHONY: setup check test test-all test-real golden mutants demo schemas docs dashboards conformance bench clean
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ test-all: $(READY)
 # Test against a real vLLM and LMDeploy's real HTTP layer; servers that are not installed are skipped.
 test-real: $(READY)
 	$(BIN)/pytest -q -m real tests/real
+
+# Compare all outputs of the stored ledgers with the expected ones; UPDATE=1 rewrites these. docs/testing.md.
+golden: $(READY)
+	$(BIN)/python -m tests.golden $(if $(UPDATE),--update)
 
 # Apply each kept mutant to a copy of the tree and run the tests that must notice it; docs/testing.md.
 mutants: $(READY)

@@ -1,0 +1,65 @@
+"""A part of `make golden`, and the proof that it can fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from tests.golden.archive import ROOT, leaks, names
+from tests.golden.compare import EXPECTED, compared, differences, settle
+from tests.golden.outputs import GROUPS
+
+BROAD = (
+    "killed-tool", "profile-mtp_mm-bug", "profile-agentic", "goodput-warm-up", "bad-rows", "older-0.1", "capacity",
+    "compare-slower",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def differences_of() -> Iterator[Callable[[str], list[str]]]:
+    """Compares a ledger in a process of its own, whose folder and environment may change."""
+    with ProcessPoolExecutor(1, get_context("spawn"), settle) as pool:
+        yield lambda name: pool.submit(compared, name).result()[2]
+
+
+@pytest.mark.parametrize("name", BROAD)
+def test_outputs_of_ledger_are_as_expected(name: str, differences_of: Callable[[str], list[str]]) -> None:
+    assert differences_of(name) == []
+
+
+def test_a_changed_figure_is_reported_with_its_place() -> None:
+    expected = json.loads((EXPECTED / "killed-tool.json").read_text())
+    actual = copy.deepcopy(expected)
+    actual["verdict"]["outcomes"]["ok"] += 1
+    del actual["junit"][-1]
+    (first, second) = differences(expected, actual)
+    assert first.startswith("junit: expected [")
+    ok = expected["verdict"]["outcomes"]["ok"]
+    assert second == f"verdict.outcomes.ok: expected {ok}, actual {ok + 1}"
+    assert list(differences(expected, expected)) == []
+    assert list(differences({"a": 1}, {"a": 1.0})) == ["a: expected 1, actual 1.0"]
+    assert list(differences({"a": 1}, {})) == ["a: expected 1, actual (absent)"]
+
+
+def test_command_fails_for_one_changed_figure(tmp_path: Path) -> None:
+    found = json.loads((EXPECTED / "small-seed-2.json").read_text())
+    found["verdict"]["outcomes"]["ok"] += 1
+    (tmp_path / "small-seed-2.json").write_text(json.dumps(found))
+    argv = [sys.executable, "-m", "tests.golden", "--only", "small-seed-2", "--expected", str(tmp_path)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines() == ["small-seed-2: verdict.outcomes.ok: expected 21, actual 20", "1 of 1 differ"]
+
+
+def test_every_ledger_has_an_expected_file_and_names_no_machine() -> None:
+    assert {path.stem for path in EXPECTED.glob("*.json")} == {*names(), *GROUPS}
+    assert leaks() == []
+    assert max(path.stat().st_size for path in EXPECTED.iterdir()) < 140_000
