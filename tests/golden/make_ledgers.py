@@ -26,9 +26,9 @@ from typing import Any
 import psutil
 
 from tests.golden.archive import HOME, ROOT, leaks, names, pack
-from tests.runner.conftest import FOR_LONG, SLOW_ANSWERS, SMALL, Run
-from tests.runner.foreign_server import PAGES, ForeignServer, serving
-from tests.runner.raw_server import Answer, RawServer, answer
+from tests.run.conftest import FOR_LONG, SLOW_ANSWERS, SMALL, Run
+from tests.run.foreign_server import PAGES, ForeignServer, serving
+from tests.run.raw_server import Answer, RawServer, answer
 
 Parts = dict[str, Any]
 Act = Callable[[Run], None]
@@ -77,7 +77,7 @@ def profile(name: str, *more: str) -> Callable[[Path], None]:
 
 
 def small(*args: str, act: Act | None = None, env: Parts | None = None, **parts: Any) -> Callable[[Path], None]:
-    """A run of the profile of tests/runner with some parts changed; `act` disturbs it."""
+    """A run of the profile of tests/run with some parts changed; `act` disturbs it."""
     return lambda home: finished(home, "small.yaml", *args, act=act, env=env, **parts)
 
 
@@ -349,7 +349,7 @@ def as_of_0_1(folder: Path) -> None:
 
 
 def older(home: Path) -> None:
-    with tarfile.open(ROOT / "tests/runner/replay/samples/run-0.1.tar.gz") as archive:
+    with tarfile.open(ROOT / "tests/campaigns/replay/samples/run-0.1.tar.gz") as archive:
         archive.extractall(home / "runs", filter="data")
 
 

@@ -20,20 +20,20 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
+from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.judge import Judge
+from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.load import rebuild
 from loadchaos.report import capacity_compare
 from loadchaos.report.export import export, github, vllm_bench
 from loadchaos.report.html import capacity_page, compare, compare_page, trend, trend_page
-from loadchaos.report.live_stats.fold import Fold
-from loadchaos.report.metrics.exporter import FoldCollector
+from loadchaos.report.metrics.exporter import LiveCollector
 from loadchaos.report.terminal import capacity, runs, summary
 from loadchaos.report.terminal.live import View, draw
-from loadchaos.runner import follower
-from loadchaos.runner.capacity import files
-from loadchaos.runner.finalize import conclude
+from loadchaos.run import follower
+from loadchaos.run.finalize import conclude
 from tests.golden.archive import unpack
 
 Outputs = dict[str, Any]
@@ -97,30 +97,31 @@ class _Live:
     """The follower's figures at the end of the run."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._name, self._fold, judge, reader = folder.path.name, Fold(), Judge(), Reader(folder)
+        self._name, judge, reader = folder.path.name, Judge(), Reader(folder)
+        self._live = LiveFigures(judge.figures)
         for row in reader.new(final=True):
-            judge.feed(row)
-            self._fold.feed(row)
+            judge.fold(row)
+            self._live.fold(row)
         judge.verdict(bad_rows=reader.bad_rows)
         for row in [*map(dict[str, Any], judge.findings()), *follower._incident_rows(judge.incidents)]:
-            self._fold.feed(row)
-        self._fold.count_failures(judge.failures())
-        self._fold.finish()
+            self._live.fold(row)
+        self._live.count_failures(judge.failures())
+        self._live.finish()
 
     def metrics(self) -> Any:
         registry = CollectorRegistry()
-        registry.register(FoldCollector(self._fold, self._name))
+        registry.register(LiveCollector(self._live, self._name))
         return _families(generate_latest(registry).decode())
 
     def lines(self) -> Whole:
         out = io.StringIO()
-        View(out, plain=True).close(self._fold.snapshot())
+        View(out, plain=True).close(self._live.snapshot())
         return Whole(out.getvalue())
 
     def screen(self) -> Whole:
         console = Console(file=io.StringIO(), width=WIDTH, height=40, force_terminal=False, no_color=True)
         with console.capture() as found:
-            console.print(draw(self._fold.snapshot()))
+            console.print(draw(self._live.snapshot()))
         return Whole(found.get())
 
 

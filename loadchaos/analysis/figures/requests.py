@@ -136,6 +136,8 @@ class RequestStats:
 
     def __init__(self) -> None:
         self.traffic: dict[str, TrafficFigures] = {}
+        self.outcomes: dict[str, Counter[str]] = {}
+        """Outcomes by traffic, in the order in which each kind of traffic had its first one."""
         self.phases: dict[int, PhaseStats] = {}
         self.in_flight: dict[str, Sent] = {}
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
@@ -179,8 +181,8 @@ class RequestStats:
 
     def on_end(self, row: EndRow) -> Sent | None:
         """Fold an end row; gives its begun request, None if missed or unknown."""
-        outcome = str(row.get("outcome"))
-        self.traffic_of(str(row.get("traffic", ""))).on_end(row)
+        outcome, traffic = str(row.get("outcome")), str(row.get("traffic", ""))
+        self._with_outcome(traffic).on_end(row)
         if outcome == "missed":
             self._miss(row, str((row.get("detail") or {}).get("why", "")), 1)
             return None
@@ -202,14 +204,14 @@ class RequestStats:
     def on_missed(self, row: MissedRow) -> None:
         """Fold a `missed` row, which counts many at once."""
         n = int(row.get("count") or 0)
-        self.traffic_of(str(row.get("traffic", ""))).outcomes["missed"] += n
+        self._with_outcome(str(row.get("traffic", ""))).outcomes["missed"] += n
         self._miss(row, str(row.get("why", "")), n)
 
     def finish(self) -> int:
         """End the run: count what has no end as unfinished, and give that count."""
         left, self.in_flight = self.in_flight, {}
         for sent in left.values():
-            traffic = self.traffic_of(sent.traffic)
+            traffic = self._with_outcome(sent.traffic)
             traffic.outcomes["unfinished"] += 1
             traffic.in_flight -= 1
         return len(left)
@@ -220,16 +222,17 @@ class RequestStats:
             traffic = self.traffic[name] = TrafficFigures()
         return traffic
 
-    @property
-    def outcomes(self) -> dict[str, Counter[str]]:
-        """Outcomes by traffic, of traffic that has any."""
-        return {name: traffic.outcomes for name, traffic in self.traffic.items() if traffic.outcomes}
+    def _with_outcome(self, name: str) -> TrafficFigures:
+        traffic = self.traffic_of(name)
+        if name not in self.outcomes:
+            self.outcomes[name] = traffic.outcomes
+        return traffic
 
     def total(self) -> Counter[str]:
         """Outcomes of all traffic."""
         found: Counter[str] = Counter()
-        for traffic in self.traffic.values():
-            found.update(traffic.outcomes)
+        for outcomes in self.outcomes.values():
+            found.update(outcomes)
         return found
 
     def ok_parts(self, shed_allowed: Container[str] = ()) -> dict[str, Part]:
@@ -239,8 +242,8 @@ class RequestStats:
         """
         parts = {
             name: Part(traffic.came_ok, traffic.due_ok - traffic.shed * ("" in shed_allowed or name in shed_allowed))
-            for name, traffic in self.traffic.items()
-            if traffic.outcomes
+            for name in self.outcomes
+            for traffic in [self.traffic[name]]
         }
         return {**parts, "": sum_of(parts.values())}
 
@@ -249,9 +252,7 @@ class RequestStats:
 
         The whole is all requests with an outcome. Requests that we aborted are in neither number.
         """
-        parts = {
-            name: Part(traffic.failed, traffic.judged) for name, traffic in self.traffic.items() if traffic.outcomes
-        }
+        parts = {name: Part(self.traffic[name].failed, self.traffic[name].judged) for name in self.outcomes}
         return {**parts, "": sum_of(parts.values())}
 
     def counts_so_far(self) -> dict[str, dict[str, int]]:

@@ -21,7 +21,7 @@ from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import bucket_middle
-from loadchaos.core.latency import LatencyHistograms, sample_of
+from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_fold import RowFold
@@ -122,7 +122,7 @@ def result(
     run.requests.finish()
     found = {**_head(folder, verdict), **_totals(verdict, run), "max_concurrent_requests": requests.most_in_flight()}
     for metric in figures.metrics:
-        found.update(_statistics(metric, run.answers.all_latency(), figures.percentiles))
+        found.update(_statistics(metric, run, figures.percentiles))
     return {**found, **(requests.lists() if figures.detailed else {})}
 
 
@@ -180,15 +180,15 @@ def _totals(verdict: Mapping[str, Any], run: RunFigures) -> dict[str, Any]:
     }
 
 
-def _statistics(
-    metric: str, latency: LatencyHistograms, percentiles: Sequence[float]
-) -> Iterator[tuple[str, float | None]]:
+def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
     """Yield the mean, median, deviation and percentiles of a metric.
 
     They are those of the verdict: in steps of 0.8 %, with requests that timed out as lower bounds. An answer that was not
     streamed has its first token at its end.
     """
-    values = latency["e2e" if metric == "e2el" or (metric == "ttft" and not latency.ttft.n) else metric]
+    latency = run.answers.all_latency()
+    whole = not latency.ttft.n and any(traffic.completion_tokens for traffic in run.requests.traffic.values())
+    values = latency["e2e" if metric == "e2el" or (metric == "ttft" and whole) else metric]
     mean = values.mean()
     spread = sum(n * (bucket_middle(i) - (mean or 0.0)) ** 2 for i, n in values.counts.items())
     deviation = math.sqrt(spread / values.n) if values.n else None
