@@ -256,7 +256,7 @@ class Reply:
 
     Attributes:
         drafted_tokens: tokens that speculative decoding drafted; `accepted_tokens` of them are in the answer.
-        itl_hist: gaps between token chunks, as counts by `stats.bucket` of nanoseconds.
+        itl_hist: gaps between token chunks, as counts by `histogram.bucket` of nanoseconds.
         detail: facts beside the outcome, such as `{"reasoning_only": True}`.
         evidence: outcomes of later decisive events.
         wrong: wrong parts of the answer (`rows.WrongPart`).

@@ -214,7 +214,7 @@ def _on_start(environment: Environment, **_: Any) -> None:
 
 
 def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher | None], None]) -> None:
-    """Run one load; `over` gets it, or None where the plan cannot be read."""
+    """Run one load; `on_end` gets it, or None where the plan cannot be read."""
     runner = environment.runner
     worker = None if _links else runner.worker_index if isinstance(runner, WorkerRunner) else 0
     link = _links[0] if _links else None
