@@ -17,6 +17,7 @@ from loadchaos.core.expectation_names import NAMES
 from loadchaos.core.latency_names import all_names
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
+from loadchaos.profile.slo import Slo
 
 FOLDER = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -61,6 +62,11 @@ def _expectations() -> str:
     return _table(("name", "meaning"), rows)
 
 
+def _limits_of_slo() -> str:
+    rows = [(f"`{name}`", field.description or "") for name, field in Slo.model_fields.items()]
+    return _table(("limit", "meaning"), rows)
+
+
 def _endpoints() -> str:
     rows = []
     for name, endpoint in ENDPOINTS.items():
@@ -76,6 +82,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "network faults": _network_faults,
     "failures without a line": _failures_without_a_line,
     "expectations": _expectations,
+    "limits of slo": _limits_of_slo,
     "endpoints": _endpoints,
 }
 
