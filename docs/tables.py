@@ -14,7 +14,7 @@ from loadchaos.analysis.classify import signature_file
 from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.expectation_names import NAMES
-from loadchaos.core.latency_names import all_names
+from loadchaos.core.latency_names import FEWEST_ITL_ANSWERS, FEWEST_SAMPLES, all_names
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.slo import Slo
@@ -62,6 +62,11 @@ def _expectations() -> str:
     return _table(("name", "meaning"), rows)
 
 
+def _fewest_samples() -> str:
+    rows = [(f"`{statistic}`", f"{fewest:,}") for statistic, fewest in FEWEST_SAMPLES.items()]
+    return _table(("statistic", "samples"), [*rows, ("any of `itl`", f"also {FEWEST_ITL_ANSWERS} answers")])
+
+
 def _limits_of_slo() -> str:
     rows = [(f"`{name}`", field.description or "") for name, field in Slo.model_fields.items()]
     return _table(("limit", "meaning"), rows)
@@ -82,6 +87,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "network faults": _network_faults,
     "failures without a line": _failures_without_a_line,
     "expectations": _expectations,
+    "fewest samples": _fewest_samples,
     "limits of slo": _limits_of_slo,
     "endpoints": _endpoints,
 }
