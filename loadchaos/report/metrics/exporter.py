@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
-from loadchaos.core.model import OUTCOMES, STATES
+from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
 from loadchaos.report.live_stats.fold import Fold, SessionStats, TrafficStats
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
@@ -246,12 +246,9 @@ def _states(page: SamplePage, fold: Fold) -> None:
         ):  # its first state row comes a moment later; until then it would be counted as `other` and then again
             continue
         shown = replica if replica in names[:REPLICAS] else OTHER
-        memory[shown, role if role in _ROLES else "other"] += rss
+        memory[shown, role if role in SERVER_ROLES else "other"] += rss
     for labels, rss in memory.items():
         page.add("loadchaos_process_resident_bytes", labels, rss)
-
-
-_ROLES = ("api_server", "engine_core", "worker")
 
 
 def _findings(page: SamplePage, fold: Fold) -> None:
