@@ -236,9 +236,9 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
     users, endpoint = options["users"], endpoint_of(options["endpoint"], options["backend"])
     changes = [*overrides, *([f"load.*.users={users}"] if users else [])]
     if options["goodput"]:
-        from loadchaos.core.units import format_duration
+        from loadchaos.profile import slo
 
-        changes.append(f"slo={{{', '.join(f'{k}: {format_duration(v)}' for k, v in options['goodput'].items())}}}")
+        changes.append(f"slo={{{', '.join(f'{k}: {v}' for k, v in slo.written(options['goodput']).items())}}}")
     loaded = profile_of(profile, changes)
     if options["embedded"] and loaded.target.embedded is None:
         changes.append("target.embedded={}")

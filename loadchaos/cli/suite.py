@@ -24,13 +24,13 @@ from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
+from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.run.probe import ProbeResult
 
-_READY_WITHIN_S = 1200.0
 _EXIT_CODES = """\b
 Exit codes: the worst of the runs.
   0 every profile that fits passed, 1 one failed, 3 one proved nothing, or
@@ -209,7 +209,7 @@ async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options
 
     server = HeldServer(parse_command_line(options["launch"]), folder / "probe")
     try:
-        await server.start(options["wait_ready"] or _READY_WITHIN_S)
+        await server.start(options["wait_ready"] or READY_WITHIN_S)
         return await _probe(server.url, profiles, options)
     finally:
         await server.stop()

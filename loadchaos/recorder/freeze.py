@@ -11,8 +11,9 @@ from loadchaos.recorder.tap import TappedExchange
 from loadchaos.server.dialects import any_server
 
 WINDOW_S = 30.0
+"""Time over which `--freeze-on 'error-rate>...'` counts."""
 FEWEST = 20
-"""Minimum number of requests in the window for a rate."""
+"""Requests in this time from which on their share counts."""
 _FAILED = {
     "http_error", "stream_error", "finish_error", "truncated", "empty", "protocol_error", "wrong_output",
     "connect_error", "reset", "stalled", "timeout",

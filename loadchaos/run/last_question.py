@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from loadchaos.analysis.state.hang_evidence import HUNG_WITHOUT_SIGN_NS
+from loadchaos.analysis.state.limits import HUNG_WITHOUT_SIGN_NS
 from loadchaos.core import bounded_http
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import LastQuestionRow

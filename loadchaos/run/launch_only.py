@@ -19,6 +19,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.core.redact import Redactor, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.run.start_failure import StuckStart, explained
@@ -35,7 +36,6 @@ from loadchaos.server.process.launcher import (
 
 _PROGRESS_S = 2.0
 _SILENT_S = 20.0  # a vLLM imports for that long before its first line
-_LAST_LINES_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class StandaloneLaunch:
         It may log the cause in its last seconds.
         """
         if "Error" in last_line(self._folder.server_log):
-            await asyncio.wait([self._server.exit], timeout=_LAST_LINES_S)
+            await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
 
     def _exit_reason(self) -> str | None:
         return f"it {self._server.exit.result().reason}" if self._server.exit.done() else None

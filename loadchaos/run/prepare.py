@@ -19,6 +19,7 @@ import httpx
 from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, RunProxy
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
+from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
@@ -39,11 +40,9 @@ _POLL_S = 0.1
 _PROGRESS_S = 3.0
 _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
-_DEATH_SHOWS_S = 3.0  # from a failed request to the signs of a death
 _LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
 _OWN_PORT_S = 5.0  # a server that cannot bind its port exits within this time
 _COMMAND_CHARS = 80
-_LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile
 
 
 class Preparation:
@@ -177,10 +176,10 @@ class Preparation:
         This error goes before any other one.
         """
         if client.failed:
-            await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+            await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
         if not self._server.down:
             return
-        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        await self._while(lambda: self._server.dying, LAST_LINES_S)
         if self._server.state not in DOWN:
             return
         request = f" ({client.failed})" if client.failed else ""
@@ -255,14 +254,14 @@ class Preparation:
         """
         if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
             return
-        await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+        await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
         if not self._server.down:
             return
-        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        await self._while(lambda: self._server.dying, LAST_LINES_S)
         self._print("note: the server died of a request like those of the load, before the load; it is started again")
         self._print(await self._server.launch())
         await self._wait_until_healthy(client)
-        await self._while(lambda: self._server.down, _DEATH_SHOWS_S)
+        await self._while(lambda: self._server.down, DEATH_SHOWS_S)
 
     def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
         """Print a note and record it as a preflight check."""

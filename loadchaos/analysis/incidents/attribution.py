@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.figures.requests import S
+from loadchaos.core.attack_names import STALLS
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
 
@@ -23,7 +24,6 @@ _HARMS = {
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
 _SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
-_STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
 _DEATHS = frozenset({"death", "engine_death"})
 # A reset leaves this behind: one side of the cache still expects images that the other has lost.
 _LASTING = frozenset({
@@ -33,9 +33,9 @@ _ANYTHING = frozenset({"*"})  # the process did not survive it: any failure of t
 _INJECTED: Mapping[str, Sequence[str]] = {
     "encoder_pop": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
     "encoder_pop_draft": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
-    "step_sleep": _STALLS,
-    "step_hang": _STALLS,
-    "slow_steps": _STALLS,
+    "step_sleep": STALLS,
+    "step_hang": STALLS,
+    "slow_steps": STALLS,
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
     "nan_logits": ("wrong_output", "empty", "sampler_nan"),
 }

@@ -31,6 +31,7 @@ from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
@@ -46,7 +47,6 @@ from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine
 
 _PORT_FREE_S = 20.0
-_DEATH_SHOWS_S = 3.0
 _LEAKS = ("kv_leak", "lost_requests_held")
 _STOPPED = (130, 143)
 _NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
@@ -67,7 +67,7 @@ class SlotSettings:
     url: str
     folder: str
     env: Mapping[str, str] = field(default_factory=dict)
-    ready_within_s: float = 1200.0
+    ready_within_s: float = READY_WITHIN_S
     most_load_s: float = 60.0
     model: str | None = None
     api_key_env: str | None = None
@@ -123,7 +123,7 @@ class ServerSlot:
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
             probed = await probe.probe(client, request, {}, quick=False)
             endpoints = await routed_endpoints(client, probed.facts)
-        await asyncio.sleep(_DEATH_SHOWS_S if probed.trouble else 0.0)
+        await asyncio.sleep(DEATH_SHOWS_S if probed.trouble else 0.0)
         if not held.alive:
             raise TargetError(
                 f"the server died of the requests that identify it ({probed.trouble}); its log {held.log} says why"

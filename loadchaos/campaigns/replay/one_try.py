@@ -17,6 +17,7 @@ from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
+from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.load import registry
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
@@ -27,7 +28,6 @@ from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
 _DEADLY = ("engine_death", "startup", "hang")
-_REBORN_WITHIN_S = 120.0
 _NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
 STOPPED = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
 
@@ -147,7 +147,7 @@ def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Option
     return replace(
         plan.options, target=plan.server.url, out=folder / "run", held=held, live=False, replay=True,
         authorize=[*plan.options.authorize, *own],
-        wait_ready_s=plan.options.wait_ready_s or (_REBORN_WITHIN_S if plan.server.url else plan.server.ready_within_s),
+        wait_ready_s=plan.options.wait_ready_s or (BACK_WITHIN_S if plan.server.url else plan.server.ready_within_s),
     )  # fmt: skip
 
 

@@ -16,12 +16,12 @@ from typing import Any
 from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.profile.profile import Profile
 from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
-_RECOVERY_S = 120.0
 _STILL_DOWN_S = 5.0
 _MOST_FAILURES = 20
 
@@ -56,7 +56,7 @@ class SuiteSession:
             if result["exit_code"] in exit_codes.BY_SIGNAL:
                 break
             down = result["exit_code"] == exit_codes.TARGET_ERROR
-            self._ready_within_s = self._options.wait_ready_s or (_STILL_DOWN_S if down else _RECOVERY_S)
+            self._ready_within_s = self._options.wait_ready_s or (_STILL_DOWN_S if down else BACK_WITHIN_S)
         self._record.write(ended=True)
         return self._record.exit_code
 

@@ -27,7 +27,7 @@ from loadchaos.load.wire.outcome import (
 from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 
-__all__ = ["CONNECT_AGAIN_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
+__all__ = ["CONNECT_AGAIN_S", "SWEEP_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
 
 _JOIN_BYTES = 64 * 1024
 _KEPT_ERROR_BYTES = 64 * 1024
@@ -37,6 +37,8 @@ _CLOSED_UNANNOUNCED = (
     "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed it "
     "after its last answer, or dropped this request"
 )
+SWEEP_S = 0.05
+"""Period at which `Exchange.sweep` is called."""
 CONNECT_AGAIN_S = 5.0
 _WORTH_REPORTING_NS = 1_000_000
 _PAUSE_SLICE_S = 0.05

@@ -35,8 +35,7 @@ _FEWEST = 3
 _MAD_TO_SIGMA = 1.4826
 _WIDTH = 5.0
 _FLOOR = 0.15
-_FEWEST_ANSWERS = {"p50": 10, "p99": 1000}
-"""Answers below which a quantile of one run is mostly chance."""
+_STATISTICS = ("p50", "p99")
 _FACTS = ("dialect", "version", "model", "max_model_len", "capacity_tokens", "speculative_decoding", "images")
 Says = Literal["higher", "lower", "as usual", "no baseline"]
 
@@ -252,10 +251,11 @@ def _latencies(verdict: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for traffic, kinds in (verdict.get("latency") or {}).items():
         for kind in ("ttft", "itl", "e2e"):
-            values = kinds.get(f"{kind}_s") or {}
-            for q, fewest in _FEWEST_ANSWERS.items():
-                if (values.get("n") or 0) >= fewest and isinstance(values.get(q), int | float):
-                    found[f"{clean(traffic, 60)} {latency_names.label(kind, q)}"] = float(values[q])
+            values, answers = kinds.get(f"{kind}_s") or {}, (kinds.get("e2e_s") or {}).get("n") or 0
+            for statistic in _STATISTICS:
+                few = latency_names.LatencyName(kind, statistic).too_few(values.get("n") or 0, answers)
+                if not few and isinstance(values.get(statistic), int | float):
+                    found[f"{clean(traffic, 60)} {latency_names.label(kind, statistic)}"] = float(values[statistic])
     return found
 
 
