@@ -27,6 +27,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.errors import LedgerError, LoadchaosError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.writer import Writer, boot_id
 from loadchaos.core.model import Row
 from loadchaos.report.export import notify
@@ -71,7 +72,7 @@ class Follower:
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
         self._liveer = folder
-        self._reader, self._judge = Reader(folder), Judge()
+        self._reader, self._judge = Reader(folder, fits_its_kind), Judge()
         self._live = LiveFigures(self._judge.figures)
         self._incidents = IncidentFolders(folder)
         self._findings = FindingsFile(folder)

@@ -25,6 +25,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.load import rebuild
 from loadchaos.report import capacity_compare
 from loadchaos.report.export import export, github, vllm_bench
@@ -97,7 +98,7 @@ class _Live:
     """The follower's figures at the end of the run."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._name, judge, reader = folder.path.name, Judge(), Reader(folder)
+        self._name, judge, reader = folder.path.name, Judge(), Reader(folder, fits_its_kind)
         self._live = LiveFigures(judge.figures)
         for row in reader.new(final=True):
             judge.fold(row)

@@ -31,6 +31,7 @@ from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
@@ -173,7 +174,7 @@ def summary(result: Result) -> dict[str, Any]:
     """Result of a run as a hunt needs it: coverage, failures, requests."""
     coverage, begins, asked = WorkloadCoverage(), [], Counter[str]()
     state, refusals = "healthy", set[str]()
-    for row in Reader(result.folder).new(final=True):
+    for row in Reader(result.folder, fits_its_kind).new(final=True):
         coverage.fold(row)
         if row.get("row") == "begin":
             begins.append(int(row["at_ns"]))

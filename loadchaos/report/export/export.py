@@ -22,6 +22,7 @@ from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.formatting import parse_time
 from loadchaos.report.metrics.capacity_metrics import capacity_families
@@ -37,7 +38,7 @@ def rows_of(folder: RunFolder, what: str = "exporting", say: progress.Say | None
     """Merge ledger rows and findings in order of time; `say` gets progress."""
     findings = [r for r in Tail(folder.findings).rows() if r.get("row") in {"failure", "incident"}]
     findings.sort(key=_at)
-    return progress.rows(heapq.merge(Reader(folder).new(final=True), findings, key=_at), what, say)
+    return progress.rows(heapq.merge(Reader(folder, fits_its_kind).new(final=True), findings, key=_at), what, say)
 
 
 def _at(row: dict[str, Any]) -> int:
