@@ -24,10 +24,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from dashboards.generator.dashboards import DASHBOARDS
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export.export import openmetrics, search_openmetrics
-from loadchaos.report.metrics.dashboards import DASHBOARDS
 from tests.report import prometheus_programs
 
 Json = dict[str, Any]
