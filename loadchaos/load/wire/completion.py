@@ -13,10 +13,7 @@ import orjson
 
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
-from loadchaos.load.wire.contract import ToolCall
-from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
-from loadchaos.load.wire.outcome import (
+from loadchaos.core.outcome_rules import (
     ANSWER_KEYS,
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
@@ -25,10 +22,13 @@ from loadchaos.load.wire.outcome import (
     WORD_OF_ANOTHER,
     ErrorObject,
     OutcomeEvent,
-    OutcomeRules,
     error_event_outcome,
     error_object,
 )
+from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.contract import ToolCall
+from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
+from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
 from loadchaos.load.wire.sse import MAX_EVENT_BYTES, Event, SseParser
 
 _PREFIX_BYTES = 300
@@ -102,7 +102,7 @@ class Completion:
 
     _sse: SseParser  # of a stream, once it is known to be one
 
-    def __init__(self, rules: OutcomeRules, *, asked_stream: bool, declared_stream: bool) -> None:
+    def __init__(self, rules: AnswerRules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
         self.asked_stream = asked_stream
         self.outcome_events: list[OutcomeEvent] = []

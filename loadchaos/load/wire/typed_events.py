@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
-from loadchaos.load.wire.outcome import (
+from loadchaos.core.outcome_rules import (
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
     TEXT_AFTER_FINISH,
@@ -20,6 +19,7 @@ from loadchaos.load.wire.outcome import (
     OutcomeEvent,
     error_object,
 )
+from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
 from loadchaos.load.wire.sse import Event
 
 _EXCERPT = 400
