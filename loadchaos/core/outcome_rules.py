@@ -173,6 +173,16 @@ def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: Outcome
     return "rejected" if error.code in rules.plain_validation else "stream_error"
 
 
+def finish_outcome(finish_reason: str) -> Outcome | None:
+    """Classify a finish_reason; None for one that is no fault by itself.
+
+    A reason that only one server uses (repetition, eos_token) is none.
+    """
+    if "error" in finish_reason:
+        return "finish_error"
+    return "finish_abort" if "abort" in finish_reason else None
+
+
 def end_event(end: End, why: str) -> OutcomeEvent:
     """Make the outcome event of an exchange without a complete body."""
     return OutcomeEvent(_OUTCOME_OF_END[end], why)

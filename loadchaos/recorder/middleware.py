@@ -24,7 +24,7 @@ from loadchaos.recorder.freeze import FreezeWatch
 from loadchaos.recorder.recorder import AFTER_S, describe_notice
 from loadchaos.recorder.ring import RING, RingLimits, SegmentRing, segments_of
 from loadchaos.recorder.shape import known_path
-from loadchaos.recorder.tap import TappedExchange, end_row, outcome_of, secret_words
+from loadchaos.recorder.tap import TappedExchange, end_row, secret_words
 from loadchaos.recorder.writer import RecordingWriter
 
 PROTOCOL = 1
@@ -161,12 +161,13 @@ def exchange_of(number: int, given: dict[str, Any]) -> TappedExchange:
     exchange.tokens, exchange.events = int(given.get("tokens", 0)), int(given.get("events", 0))
     exchange.first_ns, exchange.last_ns = int(given.get("first_ns", 0)), int(given["at_ns"])
     exchange.gap_ns, exchange.got_bytes = int(given.get("gap_ns", 0)), int(given.get("bytes", 0))
-    exchange.tail = (b"", b"", str(given.get("tail", "")).encode("latin-1"))
+    tail = str(given.get("tail", "")).encode("latin-1")
+    exchange.tail, exchange.kept = (b"", b"", tail), [tail]
     how = given["how"]
     if how == "raised" and not exchange.status:
         exchange.status = 500  # the server answers so behind the middleware
         how = "complete"
-    exchange.outcome = outcome_of(exchange) if how == "complete" else "aborted" if how == "left" else "reset"
+    exchange.end("complete" if how == "complete" else "hung_up" if how == "left" else "cut")
     return exchange
 
 
