@@ -1,4 +1,4 @@
-"""Classify the end of a request: status, headers and error texts to an outcome.
+"""Classify the end of a request: status, headers, error texts.
 
 The first decisive event in byte order wins. Sans-I/O. The load, the recorder and questions beside the load use these
 rules. The texts by which servers report invalid requests, overload and a dead engine come in as `OutcomeRules`, because

@@ -123,7 +123,7 @@ def _decoded(answer: SeenAnswer) -> bytes | None:
 
 
 def _outcome_of_errors(body: bytes, end: End, *, stream: bool) -> Outcome:
-    """Outcome of an answer whose protocol is not known: its error objects count."""
+    """Outcome of an answer of an unknown protocol: error objects count."""
     texts = [event.data for event in SseParser().feed(body)] if stream else [body]
     for number, text in enumerate(texts):
         try:

@@ -18,6 +18,7 @@ import httptools
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import End
+from loadchaos.core.redact import is_secret_header
 from loadchaos.recorder.answer_outcome import JSON_BYTES, STREAM_BYTES, STREAM_END_BYTES, SeenAnswer, outcome_of
 
 _TAIL_BYTES = 8192
@@ -33,7 +34,6 @@ _FINISHES = {
     "stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "repetition", "end_turn",
     "max_tokens", "tool_use", "stop_sequence",
 }  # fmt: skip
-_SECRET_HEADERS = {b"authorization", b"x-api-key", b"api-key", b"proxy-authorization", b"cookie"}
 _NO_BODY = (204, 304)
 _HEADERS = (b"retry-after", b"content-encoding")
 
@@ -222,7 +222,7 @@ class _RequestReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in _SECRET_HEADERS:
+        if is_secret_header(name.decode("latin-1")):
             self._secrets.append(value)
 
     def on_headers_complete(self) -> None:

@@ -664,7 +664,7 @@ def final_event(answer: Completion) -> OutcomeEvent:
 
 
 def begins_stream(begin: bytes, *, declared: bool) -> bool:
-    """Tell if a body is a stream, by its first bytes or else its declared type."""
+    """Tell if a body is a stream, by its bytes or else its declared type."""
     begin = begin[:_PREFIX_BYTES].lstrip()
     if begin[:1] in {b"{", b"["}:
         return False
