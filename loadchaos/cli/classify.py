@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from loadchaos.analysis.classify.diagnosis import Diagnosis
     from loadchaos.analysis.classify.signature_file import Signature
     from loadchaos.analysis.failure import Failure
+    from loadchaos.core.whole_lines import WholeLine
 
 _KEYS = (
     "id",
@@ -133,23 +135,29 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
     from loadchaos.analysis.classify.rejoin import rejoin
 
-    head: list[tuple[int, str]] = []
+    head: list[WholeLine] = []
     size = 0
     whole = rejoin(lines)
-    for count, line in whole:
-        head.append((count, line))
-        size += len(line)
-        body = head[0][1].startswith(_BODY_STARTS) or PAGE.match(head[0][1]) is not None
+    for line in whole:
+        head.append(line)
+        size += len(line.text)
+        body = head[0].text.startswith(_BODY_STARTS) or PAGE.match(head[0].text) is not None
         if size > _BODY_CHARS or (len(head) > 1 and not body):
             break
     else:
-        for count, line in head:
-            diagnosis.feed(line, count)
-        text = "\n".join(line for _, line in head)
-        return classify_text(text) or _unknown_error(text) if head else []
-    for count, line in chain(head, whole):
-        diagnosis.feed(line, count)
+        for line in head:
+            diagnosis.feed(line)
+        text = "\n".join(line.text for line in head)
+        return [_at_its_line(f, head) for f in classify_text(text)] or _unknown_error(text) if head else []
+    for line in chain(head, whole):
+        diagnosis.feed(line)
     return diagnosis.finish()
+
+
+def _at_its_line(failure: Failure, lines: Sequence[WholeLine]) -> Failure:
+    """Give a failure the number of its line in the file."""
+    at = failure.evidence["line"]
+    return replace(failure, evidence={**failure.evidence, "line": lines[min(at, len(lines)) - 1].line_no})
 
 
 def _unknown_error(text: str) -> list[Failure]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import Failure
-from loadchaos.load.wire.outcome import ErrorObject, error_object, matches
+from loadchaos.core.outcome_rules import ErrorObject, error_object, matches
 from loadchaos.server.dialects import DIALECTS
 
 _TITLE = 200

@@ -17,8 +17,8 @@ from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load import payloads
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire import answer_checks
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion, final_event
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import of_phase
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -61,7 +61,7 @@ async def learn(http: httpx.AsyncClient, url: str, profile: Profile, facts: Fact
     for request in requests(profile, facts, seed):
         if time.monotonic() > until_s:
             break
-        rules = OutcomeRules(sends_done=dialect.sends_done, answers=request.answers)
+        rules = AnswerRules(sends_done=dialect.sends_done, answers=request.answers)
         row = await _ask(http, url, request, request.step, rules)
         emit(row)
         if row["outcome"] != "ok":
@@ -69,7 +69,7 @@ async def learn(http: httpx.AsyncClient, url: str, profile: Profile, facts: Fact
     return failed
 
 
-async def _ask(http: httpx.AsyncClient, url: str, request: Request, step: Step, rules: OutcomeRules) -> BaselineRow:
+async def _ask(http: httpx.AsyncClient, url: str, request: Request, step: Step, rules: AnswerRules) -> BaselineRow:
     endpoint = ENDPOINTS[request.endpoint]
     answer: Completion | None = None
     outcome = "http_error"

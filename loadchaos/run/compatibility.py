@@ -15,10 +15,10 @@ from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.outcome_rules import error_event_outcome, error_object, error_response_event
 from loadchaos.load import payloads
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import images
-from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_event
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
 from loadchaos.server.dialects import DIALECTS, Dialect
@@ -137,7 +137,7 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
 def rejection(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
     """Error text of a rejected request; None for any other response."""
     plain = dialect.refusal_statuses and dialect.refusal_statuses | _NOT_FOUND
-    rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_failure, plain)
+    rules = replace(dialect.outcome_rules, plain_validation=plain)
     if answer.status >= 400:
         event = error_response_event(answer.status, "", answer.headers, answer.text.encode(), rules)
         return f"{answer.status} {event.text}" if event.outcome == "rejected" else None

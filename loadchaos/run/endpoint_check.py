@@ -17,7 +17,7 @@ from loadchaos.core.model import Facts, Output, Request, Step
 from loadchaos.load import payloads
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, path_at
 from loadchaos.load.registry import traffic_registry
-from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
@@ -124,7 +124,7 @@ def _prompt_tokens(answer: DiscoveryResponse, request: Request) -> int | None:
     """Read the prompt tokens of an answer with the endpoint's reader."""
     if answer.status != 200:
         return None
-    reader = ENDPOINTS[request.endpoint].answer(OutcomeRules(), asked_stream=False, declared_stream=False)
+    reader = ENDPOINTS[request.endpoint].answer(AnswerRules(), asked_stream=False, declared_stream=False)
     reader.feed(0, answer.text.encode())
     reader.close(0, complete=True)
     return reader.prompt_tokens

@@ -67,8 +67,8 @@ def _failures(log: Path) -> list[Failure]:
     diagnosis = Diagnosis(str(log))
     try:
         with log.open(encoding="utf-8", errors="replace") as f:
-            for count, line in rejoin(line.rstrip("\r\n") for line in f):
-                diagnosis.feed(line, count)
+            for line in rejoin(line.rstrip("\r\n") for line in f):
+                diagnosis.feed(line)
     except OSError:
         return []
     return diagnosis.finish()

@@ -172,11 +172,15 @@ class Classifier:
         idle = not state.open and line_no > state.attend_until
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return []  # nine lines in ten end here
+        if before.endswith("}"):
+            before = expand(before)[-1]
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns, before)
-        if HEADER in line and self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0]):
-            return []  # a quoted prompt with a traceback in it
+        if HEADER in line and self._quotes_a_traceback(line):
+            return []
         for text in expand(line):
+            if HEADER in text and text is not line and self._quotes_a_traceback(text):
+                continue  # in a JSON record
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue
             found += self._line(text, position, before)
@@ -186,6 +190,10 @@ class Classifier:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
         return [m for m in found if self._is_reported(m, state)]
+
+    def _quotes_a_traceback(self, line: str) -> bool:
+        """True for a logged prompt with a traceback in it."""
+        return self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0])
 
     def _follow_phase(self, match: Match, state: _Source) -> None:
         """Follow whether the server starts, serves or ends."""

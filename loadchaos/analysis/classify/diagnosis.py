@@ -16,6 +16,7 @@ from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import Signatures
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure
+from loadchaos.core.whole_lines import WholeLine
 from loadchaos.server.dialects import DIALECTS
 
 _APART_S = 300.0
@@ -78,12 +79,12 @@ class Diagnosis:
         self._others: dict[tuple[str, str], Failure] = {}
         self._errors = UnexplainedErrors()
 
-    def feed(self, line: str, count: int = 1) -> None:
-        """Fold the next line.
+    def feed(self, line: WholeLine) -> None:
+        """Fold the next line. It may have begun before the one that was fed last."""
+        self.lines += line.raw_lines
+        self._classify(line.text, line.line_no)
 
-        `count` is how many lines of the file it was split into.
-        """
-        at, self.lines = self.lines + 1, self.lines + count
+    def _classify(self, line: str, at: int) -> None:
         self.landmarks.feed(line, at)
         for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
+from loadchaos.core.outcome_rules import ErrorObject, error_object
 from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.completion import WrongShapeError
-from loadchaos.load.wire.outcome import ErrorObject, error_object
 from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
 
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")

@@ -10,6 +10,7 @@ import pytest
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
 from loadchaos.analysis.failure import Failure
+from loadchaos.core.whole_lines import WholeLine
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))
@@ -20,8 +21,8 @@ DEATH = (
 
 def diagnose(lines: Iterable[str]) -> tuple[Diagnosis, list[Failure]]:
     diagnosis = Diagnosis()
-    for line in lines:
-        diagnosis.feed(line)
+    for n, line in enumerate(lines, 1):
+        diagnosis.feed(WholeLine(line, n))
     return diagnosis, diagnosis.finish()
 
 
@@ -51,9 +52,8 @@ def test_diagnosis_memory_does_not_grow_with_the_log() -> None:
     diagnosis = Diagnosis()
     held = []
     for n in range(60_000):
-        diagnosis.feed(
-            error if n % 7 == 0 else f"INFO 11-20 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:00 [x.py:1] step {n}"
-        )
+        step = f"INFO 11-20 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:00 [x.py:1] step {n}"
+        diagnosis.feed(WholeLine(error if n % 7 == 0 else step, n + 1))
         held.append(len(diagnosis._held) + len(diagnosis._context))
     assert max(held) < 6_000
     [failure] = diagnosis.finish()

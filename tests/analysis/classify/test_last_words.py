@@ -13,6 +13,7 @@ from loadchaos.analysis.classify.last_words import Candidate, LastWords, rank_of
 from loadchaos.analysis.classify.prefixes import LogLine
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
+from loadchaos.core.whole_lines import WholeLine
 from loadchaos.report.terminal.diagnosis import render
 
 BENIGN = Path(__file__).parents[2] / "crashes/benign"
@@ -92,8 +93,8 @@ def test_start_and_refusals_of_a_healthy_sglang_are_no_candidates(until: str) ->
 
 def test_diagnosis_prints_the_candidates() -> None:
     diagnosis = Diagnosis("x")
-    for line in f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n".splitlines():
-        diagnosis.feed(line)
+    for n, line in enumerate(f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n".splitlines(), 1):
+        diagnosis.feed(WholeLine(line, n))
     [found] = diagnosis.finish()
     row: dict[str, Any] = {
         "id": found.id, "severity": found.severity, "title": found.title, "role": found.role, "at": None,
