@@ -12,9 +12,11 @@ from typing import Any
 
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED
+from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.model import Reply
 from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import Completion, final_event
+from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.conclusion import conclude
 from loadchaos.load.wire.http1 import ResponseParser
 from loadchaos.load.wire.outcome import (
     MAX_ERROR_CHARS,
@@ -305,15 +307,10 @@ class Exchange:
         if not self.ended:
             self._finish("hung_up", "")
         now = time.monotonic_ns()
-        decisive = self._outcome_events(now)
+        (first, *others), wrong = self._conclude(now)
         a = self.answer
-        wrong = answer_checks.wrong_parts(a) if a is not None and decisive[0].outcome == "ok" else ()
-        if wrong:
-            decisive = [OutcomeEvent("wrong_output", wrong[0]["text"])]
-        first, *others = decisive
         if a is not None and first.outcome == "ok":
             return self._good_reply(now, a, first, others)
-        wrong = wrong or answer_checks.part_of_event(first)
         text = a.text if a else ""
         return Reply(
             outcome=first.outcome,
@@ -505,22 +502,20 @@ class Exchange:
             self._feed(at_ns, data)
         return False if self.ended else self._finish("cut", describe_os_error(error))
 
-    def _outcome_events(self, now_ns: int) -> list[OutcomeEvent]:
+    def _conclude(self, now_ns: int) -> tuple[list[OutcomeEvent], Sequence[WrongPart]]:
         end = self._end or "hung_up"
         ending = [] if end == "complete" else [end_event(end, self._why)]
         parser = self._parser
         if not parser.has_head:
-            return ending or [OutcomeEvent("protocol_error", "the exchange ended without a response head")]
+            return ending or [OutcomeEvent("protocol_error", "the exchange ended without a response head")], ()
         status = parser.status or 0
         if self.answer is None:
             event = error_response_event(status, parser.reason, parser.headers, self._error_body, self.wire.rules)
-            return [event, *ending]
-        self.answer.close(self.last_byte_ns or now_ns, complete=end == "complete")
+            return [event, *ending], ()
+        concluded = conclude(self.answer, self.last_byte_ns or now_ns, ending)
         if not self.answer.is_stream and self.answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
-        if not ending and not self.answer.done_seen:
-            ending = [final_event(self.answer)]
-        return [*self.answer.outcome_events, *ending]
+        return concluded
 
     def _gaps(self, now_ns: int, first: OutcomeEvent) -> dict[int, int]:
         """Count the gaps between tokens, and the open one where it is the longest.

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from loadchaos.core.model import OUTCOMES
 from loadchaos.load.wire.completion import Completion, final_event
+from loadchaos.load.wire.conclusion import outcome_rules
 from loadchaos.load.wire.outcome import (
     OutcomeRules,
     error_event_outcome,
@@ -20,7 +21,6 @@ from loadchaos.load.wire.outcome import (
     error_response_event,
     error_response_outcome,
 )
-from loadchaos.load.worker.worker_plan import outcome_rules
 from loadchaos.server.dialects.sglang import SGLANG
 
 RULES = OutcomeRules(
