@@ -11,16 +11,19 @@ from typing import Any
 
 import httpx
 
+from loadchaos.core import bounded_http
 from loadchaos.core.units import describe_duration
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, endpoint_of_path
 from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import MAX_BODY_BYTES, Completion
+from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.conclusion import conclude, outcome_rules
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.outcome import End, OutcomeEvent, OutcomeRules, end_event, error_response_event
 from loadchaos.server.answer import Answer
 from loadchaos.server.dialects import UNKNOWN, Dialect
 
+MOST_STREAM_BYTES = bounded_http.MOST_BYTES
+"""Limit of a streamed answer; the reader has that of a JSON value."""
 _KEPT_BYTES = 64 * 1024
 _HEADERS = {"accept-encoding": "identity"}
 _CLOSED = ("disconnected", "closed connection")
@@ -121,8 +124,8 @@ class _Reading:
             self._end = "not_http", self._completion.fault
         elif leave_after is not None and self._completion.chunks >= leave_after:
             self._end = "hung_up", "left as planned"
-        elif self.size > MAX_BODY_BYTES:  # a stream of many events
-            self._end = "timeout", f"the answer did not end within {MAX_BODY_BYTES >> 20} MiB"
+        elif self._completion.is_stream and self.size > MOST_STREAM_BYTES:
+            self._end = "timeout", f"the stream did not end within {MOST_STREAM_BYTES >> 20} MiB"
         return self._end is not None
 
     def answer(self, end: End | None = None, why: str = "") -> Answer:
