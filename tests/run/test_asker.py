@@ -80,7 +80,8 @@ def test_outcome_of_a_question_is_that_of_a_request_of_the_load(
 
 
 def head(status: int = 200, kind: str = "application/json", *more: str) -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {status} X", f"Content-Type: {kind}", *more, "", ""]).encode()
+    lines = [f"HTTP/1.1 {status} X", f"Content-Type: {kind}", "Connection: close", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def page(body: Any, status: int = 200, kind: str = "application/json") -> list[bytes]:

@@ -53,8 +53,8 @@ async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Opt
     async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
         client = DiscoveryClient(HttpAsker(http), url, url)
         for send in {send.traffic: send for send in reversed(trace.sends)}.values():
-            body = with_model(trace.body_file(send).read_bytes(), trace.header.model, model)
-            answer = await client.post(send.path, _short_body(body), stream=send.stream)
+            body = _short_body(with_model(trace.body_file(send).read_bytes(), trace.header.model, model))
+            answer = await client.post(send.path, body, stream=b'"stream":true' in body)
             if not answer.is_completion:
                 said = " ".join(answer.text.split())[:_SHOWN_CHARS]
                 counts = f"the server answers {result.answered} of {result.sent} requests"
