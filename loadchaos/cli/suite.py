@@ -186,6 +186,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     from loadchaos.core.errors import TargetError
     from loadchaos.core.tls import TlsSettings
     from loadchaos.run import probe as server_probe
+    from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
@@ -196,7 +197,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     tls = TlsSettings(options["ca"], options["insecure"]).context()
     async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
         request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
-        probed = await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles)
+        probed = await server_probe.probe(DiscoveryClient(HttpAsker(client), base, admin), request, profiles)
     if probed.trouble:
         raise TargetError(probed.trouble)
     return probed

@@ -24,6 +24,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.run import answer_baseline, requirements
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
@@ -67,7 +68,9 @@ class Preparation:
         headers, tls = dict(self._target.headers), self._target.tls.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
-            client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
+            client = calibrate.DiscoveryClient(
+                HttpAsker(http), url, self._target.admin_url or url, model=self._options.model
+            )
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
@@ -240,12 +243,9 @@ class Preparation:
         """
         if not answer_baseline.is_wanted(self._profile):
             return False
-        async with httpx.AsyncClient(
-            headers=dict(self._target.headers), verify=self._target.tls.context() or True, trust_env=False
-        ) as http:
-            return await answer_baseline.learn(
-                http, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
-            )
+        return await answer_baseline.learn(
+            self._server.asker, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
+        )
 
     async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
         """Restart a server that died of a request to the idle server.

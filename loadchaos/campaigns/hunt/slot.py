@@ -38,6 +38,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import probe
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.endpoint_check import routed_endpoints
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
@@ -119,7 +120,7 @@ class ServerSlot:
         headers = headers_of_options(settings.options())
         tls = TlsSettings(settings.ca, settings.insecure).context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-            client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
+            client = DiscoveryClient(HttpAsker(http), settings.url, settings.url, model=settings.model)
             client.memory = held.memory.discovery if held.memory is not None else None
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
             probed = await probe.probe(client, request, {}, quick=False)

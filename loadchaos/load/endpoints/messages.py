@@ -111,7 +111,7 @@ class MessagesAnswer(TypedEvents):
             kind = block.get("type")
             if kind == "tool_use":
                 self.whole_call(block.get("name"), orjson.dumps(block.get("input")).decode())
-            elif kind in {"text", "thinking"}:
+            elif kind in ("text", "thinking"):
                 self.whole_text(block.get(kind), answer=kind == "text")
         self._read_stop_reason(data)
 

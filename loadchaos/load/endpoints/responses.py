@@ -115,7 +115,7 @@ class ResponsesAnswer(TypedEvents):
             kind = item.get("type")
             if kind == "function_call":
                 self.whole_call(item.get("name"), str(item.get("arguments") or ""))
-            elif kind in {"message", "reasoning"}:
+            elif kind in ("message", "reasoning"):
                 for part in item.get("content") or ():
                     text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
                     self.whole_text(text or "", answer=kind == "message")
@@ -162,12 +162,12 @@ def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str |
     if status == "completed":
         return "tool_calls" if calls else "stop"
     if status == "incomplete":
-        return "length" if why in {None, "max_output_tokens", "max_tokens"} else str(why)
+        return "length" if why in (None, "max_output_tokens", "max_tokens") else str(why)
     if status == "failed":
         return "error"
     if status == "cancelled":
         return "abort"
-    if status in {"in_progress", "queued"}:
+    if status in ("in_progress", "queued"):
         return None
     raise WrongShapeError(f"status {status!r} is not known")
 

@@ -389,7 +389,8 @@ class Completion:
             self.usage = usage
         if not any(_has_token(choice.get("delta") or choice) for choice in choices):
             return
-        other = isinstance(data, dict) and data.get("id") not in {None, known_id}
+        other_id = data.get("id") if isinstance(data, dict) else None  # of any type, a dict included
+        other = other_id is not None and other_id != known_id
         self.spoil(OutcomeEvent("wrong_output", TEXT_OF_OTHER_AFTER_DONE if other else TEXT_AFTER_DONE))
 
     def spoil(self, event: OutcomeEvent) -> None:

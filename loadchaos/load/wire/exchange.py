@@ -311,7 +311,6 @@ class Exchange:
         first, *others = events
         if a is not None and first.outcome == "ok":
             return self._good_reply(now, a, first, others)
-        wrong = wrong or answer_checks.part_of_event(first)
         text = a.text if a else ""
         return Reply(
             outcome=first.outcome,

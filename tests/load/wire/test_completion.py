@@ -18,6 +18,7 @@ from loadchaos.core.outcome_rules import (
     error_response_event,
     error_response_outcome,
 )
+from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.server.dialects.sglang import SGLANG
@@ -195,3 +196,24 @@ def test_error_event_of_sglang_is_a_refusal_by_its_code(code: int, found: str) -
     error = error_object({"error": {"object": "error", "message": text, "type": "BadRequest", "code": code}})
     assert error is not None
     assert error_event_outcome(error, after_token=False, rules=SGLANG.outcome_rules) == found
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        ("messages", {"content": [{"type": {}, "text": "a"}], "stop_reason": "end_turn"}),
+        ("responses", {"output": [{"type": {}}], "status": "completed"}),
+        ("responses", {"output": [], "status": {}}),
+        ("responses", {"output": [], "status": "incomplete", "incomplete_details": {"reason": {}}}),
+    ],
+)
+def test_completion_names_of_any_type_are_no_exception(endpoint: str, body: dict[str, Any]) -> None:
+    answer = ENDPOINTS[endpoint].answer(AnswerRules(), asked_stream=False, declared_stream=False)
+    answer.feed(0, orjson.dumps(body))
+    answer.close(0, complete=True)
+
+
+def test_completion_text_after_done_may_have_an_id_of_any_type() -> None:
+    answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+    answer.feed(0, b'data: [DONE]\n\ndata: {"id":{},"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
+    assert [event.outcome for event in answer.outcome_events][-1] == "wrong_output"
