@@ -223,3 +223,53 @@ def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, monkeypatch: py
             continue
         answer = answers[who == "streamed"]
         assert found[who][1:] == (answer.status, answer.error[:400]), who
+
+
+@pytest.mark.parametrize("mode", ["headers_then_silence", "whole_half_then_silence", "whole_cut"])
+def test_answer_that_is_cut_off_has_no_status(server: Misbehaving, mode: str) -> None:
+    assert ask(server.url(mode), DIALECT, stream=False, silence_s=0.5).status == 0
+
+
+def test_answer_keeps_reasoning_apart_and_tells_the_gaps_of_logprobs() -> None:
+    entries = [
+        {"token": "a", "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -2.0}]},
+        {"token": "b", "logprob": -3.0, "top_logprobs": [{"logprob": -1.0}]},
+        {"token": "c", "logprob": -1.0},
+    ]
+    body = whole("Hello", message={"reasoning_content": "hm"})
+    body["choices"][0]["logprobs"] = {"content": entries}
+    server = RawServer(lambda number, asked: page(body))
+    try:
+        answer = ask(server.url, UNKNOWN, stream=False)
+    finally:
+        server.close()
+    assert (answer.outcome, answer.text, answer.finish) == ("ok", "Hello", "stop")
+    assert (answer.tokens, answer.gaps) == (["a", "b", "c"], [1.5, -2.0, 0.0])
+
+
+def test_question_that_leaves_after_some_tokens_is_aborted(server: Misbehaving) -> None:
+    answer = ask(server.url("tokens_then_silence"), DIALECT, stream=True, leave_after=2)
+    assert (answer.outcome, answer.status) == ("aborted", 0)
+
+
+def test_question_that_is_not_waited_for_still_writes_its_row() -> None:
+    rows: list[Any] = []
+
+    async def send(url: str) -> None:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            canary = Canary(HttpAsker(http), url, "raw", rows.append, Redactor(), every_s=1.0)
+            probes = RecordedAsker(HttpAsker(http), url, "raw", rows.append, Redactor())
+            question = probes.ask(Question("Hello", "", 8), Purpose("reference", "copy", "idle"))
+            tasks = [asyncio.create_task(canary._send("exact", "load")), asyncio.create_task(question)]
+            await asyncio.sleep(0.2)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    with running() as silent:
+        asyncio.run(send(silent.url("never")))
+    ended = [row for row in rows if row.get("what") != "ask"]
+    assert sorted((row["row"], row["status"], row["error"]) for row in ended) == [
+        ("canary", 0, "not waited for"),
+        ("question", 0, "not waited for"),
+    ]
