@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.incidents.attribution import known_and_remedy
+from loadchaos.analysis.verdict.model import CandidateLine, Evidence, FailureResult, KnownIssue
 from loadchaos.core.model import Attribution, Severity
+from loadchaos.core.typed_json import from_json
 
 if TYPE_CHECKING:
     from loadchaos.analysis.incidents.incident import Incident
@@ -127,40 +130,57 @@ class Failure:
         more = f" and {len(self.images) - _MOST_NAMED} more" if len(self.images) > _MOST_NAMED else ""
         return f"{self.title} (image{'s' * (len(self.images) > 1)} {', '.join(self.images[:_MOST_NAMED])}{more})"
 
-    def to_json(self) -> dict[str, Any]:
-        """The failure as in verdict.json, without times and acceptance."""
+    @property
+    def first_seen_ns(self) -> int:
+        """Time of its first death, else of the failure."""
+        return self.deaths[0].opened_ns if self.deaths else self.at_ns
+
+    def result(
+        self, dialect: str | None, version: str | None, first_seen: str | None, first_seen_s: float | None
+    ) -> FailureResult:
+        """The failure as in verdict.json, not accepted.
+
+        Args:
+            dialect: of the server under test.
+            version: of the server: known issues say how they stand for it.
+            first_seen: UTC time of `first_seen_ns`.
+            first_seen_s: the same in seconds from the start of the load.
+        """
         known, remedy = known_and_remedy(self.attribution, self.known, self.remedy)
-        found: dict[str, Any] = {
-            "id": self.id, "severity": self.severity, "title": self.shown_title, "count": self.count,
-            "first_seen_ns": self.deaths[0].opened_ns if self.deaths else self.at_ns,
-            "evidence": {k: self.evidence.get(k) for k in ("source", "line", "text")},
-            "attribution": self.attribution, "known": known, "remedy": remedy,
-            "incident": self.incident.folder if self.incident is not None else None,
-            "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
-            **({"layer": self.layer} if self.layer else {}),
-            **({"frame": self.frame} if self.frames else {}),
-            **({"images": list(self.images)} if self.images else {}),
-            **({"before_load": True} if self.before_load else {}),
-            **({"wrong_answers": [w.to_json() for w in self.wrong]} if self.is_wrong_answer else {}),
-        }  # fmt: skip
-        if self.requests:
-            by_traffic: dict[str, dict[str, int]] = {}
-            for (traffic, outcome), n in sorted(self.requests.items()):
-                by_traffic.setdefault(traffic, {})[outcome] = n
-            found["requests"] = by_traffic
-        if self.candidates:
-            found["candidates"] = [dict(c) for c in self.candidates]
-        if self.deaths:
-            first = self.deaths[0]
-            found |= {
-                "incidents": [d.folder for d in self.deaths],
-                "lost_requests": sum(d.lost.total() for d in self.deaths),
-                "in_flight_at_death": len(first.in_flight),
-                "recovered_after_s": _slowest([d.recovered_after_s() for d in self.deaths]),
-                "noticed_after_s": first.noticed_after_s(),
-                "signs": list(first.signs),
-            }
-        return found
+        first = self.deaths[0] if self.deaths else None
+        by_traffic: dict[str, dict[str, int]] = {}
+        for (traffic, outcome), n in sorted(self.requests.items()):
+            by_traffic.setdefault(traffic, {})[outcome] = n
+        return FailureResult(
+            id=self.id,
+            severity=self.severity,
+            title=self.shown_title,
+            count=self.count,
+            evidence=from_json(Evidence, self.evidence),
+            attribution=self.attribution,
+            known=tuple(from_json(KnownIssue, k) for k in with_standing(known, dialect, version)),
+            remedy=remedy,
+            incident=self.incident.folder if self.incident is not None else None,
+            alt=self.alt,
+            frames=self.frames,
+            process=self.process,
+            layer=self.layer,
+            frame=self.frame if self.frames else None,
+            images=self.images,
+            before_load=self.before_load,
+            wrong_answers=tuple(w.example() for w in self.wrong) if self.is_wrong_answer else None,
+            requests=by_traffic,
+            candidates=tuple(from_json(CandidateLine, c) for c in self.candidates),
+            incidents=tuple(d.folder for d in self.deaths) if first else None,
+            lost_requests=sum(d.lost.total() for d in self.deaths) if first else None,
+            in_flight_at_death=len(first.in_flight) if first else None,
+            recovered_after_s=_slowest([d.recovered_after_s() for d in self.deaths]) if first else None,
+            noticed_after_s=first.noticed_after_s() if first else None,
+            signs=tuple(first.signs) if first else (),
+            first_seen=first_seen,
+            first_seen_s=first_seen_s,
+            accepted=False,
+        )
 
 
 def _slowest(recoveries: list[float | None]) -> float | None:
