@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.incidents.attribution import known_and_remedy
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence, FailureResult, KnownIssue
 from loadchaos.core.model import Attribution, Severity
-from loadchaos.core.typed_json import from_json
 
 if TYPE_CHECKING:
     from loadchaos.analysis.incidents.incident import Incident
@@ -27,9 +26,9 @@ _MOST_NAMED = 5
 _KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_", "error_in_")
 
 
-def evidence(source: str, text: str, line: int | None = None) -> dict[str, Any]:
+def evidence(source: str, text: str, line: int | None = None) -> Evidence:
     """Evidence of a failure, as verdict.json has it."""
-    return {"source": source, "line": line, "text": text}
+    return Evidence(source=source, line=line, text=text)
 
 
 @dataclass(slots=True)
@@ -37,17 +36,16 @@ class Failure:
     """One failure, with shapes as in verdict.json.
 
     Attributes:
-        evidence: `{source, line, text}`.
         at_ns: CLOCK_MONOTONIC; 0 for a log that was not recorded live.
         clock_s: the log's own clock, in seconds of some year.
-        known: upstream issues, `[{issue, fixed, ...}]`.
+        known: upstream issues.
         frames: the stack, outermost first.
         frame: the guilty one of `frames`; "" where the stack names the wrong place, as with CUDA faults.
         facts: figures that the log contains.
         repeats: further equal lines.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
-        candidates: unexplained lines that may name its cause, likeliest first: `{source, line, process, text}`.
+        candidates: unexplained lines that may name its cause, likeliest first.
         outcome: the request outcome it shows as; an attack may list it among its effects.
         replica: the server it belongs to, where a detector knows it.
         explains_death: it names the cause of a death at the same time, if nothing else does.
@@ -66,12 +64,12 @@ class Failure:
     id: str
     severity: Severity
     title: str
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     at_ns: int = 0
     role: Literal["cause", "echo"] = "cause"
     process: str | None = None
     frames: tuple[str, ...] = ()
-    known: Sequence[Any] = ()
+    known: Sequence[KnownIssue] = ()
     remedy: str = ""
     alt: tuple[str, ...] = ()
     layer: str = ""
@@ -82,7 +80,7 @@ class Failure:
     clock_s: float | None = None
     frame: str = ""
     gone: bool = False
-    candidates: tuple[Mapping[str, Any], ...] = ()
+    candidates: tuple[CandidateLine, ...] = ()
     outcome: str = ""
     replica: str | None = None
     explains_death: bool = False
@@ -156,9 +154,9 @@ class Failure:
             severity=self.severity,
             title=self.shown_title,
             count=self.count,
-            evidence=from_json(Evidence, self.evidence),
+            evidence=self.evidence,
             attribution=self.attribution,
-            known=tuple(from_json(KnownIssue, k) for k in with_standing(known, dialect, version)),
+            known=with_standing(known, dialect, version),
             remedy=remedy,
             incident=self.incident.folder if self.incident is not None else None,
             alt=self.alt,
@@ -170,7 +168,7 @@ class Failure:
             before_load=self.before_load,
             wrong_answers=tuple(w.example() for w in self.wrong) if self.is_wrong_answer else None,
             requests=by_traffic,
-            candidates=tuple(from_json(CandidateLine, c) for c in self.candidates),
+            candidates=self.candidates,
             incidents=tuple(d.folder for d in self.deaths) if first else None,
             lost_requests=sum(d.lost.total() for d in self.deaths) if first else None,
             in_flight_at_death=len(first.in_flight) if first else None,

@@ -259,7 +259,7 @@ class Judge(RowFold):
         self._detectors.poll(newest_ns, self._health.load_begin_ns or newest_ns, final=now_ns is None)
 
     def _logged(self, failure: Failure) -> None:
-        source = str(failure.evidence.get("source") or "")
+        source = str(failure.evidence.source or "")
         replica = "" if source == KERNEL_LOG else PurePath(source).stem
         failure = replace(bad_answers.at(failure, self._health.newest_ns), replica=replica)
         if failure.severity in DEADLY:

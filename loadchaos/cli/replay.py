@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.cli.common import duration, echo, lock_folder, parse_header_options, server_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
@@ -154,9 +156,11 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
         run = RunFolder(source.parent.parent)
         wanted = wanted or str((trace.header.failure or {}).get("id") or "") or None
     if run.events.exists() and source.is_dir():
-        return choose(read_verdict(run), wanted, str(source), any_death=any_death)
+        return choose(read_verdict(run).failures, wanted, str(source), any_death=any_death)
     if trace.header.failure is not None and wanted in (None, trace.header.failure.get("id")):
-        return choose({"failures": [trace.header.failure]}, None, str(source), any_death=any_death)
+        failure = from_json(FailureResult, trace.header.failure)
+        found = choose([failure], None, str(source), any_death=any_death)
+        return found if trace.header.failure.get("severity") else replace(found, severity="")  # not told: maybe deadly
     if any_death:
         return ExpectedFailure("", any_death=True)
     if wanted is not None:

@@ -59,7 +59,7 @@ def show(result: Result, figures: BenchFigures | None, options: Mapping[str, Any
         return ""
     from loadchaos.report.export import vllm_bench
 
-    found = vllm_bench.result(result.folder, result.verdict, figures)
+    found = vllm_bench.result(result.folder, result.verdict.to_json(), figures)
     found["label"] = options["label"]
     found |= {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in options["metadata"])}
     lines = []

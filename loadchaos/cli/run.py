@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.common import (
     allow_path_option,
     duration,
@@ -349,7 +350,7 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
     from loadchaos.report.terminal.summary import render
 
     if result.verdict is not None:
-        verdict, home = dict(result.verdict), result.folder.path
+        verdict, home = result.verdict, result.folder.path
         color, width = terminal()
         summary = render(verdict, home, color=color, width=width)
         echo(summary if ci is None else github.fenced(summary))
@@ -372,7 +373,7 @@ def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     )
 
 
-def _print_github(verdict: Mapping[str, Any], home: Path, profile: str | None) -> None:
+def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
     from loadchaos.core import resources
     from loadchaos.report.export import github
 

@@ -41,11 +41,11 @@ def judge(run_folder: Path, as_json: bool) -> None:
     create_privately()
     verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
     if as_json:
-        print_json(verdict)
+        print_json(verdict.to_json())
     else:
         color, width = terminal()
         click.echo(render(verdict, run_folder, color=color, width=width))
-    sys.exit(verdict["exit_code"])
+    sys.exit(verdict.exit_code)
 
 
 @click.command()
@@ -62,7 +62,7 @@ def report(run_folder: Path) -> None:
     create_privately()
     folder = _run_folder(run_folder)
     verdict = conclude(folder, rebuild.store, on_terminal())
-    if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
+    if unwritten := [note for note in verdict.notes if "could not be" in note]:
         raise LedgerError(
             f"{folder.path}: {'; '.join(unwritten)}; make room, make the folder writable, or move the run to one that is"
         )
@@ -195,7 +195,9 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
             click.echo(str(path))
         if formats["vllm_bench"]:
             figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
-            vllm_bench.save(vllm_bench.result(folder, read_verdict(folder), figures, say), to / "vllm_bench.json")
+            vllm_bench.save(
+                vllm_bench.result(folder, read_verdict(folder).to_json(), figures, say), to / "vllm_bench.json"
+            )
             click.echo(str(to / "vllm_bench.json"))
     except OSError as e:
         raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -82,7 +82,7 @@ def from_json(cls: type[T], data: object) -> T:
     """
     given: Mapping[object, object] = data if isinstance(data, Mapping) else {}
     found: dict[str, Any] = {}
-    for name, json_key, kind, missing in _plan(cast("type[Any]", cls)):
+    for name, json_key, kind, missing in _plan(cast("Hashable", cls)):
         value = _read(kind, given[json_key]) if json_key in given else _WRONG
         if value is not _WRONG:
             found[name] = value
@@ -92,11 +92,12 @@ def from_json(cls: type[T], data: object) -> T:
 
 
 @cache
-def _plan(cls: type[Any]) -> tuple[tuple[str, str, Any, Callable[[], Any] | None], ...]:
+def _plan(cls: Hashable) -> tuple[tuple[str, str, Any, Callable[[], Any] | None], ...]:
     """Name, key, type and value when missing (None: it has a default) of each field."""
-    hints = get_type_hints(cls)
+    kind = cast("type[Any]", cls)
+    hints = get_type_hints(kind)
     return tuple(
-        (f.name, _key(f), hints[f.name], _missing(f, hints[f.name]) if _is_required(f) else None) for f in fields(cls)
+        (f.name, _key(f), hints[f.name], _missing(f, hints[f.name]) if _is_required(f) else None) for f in fields(kind)
     )
 
 

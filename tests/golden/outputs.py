@@ -22,9 +22,11 @@ from rich.console import Console
 
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.typed_json import to_json
 from loadchaos.load import rebuild
 from loadchaos.report import capacity_compare
 from loadchaos.report.export import export, github, vllm_bench
@@ -105,7 +107,7 @@ class _Live:
         judge.verdict(bad_rows=reader.bad_rows)
         for row in [*map(dict[str, Any], judge.findings()), *follower._incident_rows(judge.incidents)]:
             self._live.fold(row)
-        self._live.count_failures(judge.failures())
+        self._live.count_failures(map(to_json, judge.failures()))
         self._live.finish()
 
     def metrics(self) -> Any:
@@ -138,9 +140,9 @@ def _incidents(folder: RunFolder) -> Outputs:
     return found
 
 
-def _bench(folder: RunFolder, verdict: Mapping[str, Any]) -> Any:
+def _bench(folder: RunFolder, verdict: Verdict) -> Any:
     figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
-    return {**vllm_bench.result(folder, verdict, figures), "date": "now"}
+    return {**vllm_bench.result(folder, verdict.to_json(), figures), "date": "now"}
 
 
 # -- several ledgers -----------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def _listed() -> Any:
         found, past = runs.found(home), trend.read(home, "small")
         texts = {"runs text": Whole(runs.text(found, WIDTH)), "trend text": Whole(trend_page.text(past))}
         page = _page(trend_page.html(past))
-        return _short({"runs": found, "trend": past.to_json(), "trend page": page, **texts})
+        return _short({"runs": to_json(found), "trend": past.to_json(), "trend page": page, **texts})
 
 
 GROUPS: Mapping[str, Callable[[], Any]] = {

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.typed_json import to_json
 from loadchaos.profile.profile import Profile
 from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
@@ -80,28 +82,29 @@ class SuiteSession:
 
 def _summary(result: Result) -> dict[str, Any]:
     """The part of a run's verdict that the suite shows."""
-    verdict = result.verdict or {}
-    failures = [f for f in verdict.get("failures") or () if not f.get("accepted") and f["attribution"] != "expected"]
-    checks = [*(verdict.get("expectations") or ()), *(verdict.get("checks") or ())]
+    verdict = result.verdict
+    failures = [f for f in result.failures if not f.accepted and f.attribution != "expected"]
+    checks = (*verdict.expectations, *verdict.checks) if verdict is not None else ()
     return {
         "exit_code": result.exit_code,
         "verdict": verdict_of(result.exit_code),
         "run": result.folder.path.name,
         "error": result.error,
-        "requests": sum((verdict.get("outcomes") or {}).values()),
-        "worth": verdict.get("worth", ""),
+        "requests": sum(result.outcomes.values()),
+        "worth": verdict.worth if verdict is not None else "",
         "failures": [_failure(f) for f in failures[:_MOST_FAILURES]],
-        "unknown": [_described(c) for c in checks if c["verdict"] == "unknown"],
-        "broken": [_described(c) for c in checks if c["verdict"] == "fail"],
+        "unknown": [_described(c) for c in checks if c.verdict == "unknown"],
+        "broken": [_described(c) for c in checks if c.verdict == "fail"],
     }
 
 
-def _described(check: Mapping[str, Any]) -> str:
-    return f"{check['name']}: {check['actual']} (expected {check['expected']})"
+def _described(check: CheckResult) -> str:
+    return f"{check.name}: {check.actual} (expected {check.expected})"
 
 
-def _failure(failure: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: failure.get(name) for name in ("id", "title", "severity", "count", "known", "remedy", "incident")}
+def _failure(failure: FailureResult) -> dict[str, Any]:
+    whole = to_json(failure)
+    return {name: whole[name] for name in ("id", "title", "severity", "count", "known", "remedy", "incident")}
 
 
 def _named(result: Mapping[str, Any]) -> str:

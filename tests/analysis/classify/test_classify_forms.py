@@ -114,11 +114,11 @@ def test_classifier_separates_two_logs_and_keeps_arrival_times() -> None:
         matches += classifier.feed(a, line_no=n, at_ns=n * 1000, source="a")
         matches += classifier.feed(b, line_no=n, at_ns=n * 1000, source="b")
     failures = group(matches + classifier.close())
-    assert [(f.id, f.evidence["source"]) for f in failures] == [
+    assert [(f.id, f.evidence.source) for f in failures] == [
         ("cuda_illegal_memory_access", "b"),
         ("encoder_cache_miss", "a"),
     ]
-    assert failures[0].at_ns == failures[0].evidence["line"] * 1000
+    assert failures[0].at_ns == failures[0].evidence.line * 1000
 
 
 def test_classifier_finds_a_failure_in_its_own_evidence_line() -> None:
@@ -127,8 +127,8 @@ def test_classifier_finds_a_failure_in_its_own_evidence_line() -> None:
             signature = load().get(failure.id)
             if signature is None or signature.where != "line" or failure.role == "echo":
                 continue
-            again = [s.id for s, _ in load().scan(failure.evidence["text"])]
-            assert failure.id in again, f"{path.name}: {failure.evidence['text']}"
+            again = [s.id for s, _ in load().scan(failure.evidence.text)]
+            assert failure.id in again, f"{path.name}: {failure.evidence.text}"
 
 
 @pytest.mark.parametrize(

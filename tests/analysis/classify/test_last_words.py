@@ -39,7 +39,7 @@ def test_echo_of_a_death_shows_the_native_message_before_it() -> None:
 
 def test_log_that_ends_in_a_fatal_message_is_a_failed_start() -> None:
     [failure] = classify_text(f"[1736078321.1] [node:42:0] UCX  INFO version 1.18\n{UCX}\n")
-    assert (failure.id, failure.severity, failure.evidence["text"]) == ("unexplained_end", "startup", UCX)
+    assert (failure.id, failure.severity, failure.evidence.text) == ("unexplained_end", "startup", UCX)
 
 
 def test_log_that_ends_in_an_error_while_starting_is_a_failed_start() -> None:

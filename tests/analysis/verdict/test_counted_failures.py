@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.incidents.bad_answers import bad_outcome
-from loadchaos.analysis.incidents.incident import Incident, Kind
+from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
+from loadchaos.analysis.verdict.model import Kind
 from loadchaos.core.model import Terms
 
 NOTHING = ExpectationInputs(counts={}, ok={}, outcomes={}, latency={}, recoveries_s=[])
