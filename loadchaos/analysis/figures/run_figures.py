@@ -37,9 +37,6 @@ class RunFigures(RowFold):
         self.seed: int | None = None
         self.ended: Sent | None = None
         """Request of the newest `end` row; None if it was missed or its begin is not known."""
-        self._take(terms)
-
-    def _take(self, terms: Terms | None) -> None:
         self._known = terms is not None
         self.warm_up = WarmUp(terms.warm_up if terms is not None else None)
         self.slo_s = dict(terms.slo) if terms is not None else {}
@@ -48,8 +45,10 @@ class RunFigures(RowFold):
     def on_run(self, row: RunRow) -> None:
         if row.get("what") == "begin":
             self.seed = row.get("seed")
-            if not self._known and row.get("terms"):
-                self._take(Terms.from_json(row["terms"]))
+            if not self._known:
+                terms = row.get("terms") or {}
+                self.warm_up = WarmUp(terms.get("warm_up"))
+                self.slo_s, self.endpoints = dict(terms.get("slo") or {}), dict(terms.get("endpoints") or {})
         if self._folds_answers:
             self.answers.on_run(row)
 
@@ -63,6 +62,7 @@ class RunFigures(RowFold):
             self.answers.on_begin(row)
 
     def on_conversation(self, row: ConversationRow) -> None:
+        self.requests.traffic_of(str(row.get("traffic", "")))  # its place among the others never changes
         self.sessions.on_conversation(row, timed=not self.warm_up.covers(row))
         if self._folds_answers:
             self.answers.on_conversation(row)

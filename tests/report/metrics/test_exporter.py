@@ -174,7 +174,13 @@ def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
     def feed(n: int) -> None:
         with exporter.lock:
             for i in range(500):
-                row: dict[str, Any] = {"row": "end", "id": f"{n}-{i}", "traffic": f"new{n}", "outcome": "ok"}
+                row: dict[str, Any] = {
+                    "row": "end",
+                    "id": f"{n}-{i}",
+                    "traffic": f"new{n}",
+                    "outcome": "ok",
+                    "at_ns": 1,
+                }
                 fold.fold(row)
 
     for n in range(5):
