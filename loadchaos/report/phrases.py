@@ -373,9 +373,8 @@ def worst_first(failure: Blamed) -> tuple[int, int]:
 
 
 def live_failures(shown: Iterable[Mapping[str, Any]]) -> list[FailureResult]:
-    """Failures of a snapshot, worst first; an open incident is one of them."""
-    found = [from_json(FailureResult, {**f, "incident": f.get("incident") or f.get("folder")}) for f in shown]
-    return sorted(found, key=worst_first)
+    """Failures of a snapshot; an open incident is one of them."""
+    return [from_json(FailureResult, {**f, "incident": f.get("incident") or f.get("folder")}) for f in shown]
 
 
 # -- rules: expectations and checks --------------------------------------------------------------------------------

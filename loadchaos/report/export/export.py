@@ -19,9 +19,11 @@ import orjson
 from prometheus_client.core import Metric
 
 from loadchaos.analysis.figures.live import LiveFigures
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.typed_json import to_json
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.formatting import parse_time
 from loadchaos.report.metrics.capacity_metrics import capacity_families
@@ -160,14 +162,15 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
     A follower that was killed may not have written all of them.
     """
     try:
-        verdict = orjson.loads(folder.verdict.read_bytes())
+        verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
     except (OSError, orjson.JSONDecodeError):
         return
-    for failure in verdict.get("failures") or ():
-        yield {**failure, "row": "failure"}
-        common = {k: failure.get(k) for k in ("id", "severity", "known", "attribution")}
-        for name in failure.get("incidents") or ():
-            home = str(name).rsplit("/", 1)[-1]
+    for failure in verdict.failures:
+        row = to_json(failure)
+        yield {**row, "row": "failure"}
+        common = {k: row[k] for k in ("id", "severity", "known", "attribution")}
+        for name in failure.incidents or ():
+            home = name.rsplit("/", 1)[-1]
             if home[:3].isdigit():
                 yield {
                     **common,

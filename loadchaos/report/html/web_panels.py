@@ -40,6 +40,7 @@ from loadchaos.report.phrases import (
     remedy_text,
     severity_text,
     state_text,
+    worst_first,
 )
 
 _MOST_TRAFFICS = 12
@@ -98,7 +99,7 @@ class PanelPages:
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
-        failures = live_failures(s.failures)[:_MOST_FAILURES]
+        failures = sorted(live_failures(s.failures), key=worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
         shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
         self._write("server.html", _template().render(panel="server", **shared, **self._server(s, failures)))

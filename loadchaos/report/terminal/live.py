@@ -27,6 +27,7 @@ from loadchaos.report.phrases import (
     outcome_count_text,
     severity_text,
     state_text,
+    worst_first,
 )
 
 PLAIN_EVERY_S = 10.0
@@ -389,7 +390,7 @@ def _attacks(s: Snapshot) -> RenderableType:
 
 def _failures(s: Snapshot) -> RenderableType:
     body = Text()
-    for f in live_failures(s.failures)[:6]:
+    for f in sorted(live_failures(s.failures), key=worst_first)[:6]:
         bad = is_server_fault(f)
         body.append(f"{severity_text(f)}: ", "red" if bad else "yellow")
         body.append(clean(f.id, 80), "bold red" if bad else "bold yellow")

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from bench.capacity import CASES, VirtualStep, profile_of
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.capacity import session as module
 from loadchaos.campaigns.capacity.search import SearchSettings
 from loadchaos.campaigns.capacity.session import CapacitySession, CapacitySettings, SearchOutput
@@ -53,7 +54,7 @@ def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Resu
             options.watch.feed(row)
             if options.watch.reason() is not None:
                 break
-        return Result(0, {"failures": []}, folder)
+        return Result(0, Verdict.from_json({"failures": []}), folder)
 
     monkeypatch.setattr(module, "run_quietly", run)
     return others
@@ -88,7 +89,7 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
             options.watch.feed(row)
             if options.watch.reason() is not None:
                 break
-        return Result(0, {"failures": []}, folder)
+        return Result(0, Verdict.from_json({"failures": []}), folder)
 
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
@@ -145,7 +146,7 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
             if options.watch.reason() is not None:
                 break
         efficiency = {"warm_cache": "the server had the prompts in its prefix cache" if len(seeds) > 1 else None}
-        return Result(0, {"failures": [], "efficiency": efficiency}, folder)
+        return Result(0, Verdict.from_json({"failures": [], "efficiency": efficiency}), folder)
 
     monkeypatch.setattr(module, "run_quietly", run)
     data = asyncio.run(session(tmp_path, []).run())
@@ -182,7 +183,7 @@ def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_ru
 
 
 def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    virtual_runs[2] = lambda: Result(1, {"failures": [DEATH]}, RunFolder(tmp_path / "steps/02/run"))
+    virtual_runs[2] = lambda: Result(1, Verdict.from_json({"failures": [DEATH]}), RunFolder(tmp_path / "steps/02/run"))
     data = asyncio.run(session(tmp_path, []).run())
     assert (data["verdict"], data["exit_code"], len(data["steps"])) == ("fail", 1, 2)
     assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/001-engine_dead)"
@@ -199,7 +200,7 @@ def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, 
 
 
 def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    virtual_runs[2] = lambda: Result(130, {"failures": []}, RunFolder(tmp_path / "steps/02/run"))
+    virtual_runs[2] = lambda: Result(130, Verdict.from_json({"failures": []}), RunFolder(tmp_path / "steps/02/run"))
     data = asyncio.run(session(tmp_path, []).run())
     assert (data["exit_code"], data["verdict"], data["ended"], len(data["steps"])) == (130, None, False, 1)
     assert "loadchaos capacity --resume" in render(data, tmp_path)
