@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.cli.common import duration, echo, lock_folder, parse_header_options, server_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -145,6 +144,7 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
 
     Raises OptionError where it is not clear.
     """
+    from loadchaos.analysis.verdict.model import FailureResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure, choose
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.finalize import read_verdict

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.common import (
     allow_path_option,
     duration,
@@ -43,6 +42,7 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.analysis.verdict.model import Verdict
     from loadchaos.campaigns.webui.web_runs import WebAddress
     from loadchaos.profile.profile import Profile
     from loadchaos.run.finalize import Result

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from loadchaos.analysis.capacity import findings
+from loadchaos.analysis.capacity.result import CapacityStep
 from loadchaos.analysis.capacity.step_watch import StepProgress, StepWatch
 from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.capacity import files
@@ -24,6 +25,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import figure
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
@@ -316,7 +318,8 @@ class CapacitySession:
             step |= {"status": "undecided", "leans": False, "why": why}
         self._search.add(step)
         self._search.steps[-1] = {**self._search.steps[-1], "proved": [self._search.low, self._search.high]}
-        self._announce(f"[step {number}] {step_line({'by': self._settings.search.by}, self._search.steps[-1])}")
+        done = from_json(CapacityStep, self._search.steps[-1])
+        self._announce(f"[step {number}] {step_line(self._settings.search.by, done)}")
         if dead is not None:
             place = f" ({run}/{dead['incident']})" if dead.get("incident") else ""
             self._end(result.exit_code or exit_codes.FAIL, f"{dead['id']}: {dead['title']}{place}")

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
@@ -232,11 +233,11 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
-def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder: Path, command: str) -> str:
+def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
     """Render the Capacity tab.
 
     Args:
-        searches: capacity.json by name of the folder, the newest last.
+        searches: results by name of the folder, the newest last.
         target: URL of the server; its newest search is shown in full.
         folder: Where searches are looked for.
         command: Command of a search, for a folder without one.
@@ -248,8 +249,8 @@ def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder:
         search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
     others = [
         [
-            _minute(data["started"]),
-            clean(data["target"], 100),
+            _minute(data.started),
+            clean(data.target, 100),
             short_answer(data),
             _page_of(name),
         ]
@@ -259,13 +260,13 @@ def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder:
     return _template().render(panel="capacity", search=search, others=others, folder=str(folder), command=command)
 
 
-def _minute(started: object) -> str:
-    began = parse_time(started if isinstance(started, str) else None)
+def _minute(started: str) -> str:
+    began = parse_time(started)
     return f"{began:%Y-%m-%d %H:%M} UTC" if began is not None else "at an unknown time"
 
 
-def _same_server(data: Mapping[str, Any], target: str) -> bool:
-    ours, theirs = (url.rstrip("/").removesuffix("/v1") for url in (target, str(data["target"])))
+def _same_server(data: CapacityResult, target: str) -> bool:
+    ours, theirs = (url.rstrip("/").removesuffix("/v1") for url in (target, data.target))
     return ours == theirs
 
 
