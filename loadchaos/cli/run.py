@@ -42,6 +42,7 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.analysis.verdict.model import Verdict
     from loadchaos.campaigns.webui.web_runs import WebAddress
     from loadchaos.profile.profile import Profile
     from loadchaos.run.finalize import Result
@@ -345,7 +346,7 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
     from loadchaos.report.terminal.summary import render
 
     if result.verdict is not None:
-        verdict, home = dict(result.verdict), result.folder.path
+        verdict, home = result.verdict, result.folder.path
         color, width = terminal()
         summary = render(verdict, home, color=color, width=width)
         echo(summary if ci is None else github.fenced(summary))
@@ -368,7 +369,7 @@ def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     )
 
 
-def _print_github(verdict: Mapping[str, Any], home: Path, profile: str | None) -> None:
+def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
     from loadchaos.core import resources
     from loadchaos.report.export import github
 

@@ -76,7 +76,7 @@ def _failures(log: Path) -> list[Failure]:
 
 def _sentence(failure: Failure) -> str:
     """Format a failure: `title (id): decisive line. To do: remedy`."""
-    shown = failure.candidates[0]["text"] if failure.candidates else failure.evidence["text"]
+    shown = (failure.candidates[0] if failure.candidates else failure.evidence).text or ""
     title = clean(failure.title, 200)
     text = f"{title} ({failure.id})"
     _, _, detail = title.rpartition(": ")

@@ -117,7 +117,7 @@ class _Source:
         if self.ending is None:
             return False
         trace, match = self.ending
-        line: int = match.evidence["line"]
+        line: int = match.line
         return self.last_line - line <= _LAST_WORDS and (not trace.warned or self.record_line < line)
 
 
@@ -200,11 +200,11 @@ class Classifier:
         if match.role == "start":
             state.starting, state.served = match.signature.starting, not match.signature.starting
             if not self._live:
-                self.last_words.forget(str(match.evidence["source"]))
+                self.last_words.forget(str(match.evidence.source))
         elif match.role == "ready":
             state.starting, state.served = False, True
         elif match.role == "stop":
-            state.stopped_line = match.evidence["line"]
+            state.stopped_line = match.line
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
         """Expect the stack of a death without a traceback.
@@ -362,7 +362,7 @@ class Classifier:
         writer.intro = []
         if line.writer:
             state.carry = line.writer
-        near = [m for m in writer.causes if line_no - m.evidence["line"] <= _INTRO]
+        near = [m for m in writer.causes if line_no - m.line <= _INTRO]
         writer.causes, writer.trace.introduced_by = [], near
         writer.trace.named |= any(not m.signature.quiet for m in near)
         return found
@@ -385,7 +385,7 @@ class Classifier:
         if trace.exception and unlogged and trace.exception not in _ENDINGS:
             state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
         for match in trace.introduced_by:
-            match.evidence = {**match.evidence, "text": f"{match.evidence['text']} <- {line.text}"[:_EVIDENCE]}
+            match.evidence = replace(match.evidence, text=f"{match.evidence.text} <- {line.text}"[:_EVIDENCE])
         found = self._scan(line, position, trace)
         found += self._in_frames(trace, line, position)
         if any(m.role in ("cause", "echo") for m in found):
@@ -522,7 +522,7 @@ class Classifier:
         """
         key = (match.id, match.title, match.process or "")
         now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
-        now = now if now is not None else match.evidence["line"] * _REPEAT_S / _REPEAT_LINES
+        now = now if now is not None else match.line * _REPEAT_S / _REPEAT_LINES
         repeat = state.repeats.setdefault(key, _Repeats(now, match))
         state.repeats.move_to_end(key)
         if len(state.repeats) > _MOST_REPEATS_KEPT:

@@ -9,7 +9,6 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Any
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
@@ -17,6 +16,7 @@ from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.analysis.figures.requests import S
+from loadchaos.analysis.verdict.model import CandidateLine
 from loadchaos.core.ledger.rows import LogRow
 from loadchaos.core.model import KERNEL_LOG
 from loadchaos.core.whole_lines import LineJoiner, WholeLine
@@ -126,7 +126,7 @@ class LiveClassifier:
                 if word.loud:
                     self.unexplained.add_line(word)
 
-    def last_words(self, at_ns: int, replica: str | None) -> list[dict[str, Any]]:
+    def last_words(self, at_ns: int, replica: str | None) -> list[CandidateLine]:
         """Unexplained lines around a death that no log names."""
         return self._classifier.last_words.at_time(at_ns, replica, kernel=KERNEL_LOG)
 
@@ -143,14 +143,14 @@ class LiveClassifier:
         `sole`: there is one server only, and every log is its own.
         """
         kept = [
-            (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence["source"])).stem != replica
+            (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence.source)).stem != replica
         ]
         self._context = deque(kept, maxlen=_MOST_CONTEXT)
 
     def _hold(self, matches: list[Match], now_ns: int) -> bool:
         for match in matches:
             if match.role == "stop" and len(self.stops) < _MOST_STOPS:
-                self.stops.append((now_ns, str(match.evidence["source"])))
+                self.stops.append((now_ns, str(match.evidence.source)))
         if not matches:
             return False
         if not self._matches:

@@ -88,7 +88,7 @@ def in_a_run(lines: list[str], *, polled: bool) -> list[tuple[str, str, int]]:
         judge.fold(row(n, line))
         if polled:
             judge.findings()
-    return [(f["id"], f["title"], f["evidence"]["line"]) for f in judge.verdict()["failures"]]
+    return [(f.id, f.title, f.evidence.line or 0) for f in judge.verdict().failures]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -113,7 +113,7 @@ def test_death_in_cut_lines_is_found_wherever_the_rows_are_polled(form: str) -> 
             if n == position:
                 found += live.poll(S + n * MS)
         found += live.poll(None)
-        assert [(f.id, f.title, f.evidence["line"]) for f in found] == wanted, position
+        assert [(f.id, f.title, f.evidence.line) for f in found] == wanted, position
 
 
 @pytest.mark.parametrize("form", FORMS)

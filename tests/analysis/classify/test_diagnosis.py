@@ -31,16 +31,16 @@ def test_diagnosis_by_line_equals_the_whole_log(path: Path) -> None:
     text = path.read_text("utf-8").partition("\n\n")[2]
     if len(text.splitlines()) < 2:
         return  # one line is read as an HTTP body
-    whole = {(f.id, f.title, f.severity, f.evidence["line"]) for f in classify_text(text)}
+    whole = {(f.id, f.title, f.severity, f.evidence.line) for f in classify_text(text)}
     _, found = diagnose(text.splitlines())
-    assert {(f.id, f.title, f.severity, f.evidence["line"]) for f in found} == whole
+    assert {(f.id, f.title, f.severity, f.evidence.line) for f in found} == whole
 
 
 def test_diagnosis_reports_every_death_of_a_crash_loop() -> None:
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(5) for line in [start, *DEATH])
     assert [f.id for f in found] == ["encoder_cache_miss"] * 5
-    lines = [f.evidence["line"] for f in found]
+    lines = [f.evidence.line or 0 for f in found]
     assert len(set(lines)) == 5
     assert lines == sorted(lines)
 

@@ -140,7 +140,7 @@ def test_fold_counts_goodput_as_the_verdict_does() -> None:
     for row in rows:
         fold.fold(row)
         judge.fold(row)
-    found = judge.verdict()["goodput"]
+    found = judge.verdict().to_json()["goodput"]
     assert fold.figures.goodput.parts()["t"] == Part(found["good"], found["due"]) == Part(2, 6)
     page = {m.name: m for m in families(fold, "r")}
     assert [s.value for s in page["loadchaos_slo_good_requests"].samples] == [2]
