@@ -58,7 +58,7 @@ conformance: $(READY)
 	@cat docs/conformance.md
 
 dashboards: $(READY)
-	$(BIN)/python -m loadchaos.report.metrics.dashboards dashboards
+	$(BIN)/python -m dashboards.generator.dashboards dashboards
 
 docs: $(READY)
 	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md

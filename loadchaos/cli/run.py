@@ -113,9 +113,6 @@ if TYPE_CHECKING:
 )
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
 @click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
-@click.option(
-    "--toxiproxy", metavar="URL", help="Use the toxiproxy at this API for network attacks, not the built-in proxy."
-)
 @click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true or the profile has none.")
@@ -309,7 +306,6 @@ def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variabl
         authorize=options["authorize"],
         shared=options["shared"],
         pid=options["pid"],
-        toxiproxy=options["toxiproxy"],
         wait_ready_s=options["wait_ready"],
         embedded=options["embedded"],
         exporter_port=free_exporter_port(options["exporter_port"]),

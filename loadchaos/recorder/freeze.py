@@ -35,15 +35,15 @@ def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
 class FreezeWatch:
     """Folds the ends of exchanges.
 
-    After a death the server has to answer a new POST request before the next one counts; before the first death, too,
-    unless `answers`. `suspect` is True after an answer was cut: then the server has to be asked.
+    The server has to answer a POST request before its death counts, and again before the next one. `suspect` is True
+    after an answer was cut: then the server has to be asked.
     """
 
-    def __init__(self, most_failed: float | None, *, answers: bool = False) -> None:
+    def __init__(self, most_failed: float | None) -> None:
         self._most_failed = most_failed
         self._window: deque[tuple[int, bool]] = deque()
         self._failed = 0
-        self._answers = answers
+        self._answers = False
         self._died_ns = -1
         self._rate_armed = True
         self.suspect = False

@@ -63,7 +63,6 @@ class Options:
     shared: bool = False
     wait_ready_s: float | None = None
     pid: int | None = None
-    toxiproxy: str | None = None
     embedded: bool = False
     exporter_port: int | Literal["default"] | None = None
     live: bool = True
@@ -114,7 +113,6 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     tls.context()  # a bad certificate file is an error before anything exists
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
-    toxiproxy = options.toxiproxy or profile.target.toxiproxy
     return TargetSpec(
         kind,
         url,
@@ -123,7 +121,6 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
         headers_of_options(options),
         tls,
         options.pid,
-        parse_target(toxiproxy) if toxiproxy else None,
         external_urls,
         options.held,
     )

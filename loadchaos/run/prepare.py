@@ -16,7 +16,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, RunProxy
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, LocalProxy
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.model import Facts
@@ -286,19 +286,17 @@ class Preparation:
             }
         )
 
-    async def _open_proxy(self, health_path: str) -> RunProxy | None:
+    async def _open_proxy(self, health_path: str) -> LocalProxy | None:
         """Open the proxy that network attacks need; None without any."""
         if not any(a.network for a in self._profile.attacks):
             return None
         proxy = await self._server.open_proxy()
         delay_s = await proxy.added_delay_s(health_path, self._target.tls.context())
         delay = "added delay unknown" if delay_s is None else f"added delay {delay_s * 1000:.1f} ms"
-        self._note(
-            "network proxy", f"requests go through {proxy.description} for network attacks ({delay}); probes bypass it"
-        )
+        self._note("network proxy", f"requests go through a proxy for network attacks ({delay}); probes bypass it")
         return proxy
 
-    async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: RunProxy | None) -> AttackInjector:
+    async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: LocalProxy | None) -> AttackInjector:
         """Make the attacks and check that each can be done.
 
         Raises TargetError where one cannot.

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from loadchaos.analysis.state.machine import StateMachine
-from loadchaos.chaos import LocalProxy, RunProxy, ToxiproxyProxy, authorization
+from loadchaos.chaos import LocalProxy, authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import StateRow
@@ -54,7 +54,6 @@ class TargetSpec:
         headers: request headers with their values.
         tls: certificates to trust.
         pid: root process, as given with --pid.
-        toxiproxy: API of a Toxiproxy that network attacks use instead of the built-in proxy.
         external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
         held: launched server that several runs share; the run neither starts nor stops it.
     """
@@ -66,7 +65,6 @@ class TargetSpec:
     headers: Mapping[str, str]
     tls: TlsSettings = field(default_factory=TlsSettings)
     pid: int | None = None
-    toxiproxy: str | None = None
     external_urls: Sequence[str] = ()
     held: HeldServer | None = None
 
@@ -89,7 +87,7 @@ class ServerUnderTest:
         self._machines = self._new_machines()
         self._known_server = True
         self._idle = IdleWait()
-        self._proxy: RunProxy | None = None
+        self._proxy: LocalProxy | None = None
         self._reserved: ReservedPort | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
@@ -245,10 +243,9 @@ class ServerUnderTest:
             logs = (*logs, str(self.target.held.log))
         return [MonitoredReplica("server", url, logs=logs, pid=pid, here=here)]
 
-    async def open_proxy(self) -> RunProxy:
+    async def open_proxy(self) -> LocalProxy:
         """Open a proxy between clients and server; `stop` closes it."""
-        api = self.target.toxiproxy
-        self._proxy = LocalProxy(self.url) if api is None else ToxiproxyProxy(api, self.url)
+        self._proxy = LocalProxy(self.url)
         await self._proxy.open()
         return self._proxy
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
+from dashboards.generator.dashboards import DASHBOARDS, text
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
-from loadchaos.report.metrics.dashboards import DASHBOARDS, text
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.report.made_up_run import T0, S, all_rows, make_verdict
