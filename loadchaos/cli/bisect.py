@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, positive_duration, server_options
+from loadchaos.cli.common import duration, echo, positive_duration, resumed_command, run_interruptible, server_options
 from loadchaos.cli.replay import prepare, replay_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -108,7 +108,7 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
     echo(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
     session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
-    _finish(session.run(options["changes"]), source, out)
+    _finish(session.run(options["changes"]), plan)
 
 
 def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
         err=True,
     )
     session = VersionSession(trace, plan, installs, folder)
-    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), source, out)
+    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), plan)
 
 
 def _prepared(source: Path, out: Path, options: dict[str, Any]) -> tuple[RequestTrace, TryPlan, Path]:
@@ -137,14 +137,8 @@ def _prepared(source: Path, out: Path, options: dict[str, Any]) -> tuple[Request
     return trace, plan, folder
 
 
-def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], source: Path, out: Path) -> None:
-    import asyncio
-
-    try:
-        found = asyncio.run(search)
-    except KeyboardInterrupt:
-        echo(f"interrupted; continue with the same command and --resume (bisection of {source} in {out})", err=True)
-        sys.exit(130)
+def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], plan: TryPlan) -> None:
+    found = run_interruptible(plan.interrupts, search, resumed_command())
     echo(found.text)
     sys.exit(found.exit_code)
 

@@ -20,6 +20,7 @@ from loadchaos.cli.common import (
     positive_duration,
     print_json,
     profile_names,
+    run_interruptible,
     server_options,
     terminal,
 )
@@ -113,7 +114,6 @@ def capacity(
     Raises the load until the goal fails, then narrows the interval. Each step is a run whose goodput is decided by its
     confidence interval. The result names the knee, the saturation throughput and the limiting resource.
     """
-    import asyncio
     import random
 
     from loadchaos.campaigns.capacity import files
@@ -121,6 +121,7 @@ def capacity(
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
+    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
@@ -142,15 +143,15 @@ def capacity(
     lock_folder(folder, "capacity")
     if not stored:
         (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
-    lines, metrics = _Lines(), SearchMetrics(folder.resolve().name, port)
+    lines, metrics, interrupts = _Lines(), SearchMetrics(folder.resolve().name, port), Interrupts()
     session = CapacitySession(
-        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish)
+        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish), interrupts
     )
     if stored:
         session.restore(stored)
     try:
         lines.print(f"metrics: {metrics.url}")
-        data = asyncio.run(session.run())
+        data = run_interruptible(interrupts, session.run(), f"loadchaos capacity --resume {folder}")
     finally:
         lines.clear()
         metrics.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, server_options
+from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible, server_options
 from loadchaos.cli.replay import prepare, replay_folder
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -46,8 +46,6 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     SOURCE is as for `loadchaos replay`. The result is the folder repro: a script, a README for an upstream issue, a
     profile, and a page that shows what was left out.
     """
-    import asyncio
-
     from loadchaos.campaigns.minimise.session import MinimiseSession, summary
 
     create_privately()
@@ -59,10 +57,6 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
     begin_s = time.monotonic()
     session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, lambda text: echo(text, err=True))
-    try:
-        found = asyncio.run(session.run())
-    except KeyboardInterrupt:
-        echo(f"interrupted; continue with: loadchaos minimise {source} --out {out} --resume", err=True)
-        sys.exit(130)
+    found = run_interruptible(plan.interrupts, session.run(), resumed_command())
     echo(summary(found, time.monotonic() - begin_s))
     sys.exit(found.exit_code)

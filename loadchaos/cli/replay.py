@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, lock_folder, parse_header_options, server_options
+from loadchaos.cli.common import (
+    duration,
+    echo,
+    lock_folder,
+    parse_header_options,
+    resumed_command,
+    run_interruptible,
+    server_options,
+)
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -74,8 +82,6 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     SOURCE is a run folder, an incident folder, a trace.jsonl, an OpenAI batch file or a Mooncake trace. Each try is a run
     on a fresh server. It counts if the same failure occurs with the same guilty frame.
     """
-    import asyncio
-
     from loadchaos.campaigns.replay.session import ReplayRequest, ReplaySession
 
     create_privately()
@@ -96,7 +102,7 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
     echo(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
     echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
     session = ReplaySession(trace, request, lambda text: echo(text, err=not text.startswith(_RESULTS)))
-    sys.exit(asyncio.run(session.run()))
+    sys.exit(run_interruptible(plan.interrupts, session.run(), resumed_command()))
 
 
 _RESULTS = ("REPRODUCED", "NOT ", "FIXED", "STILL", "UNKNOWN")

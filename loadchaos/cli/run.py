@@ -259,14 +259,14 @@ def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -
 
 def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
     """Run the profile, or every run of the web UI. Returns the exit code."""
-    import asyncio
-
     from loadchaos.report.export import notify, otlp
+    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.run import run as run_once
 
     if options["otlp"]:
         otlp.check(options["otlp"])
     addresses = [notify.address(a) for a in options["notify"]]
+    interrupts = Interrupts()
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
@@ -277,11 +277,11 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
             echo(text)
 
     if options["web"]:
-        from loadchaos.campaigns.webui.web_runs import serve_web_ui
+        from loadchaos.campaigns.webui.web_runs import WebSession
 
-        address = _web_address(options)
-        return asyncio.run(serve_web_ui(loaded, settings, address, lambda text: echo(text, err=True), print_result))
-    result = asyncio.run(run_once(loaded, settings))
+        web = WebSession(loaded, settings, interrupts, lambda text: echo(text, err=True), print_result)
+        return interrupts.run(web.serve(_web_address(options)))
+    result = interrupts.run(run_once(loaded, settings, interrupts))
     print_result(result)
     return result.exit_code
 

@@ -28,6 +28,7 @@ from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
+    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.probe import ProbeResult
 
 _READY_WITHIN_S = 1200.0
@@ -75,10 +76,9 @@ def suite(
     The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
     runs/suite-UTC. Attacks are made only on a server that --launch started, on a local engine, or with --authorize.
     """
-    import asyncio
-
     from loadchaos.core import resources
     from loadchaos.report.terminal.suite import render
+    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     given = _overrides(overrides, resources.profiles())
@@ -90,7 +90,8 @@ def suite(
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
     folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    found, code = asyncio.run(_suite(target, profiles, folder, options))
+    interrupts = Interrupts()
+    found, code = interrupts.run(_suite(target, profiles, folder, options, interrupts))
     color_and_width = terminal()
     if as_json:
         print_json(found)
@@ -100,7 +101,11 @@ def suite(
 
 
 async def _suite(
-    target: str | None, profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]
+    target: str | None,
+    profiles: Mapping[str, Profile],
+    folder: Path,
+    options: Mapping[str, Any],
+    interrupts: Interrupts,
 ) -> tuple[dict[str, Any], int]:
     """Probe, select, run. Returns suite.json and the exit code."""
     from loadchaos.campaigns.suite.record import SuiteRecord
@@ -115,7 +120,7 @@ async def _suite(
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
     settings = run_options(run_parameters(_arguments(target, options)), None, {})
     session = SuiteSession(
-        record, settings, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)
+        record, settings, interrupts, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)
     )
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]

@@ -31,7 +31,9 @@ class RunContext:
     print_line: Callable[[str], None]
 
     @classmethod
-    def create(cls, profile: Profile, options: Options, print_line: Callable[[str], None]) -> RunContext:
+    def create(
+        cls, profile: Profile, options: Options, interrupts: Interrupts, print_line: Callable[[str], None]
+    ) -> RunContext:
         """Check the options and create the run folder.
 
         Raises LoadchaosError before anything exists.
@@ -39,7 +41,7 @@ class RunContext:
         target = target_spec(profile, options)
         folder = create_folder(options.out, profile.name)
         record = RunRecord(folder, _redactor(profile, target), print_line)
-        return cls(profile, options, target, record, Interrupts(record, print_line), print_line)
+        return cls(profile, options, target, record, interrupts, print_line)
 
 
 def _redactor(profile: Profile, target: TargetSpec) -> Redactor:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.campaigns.hunt.corpus import DEADLY, finding_key, findings_of
-from loadchaos.campaigns.hunt.journal import FINDINGS, write_json
+from loadchaos.campaigns.hunt.journal import FINDINGS
 from loadchaos.core.stats import wilson
+from loadchaos.core.whole_file import write_json
 from loadchaos.report.formatting import plural
 
 FILE = "finding.json"

@@ -16,15 +16,17 @@ from ruamel.yaml import YAML
 from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
 from loadchaos.campaigns.hunt.findings import HuntFinding, collect, keep_run
 from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
-from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
+from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal
 from loadchaos.campaigns.hunt.workers import SlotLostError, WorkloadRunner
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
 from loadchaos.core.units import describe_duration
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
+from loadchaos.run.interrupts import Interrupts
 
 _KEPT_SHARE, _MOST_KEPT_SHARE, _KEPT_STARTS = 0.3, 0.5, 8
 """Share of the budget that is kept for replay and reduction of what was found; more where a server starts slowly."""
@@ -69,6 +71,7 @@ class HuntSession:
         folder: Path,
         runners: Sequence[WorkloadRunner],
         reproduction: FindingReproducer,
+        interrupts: Interrupts,
         print_line: Callable[[str], None],
     ) -> None:
         self._settings, self._folder, self._runners = settings, folder, list(runners)
@@ -78,7 +81,7 @@ class HuntSession:
         self._begin_s = time.monotonic()
         self._start_s = 0.0
         self._corpus: Corpus | None = None
-        self._signals: list[int] = []
+        self._interrupts = interrupts
         self._ended_early = False
         self._failed: LoadchaosError | None = None
 
@@ -92,11 +95,14 @@ class HuntSession:
 
         Raises LoadchaosError where the server cannot be tested at all.
         """
-        self._handle_signals()
+        with self._interrupts.handled_by(self._interrupted):
+            return await self._hunt()
+
+    async def _hunt(self) -> int:
         try:
             probed = await self._probe()
             if probed is None:
-                return 128 + self._signals[0]
+                return self._interrupts.exit_code
             pool = self._prepare(probed)
             self._start_s = time.monotonic() - self._begin_s
             self._begin_s = time.monotonic()  # the start of the server is no part of the budget
@@ -105,7 +111,7 @@ class HuntSession:
         finally:
             await asyncio.gather(*(runner.stop() for runner in self._runners))
         found = self.findings()
-        if found and not self._signals:
+        if found and not self._interrupts:
             await self._reproduction.run(found, max(0.0, self._settings.budget_s - self.at_s))
         self._report()
         self._journal.close()
@@ -119,18 +125,12 @@ class HuntSession:
         try:
             return await self._runners[0].probe()
         except SlotLostError as e:
-            if self._signals:
+            if self._interrupts:
                 return None
             raise TargetError(f"the server could not be started: {e}; see that log") from e
 
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupted, number)
-
-    def _interrupted(self, number: int) -> None:
-        self._signals.append(number)
-        if len(self._signals) == 1:
+    def _interrupted(self, _: signal.Signals) -> None:
+        if self._interrupts.count == 1:
             self._print("interrupted: the workloads in flight are ended")
         self._reproduction.stop()
         for runner in self._runners:
@@ -206,13 +206,13 @@ class HuntSession:
             await runner.stop()
 
     def _note_lost(self, error: Exception, choice: WorkloadChoice) -> None:
-        if not self._signals:
+        if not self._interrupts:
             self._print(f"workload {choice.number}: lost: {error}")
 
     def _finished(self) -> bool:
         settings, corpus = self._settings, self._corpus
         assert corpus is not None
-        if self._signals:
+        if self._interrupts:
             return True
         if settings.most_findings is not None and len(corpus.findings) >= settings.most_findings:
             return True
@@ -290,9 +290,7 @@ class HuntSession:
             "settings": _read(self._folder / SETTINGS), "rows": self._journal.rows, "entries": entries,
             "findings": findings, "worth": self.worth(), "features": len(corpus.hits),
         }  # fmt: skip
-        part = self._folder / "report.html.part"
-        part.write_text(hunt_page.render(data), encoding="utf-8")
-        part.replace(self._folder / "report.html")
+        write_whole(self._folder / "report.html", hunt_page.render(data))
 
     def worth(self) -> str:
         """Describe what the hunt is worth: workloads, requests, time, coverage."""
@@ -304,8 +302,8 @@ class HuntSession:
         for finding in found:
             self._print(f"FOUND {finding.number}: {finding.describe()}")
         self._print(self.worth())
-        if self._signals:
-            return 128 + self._signals[0]
+        if self._interrupts:
+            return self._interrupts.exit_code
         if found:
             return exit_codes.FAIL
         if self._failed is not None:

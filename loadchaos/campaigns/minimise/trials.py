@@ -135,8 +135,7 @@ class Trials:
             self._learn(Path(result.folder))
         if result.died:
             await self._pool.stop()
-        if result.why == "it was interrupted":
-            raise KeyboardInterrupt
+        self._plan.interrupts.raise_if_any()
         return result
 
     async def _try_script(self, candidate: Reduction, server: ServerChoice, held: HeldServer) -> TryResult:

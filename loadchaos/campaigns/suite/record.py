@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.model import Facts
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.html import suite_page
 
 _SCHEMA = 1
@@ -78,8 +77,8 @@ class SuiteRecord:
         """
         data = self.to_json(ended=ended)
         try:
-            _replace(self.folder / "suite.json", orjson.dumps(data, option=orjson.OPT_INDENT_2))
-            _replace(self.folder / "suite.html", suite_page.render(data).encode())
+            write_json(self.folder / "suite.json", data)
+            write_whole(self.folder / "suite.html", suite_page.render(data))
         except OSError as e:
             raise LedgerError(f"{self.folder}: {e.strerror}; {next_step(e)}") from e
 
@@ -108,9 +107,3 @@ class SuiteRecord:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.write_bytes(data)
-    new.replace(path)

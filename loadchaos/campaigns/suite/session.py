@@ -6,8 +6,6 @@ order, and the suite with it.
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +16,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.profile.profile import Profile
 from loadchaos.run.finalize import Result
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
@@ -33,27 +32,30 @@ class SuiteSession:
     """
 
     def __init__(
-        self, record: SuiteRecord, options: Options, print_line: Callable[[str], None], announce: Callable[[str], None]
+        self,
+        record: SuiteRecord,
+        options: Options,
+        interrupts: Interrupts,
+        print_line: Callable[[str], None],
+        announce: Callable[[str], None],
     ) -> None:
-        self._record, self._options = record, options
+        self._record, self._options, self._interrupts = record, options, interrupts
         self._print, self._announce = print_line, announce
-        self._signal: signal.Signals | None = None
         self._ready_within_s = options.wait_ready_s
 
     async def run(self, profiles: Sequence[Profile]) -> int:
         """Run the profiles; returns the exit code of the suite."""
         self._record.write()
         for number, profile in enumerate(profiles, 1):
-            self._handle_signals()
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
             self._record.begin(profile.name)
             begin_s = time.monotonic()
             result = await self._run(profile, self._options.seed + number - 1)
-            if self._signal is not None:
-                result = {**result, "exit_code": 128 + self._signal}
+            if self._interrupts:
+                result = {**result, "exit_code": self._interrupts.exit_code}
             self._record.end(profile.name, time.monotonic() - begin_s, result)
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {result['verdict']}{_named(result)}")
-            if result["exit_code"] in exit_codes.BY_SIGNAL:
+            if self._interrupts:
                 break
             down = result["exit_code"] == exit_codes.TARGET_ERROR
             self._ready_within_s = self._options.wait_ready_s or (_STILL_DOWN_S if down else _RECOVERY_S)
@@ -64,18 +66,9 @@ class SuiteSession:
         """Run a profile with prompts that the server has not cached."""
         options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
-            return _summary(await run_quietly(profile, options, self._print))
+            return _summary(await run_quietly(profile, options, self._interrupts, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
             return {"exit_code": e.exit_code, "verdict": verdict_of(e.exit_code), "run": None, "error": str(e)}
-
-    def _handle_signals(self) -> None:
-        """Note a signal between two runs; each run installs its own handlers."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._note, number)
-
-    def _note(self, number: signal.Signals) -> None:
-        self._signal = number
 
 
 def _summary(result: Result) -> dict[str, Any]:

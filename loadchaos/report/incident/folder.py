@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.whole_file import write_whole
 from loadchaos.report.formatting import clean, clean_line
 from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
 from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_EVIDENCE
@@ -44,15 +45,17 @@ def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Map
     """
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
-    _put(home / "incident.json", orjson.dumps(incident, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    write_whole(home / "incident.json", orjson.dumps(incident, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
     if excerpts:
-        _put(home / "server.log.excerpt", b"\n".join(excerpts))
+        write_whole(home / "server.log.excerpt", b"\n".join(excerpts))
     if requests is not None:
-        _put(home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests))
+        write_whole(
+            home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests)
+        )
     around = _around(folder, incident)
     lines = decisive(*around, traceback=bool(incident.get("frames")))
     view = IncidentView(lines, batch((*around[0], *around[2])), _profile(folder), _earlier(folder, home, incident))
-    _put(home / "incident.md", page(incident, view, requests or ()).encode())
+    write_whole(home / "incident.md", page(incident, view, requests or ()).encode())
     return home
 
 
@@ -97,12 +100,6 @@ def remove_others(folder: RunFolder, kept: Sequence[Path]) -> None:
         for part in home.iterdir():
             part.unlink()
         home.rmdir()
-
-
-def _put(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
 
 
 # -- log excerpt ---------------------------------------------------------------------------------------------

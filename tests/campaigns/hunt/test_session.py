@@ -17,6 +17,7 @@ from loadchaos.campaigns.hunt.journal import WORKLOADS, Journal
 from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
 from loadchaos.campaigns.hunt.workers import SlotLostError
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.run.interrupts import Interrupts
 from tests.campaigns.hunt.conftest import FACTS, failure, result
 
 Answer = Callable[[int], Mapping[str, Any]]
@@ -79,8 +80,9 @@ def hunt(
     lines: list[str] = []
     runners = [RuleRunner(answer) for _ in range(parallel)]
     given = HuntSettings(**{"seed": 1, "budget_s": 1e6, **settings})
-    session = HuntSession(given, folder, runners, Reproducing(), lines.append)
-    return asyncio.run(session.run()), lines, runners
+    interrupts = Interrupts()
+    session = HuntSession(given, folder, runners, Reproducing(), interrupts, lines.append)
+    return interrupts.run(session.run()), lines, runners
 
 
 def until(most: int, answer: Answer) -> Answer:

@@ -13,6 +13,7 @@ import pytest
 from loadchaos.campaigns.soak.child import FinishedRun
 from loadchaos.campaigns.soak.daemon import Order, Soak
 from loadchaos.profile.cron import Schedule
+from loadchaos.run.interrupts import Interrupts
 
 
 class Clock:
@@ -39,6 +40,7 @@ class World:
         self.measured: dict[str, Any] = {}
         self.ends: datetime | None = None
         self.pid, self.code = 100, None
+        self.interrupts = Interrupts()
         self.begun: list[tuple[str, list[str]]] = []
         self.signals: list[int] = []
         self.lines: list[str] = []
@@ -99,7 +101,7 @@ class World:
     def soak(self, cron: str = "0 2 * * *", **more: object) -> Soak:
         schedule = Schedule.model_validate({"cron": cron, "timezone": "Europe/Berlin", **more})
         order = Order("night.yaml", "night", schedule, self.home)
-        soak = Soak(order, self.clock, self, self.lines.append)
+        soak = Soak(order, self.clock, self, self.interrupts, self.lines.append)
         self.soaks.append(soak)
         return soak
 
