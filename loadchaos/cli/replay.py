@@ -97,15 +97,11 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
         from loadchaos.campaigns.replay.servers import from_launch
 
         against = from_launch(options["against"])
-    dialect = str(trace.header.server.get("dialect") or "vllm")
-    request = ReplayRequest(plan, folder, options["times"], against, dialect)
+    request = ReplayRequest(plan, folder, options["times"], against, trace.dialect)
     echo(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
     echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
-    session = ReplaySession(trace, request, lambda text: echo(text, err=not text.startswith(_RESULTS)))
+    session = ReplaySession(trace, request, lambda text: echo(text, err=True), echo)
     sys.exit(run_interruptible(plan.interrupts, session.run(), resumed_command()))
-
-
-_RESULTS = ("REPRODUCED", "NOT ", "FIXED", "STILL", "UNKNOWN")
 
 
 def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:

@@ -158,6 +158,11 @@ class RequestTrace:
             ),
         )
 
+    @property
+    def dialect(self) -> str:
+        """Dialect of the recorded server; vllm where it is not known."""
+        return str(self.header.server.get("dialect") or "vllm")
+
     def traffic_names(self) -> list[str]:
         """Names of all traffic, in order of first use."""
         return list(dict.fromkeys(s.traffic for s in self.sends))

@@ -67,6 +67,7 @@ class Campaign:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "loadchaos", *words],
                 cwd=self.home, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests under nohup, too
             )  # fmt: skip
 
     @property

@@ -22,7 +22,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
@@ -271,7 +271,7 @@ class HuntSession:
             ids = ", ".join(str(f["id"]) for f in found)
             shown += f"; {'NEW FINDING' if new else 'known'}: {ids}"
         left_s = max(0.0, self._settings.budget_s - self.at_s)
-        return f"{shown}; {plural(len(corpus.findings), 'finding')}, {describe_duration(max(1, round(left_s)))} left"
+        return f"{shown}; {plural(len(corpus.findings), 'finding')}, {spent_time(left_s)} left"
 
     def _report(self) -> None:
         """Write report.html."""
@@ -334,7 +334,7 @@ def worth(rows: Sequence[Mapping[str, Any]], features: int, first: int = 0) -> s
     proved = sum(bool(r["proved"]) for r in rows)
     failed = sum(bool(findings_of(r)) for r in rows)
     starts = 1 + sum(bool(r.get("restarted")) for r in rows)
-    took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
+    took = spent_time(float(rows[-1]["at_s"])) if rows else "no time"
     text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {sent_of(rows, first)}, "
     text += f"{took}, {features:,} features"
     bound = upper_bound_at_zero(proved) if proved and not failed else None

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from loadchaos.campaigns.replay import estimate
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
-from loadchaos.campaigns.replay.refusals import doubt, refusal, refuses_some
+from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.resumed import SearchState, settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
 from loadchaos.core import exit_codes
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.report.formatting import plural
 
@@ -54,10 +54,19 @@ class ReplayState:
 
 
 class ReplaySession:
-    """Tries of one replay, with progress and state on disk."""
+    """Tries of one replay, with progress and state on disk.
 
-    def __init__(self, trace: RequestTrace, request: ReplayRequest, print_line: Callable[[str], None]) -> None:
-        self._trace, self._request, self._print = trace, request, print_line
+    `print_result` gets the lines of the result, `print_line` all others.
+    """
+
+    def __init__(
+        self,
+        trace: RequestTrace,
+        request: ReplayRequest,
+        print_line: Callable[[str], None],
+        print_result: Callable[[str], None],
+    ) -> None:
+        self._trace, self._request, self._print, self._print_result = trace, request, print_line, print_result
         settings = settings_of(request.plan) | {
             "server": _without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
             "server of --against": _without_port(request.against) if request.against is not None else "",
@@ -81,7 +90,7 @@ class ReplaySession:
         request = self._request
         before = await self._series(request.plan, self.state.tries, estimate.TryCount(request.times), "try")
         line = estimate.result_line(sum(before), len(before))
-        self._print(line + self._others(self.state.tries))
+        self._print_result(line + self._others(self.state.tries))
         if self._interrupts:
             return self._interrupts.exit_code
         if request.against is None:
@@ -96,7 +105,7 @@ class ReplaySession:
         self._kills = any(t["died"] for t in self.state.tries if t["reproduced"])
         needed, _ = estimate.tries_for_confidence(before)
         after = await self._series(plan, self.state.against, _UntilFailure(needed), "try against the other server")
-        self._print(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
+        self._print_result(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
         if self._interrupts:
             return self._interrupts.exit_code
         if any(after):
@@ -135,20 +144,13 @@ class ReplaySession:
                 self._noted = True
                 self._print(f"note: these caches could not be emptied between tries: {', '.join(kept)}")
         result = await run_try(self._trace, plan, folder, held)
-        if self._kills is not None and (why := await self._doubt(result, plan)):
+        if self._kills is not None and (
+            why := await why_unproved(result, self._trace, plan.server, plan.options, kills=self._kills)
+        ):
             result = replace(result, reproduced=None, why=why)
         if pool is not None and (result.died or not plan.share):
             await pool.stop()
         return result
-
-    async def _doubt(self, result: TryResult, plan: TryPlan) -> str:
-        """Say why a try without the failure proves no cure; "" if it may."""
-        if result.reproduced is not False:
-            return ""
-        found = doubt(result, kills=bool(self._kills))
-        if found or plan.server.launch is None or not refuses_some(result):
-            return found
-        return await refusal(result, self._trace, plan.server.launch.url, plan.options)
 
     def _progress(
         self, tries: Sequence[dict[str, Any]], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
@@ -167,7 +169,7 @@ class ReplaySession:
         mean_s = sum(t["seconds"] for t in tries) / len(tries)
         eta = ""
         if left and not count.done:
-            about = describe_duration(max(1, round(left * mean_s)))
+            about = spent_time(left * mean_s)
             eta = f"; {left if exact else f'about {left}'} more, {about}"
         return f"{what} {len(tries)}: {shown}, {result.seconds:.0f} s{eta}"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 60, 28
 _MOST_ENTRIES, _MOST_WORKLOADS = 30, 400
@@ -77,7 +77,7 @@ def _text(value: object) -> str:
 
 
 def _duration(seconds: Any) -> str:
-    return describe_duration(max(1, round(float(seconds)))) if seconds else "0 s"
+    return spent_time(float(seconds)) if seconds else "0 s"
 
 
 def _card(finding: Mapping[str, Any]) -> str:
