@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, positive_duration, resumed_command, run_interruptible, server_options
-from loadchaos.cli.replay import prepare, replay_folder
+from loadchaos.cli.common import echo, positive_duration, resumed_command, run_interruptible
+from loadchaos.cli.replay import prepare, replay_folder, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -67,19 +67,12 @@ Exit codes:
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
 )
-@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
-@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
 @click.option(
     "--share-server",
     is_flag=True,
     help="Prove remedies and good releases on one server that survives, not on fresh ones.",
 )
-@click.option("--resume", is_flag=True, help="Continue the newest bisection of SOURCE in --out.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@replayed_options("bisection")
 def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
     """Find the launch flags or the releases that a failure depends on.
 

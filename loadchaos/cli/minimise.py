@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible, server_options
-from loadchaos.cli.replay import prepare, replay_folder
+from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible
+from loadchaos.cli.replay import prepare, replay_folder, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -32,14 +32,7 @@ Exit codes:
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
 )
-@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
-@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
-@click.option("--resume", is_flag=True, help="Continue the newest minimisation of SOURCE in --out.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@replayed_options("minimisation")
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
     """Find the fewest requests and launch flags that still cause a failure.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,33 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     return int(value)
 
 
+def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a command that looks for the failure of recorded requests."""
+    options = (
+        click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several."),
+        click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure."),
+        click.option("--resume", is_flag=True, help=f"Continue the newest {what} of SOURCE in --out."),
+        click.option(
+            "--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server."
+        ),
+        server_options,
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("runs"),
+            show_default=True,
+            help="Folder for the result.",
+        ),
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 @click.option(
@@ -63,19 +90,12 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Send the requests this many times in each try.")
 @click.option("--share-server", is_flag=True, help="Use one launched server for several tries, until it dies.")
 @click.option("--against", metavar="COMMAND", help="Then try this launch command, which should prevent the failure.")
-@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
-@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
-@click.option("--resume", is_flag=True, help="Continue the newest replay of SOURCE in --out.")
 @click.option(
     "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies. Send nothing."
 )
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
 @click.option("--server-log", multiple=True, metavar="SOURCE", help="Log of --target, as for `loadchaos run`.")
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow recorded attacks on --target. Repeatable.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the tries."
-)
+@replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
     """Send the requests of a run again until its failure occurs again.
 
