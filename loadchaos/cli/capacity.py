@@ -22,6 +22,7 @@ from loadchaos.cli.common import (
     profile_names,
     run_interruptible,
     server_options,
+    server_settings,
     terminal,
 )
 from loadchaos.cli.profiles import profile_of, set_option
@@ -345,14 +346,10 @@ def _share(option: str, text: str, least: float, most: float) -> float:
 
 def _run_options(options: Mapping[str, Any]) -> Any:
     """The runner's options of every step."""
-    from loadchaos.cli.common import parse_header_options
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run.options import Options
 
     return Options(
-        target=options["external"], admin_url=options["admin_url"], model=options["model"],
-        api_key_env=options["api_key_env"], headers=parse_header_options(options["headers"]),
-        tls=TlsSettings(options["ca"], options["insecure"]), tokenizer=options["tokenizer"],
+        target=options["external"], **server_settings(options), tokenizer=options["tokenizer"],
         server_log=options["server_log"], seed=options["seed"] * 1000, authorize=options["authorize"],
         shared=options["shared"], wait_ready_s=options["wait_ready"], live=False,
         argv=("loadchaos", "capacity"),

@@ -108,6 +108,15 @@ def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
     return headers
 
 
+def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the runner's Options that `server_options` give."""
+    from loadchaos.core.tls import TlsSettings
+
+    found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
+    tls = TlsSettings(options["ca"], options["insecure"])
+    return {**found, "headers": parse_header_options(options["headers"]), "tls": tls}
+
+
 def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Parse a duration as `duration` does, and refuse 0."""
     found = duration(context, parameter, value)

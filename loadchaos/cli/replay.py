@@ -14,10 +14,10 @@ from loadchaos.cli.common import (
     duration,
     echo,
     lock_folder,
-    parse_header_options,
     resumed_command,
     run_interruptible,
     server_options,
+    server_settings,
 )
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -130,7 +130,6 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
     from loadchaos.campaigns.replay.sources import read_source, without_later
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run.options import Options
 
     found = read_source(source, folder)
@@ -148,9 +147,7 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
             err=True,
         )
     run_options = Options(
-        admin_url=options["admin_url"], model=options["model"], api_key_env=options["api_key_env"],
-        headers=parse_header_options(options["headers"]), tls=TlsSettings(options["ca"], options["insecure"]),
-        wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
+        **server_settings(options), wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
         authorize=options.get("authorize") or (), argv=sys.argv,
     )  # fmt: skip
     plan = TryPlan(

@@ -16,11 +16,11 @@ from loadchaos.cli.common import (
     echo,
     exporter_port_option,
     free_exporter_port,
-    parse_header_options,
     positive_duration,
     process_count,
     profile_names,
     server_options,
+    server_settings,
     terminal,
 )
 from loadchaos.cli.environment import openai_target, use_openai_variables, words_from_environment
@@ -288,16 +288,11 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
 
 def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     """The runner's options from the command line's."""
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run.options import Options
 
     return Options(
         target=options["target"],
-        admin_url=options["admin_url"],
-        model=options["model"],
-        api_key_env=options["api_key_env"],
-        headers=parse_header_options(options["headers"]),
-        tls=TlsSettings(options["ca"], options["insecure"]),
+        **server_settings(options),
         tokenizer=options["tokenizer"],
         server_log=options["server_log"],
         out=options["out"],

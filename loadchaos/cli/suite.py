@@ -16,6 +16,7 @@ from loadchaos.cli.common import (
     positive_duration,
     print_json,
     server_options,
+    server_settings,
     terminal,
     url_argument,
     url_of,
@@ -118,7 +119,8 @@ async def _suite(
     record = SuiteRecord(folder, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
-    settings = run_options(run_parameters(_arguments(target, options)), None, {})
+    given = {**run_parameters([]), **options, "target": target, "no_live": True, "exporter_port": 0}
+    settings = run_options(given, None, {})
     session = SuiteSession(
         record, settings, interrupts, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)
     )
@@ -165,21 +167,6 @@ def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, lis
     return found
 
 
-def _arguments(target: str | None, options: Mapping[str, Any]) -> list[str]:
-    """Arguments of `loadchaos run` that are the same for every profile."""
-    given = ["--target", target] if target else []
-    for name in ("admin_url", "model", "api_key_env", "ca"):
-        given += [f"--{name.replace('_', '-')}", options[name]] if options[name] else []
-    for name in ("authorize", "server_log"):
-        given += [part for value in options[name] for part in (f"--{name.replace('_', '-')}", value)]
-    given += [part for value in options["headers"] for part in ("--header", value)]
-    for name in ("shared", "insecure"):
-        given += [f"--{name}"] if options[name] else []
-    for name in ("duration", "wait_ready"):
-        given += [f"--{name.replace('_', '-')}", f"{options[name]}s"] if options[name] else []
-    return [*given, "--seed", str(options["seed"]), "--no-live", "--exporter-port", "0"]
-
-
 async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str, Any]) -> ProbeResult:
     """Find out which profiles fit the server.
 
@@ -187,20 +174,17 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     """
     import httpx
 
-    from loadchaos.cli.common import parse_header_options
     from loadchaos.core.errors import TargetError
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run import probe as server_probe
     from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
     base = parse_target(url)
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base
-    api_key_env = options["api_key_env"]
-    headers = headers_of_options(Options(api_key_env=api_key_env, headers=parse_header_options(options["headers"])))
-    tls = TlsSettings(options["ca"], options["insecure"]).context()
+    settings = Options(**server_settings(options))
+    headers, tls = headers_of_options(settings), settings.tls.context()
     async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
-        request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
+        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
         probed = await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles)
     if probed.trouble:
         raise TargetError(probed.trouble)

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ruamel.yaml import YAML
 
 from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
-from loadchaos.campaigns.hunt.findings import HuntFinding, collect, keep_run
+from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect, keep_run
 from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
 from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal
-from loadchaos.campaigns.hunt.workers import SlotLostError, WorkloadRunner
+from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import Facts
@@ -32,16 +32,6 @@ _KEPT_SHARE, _MOST_KEPT_SHARE, _KEPT_STARTS = 0.3, 0.5, 8
 """Share of the budget that is kept for replay and reduction of what was found; more where a server starts slowly."""
 _MOST_LOST = 3
 _MOST_USELESS = 5
-
-
-class FindingReproducer(Protocol):
-    """Replays and minimises findings."""
-
-    async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
-        """Replay and minimise within a time."""
-
-    def stop(self) -> None:
-        """End at once."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +59,8 @@ class HuntSession:
         self,
         settings: HuntSettings,
         folder: Path,
-        runners: Sequence[WorkloadRunner],
-        reproduction: FindingReproducer,
+        runners: Sequence[SlotProcess],
+        reproduction: Reproduction,
         interrupts: Interrupts,
         print_line: Callable[[str], None],
     ) -> None:
@@ -174,7 +164,7 @@ class HuntSession:
             for task in working:
                 task.cancel()
 
-    async def _work(self, runner: WorkloadRunner, pool: GenePool) -> None:
+    async def _work(self, runner: SlotProcess, pool: GenePool) -> None:
         """Run workloads on one server until the hunt is over.
 
         Ends earlier if the server is of no use.

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from loadchaos.campaigns.soak import due, retention
-from loadchaos.campaigns.soak.child import ChildRun, FinishedRun, SoakChild
+from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
 from loadchaos.campaigns.soak.state import (
     Running,
     SoakRun,
@@ -43,18 +42,8 @@ _OVERTIME_S = 600.0
 _KILL_AFTER_S = 120.0
 
 
-class SoakClock(Protocol):
-    """Wall clock that tests can replace."""
-
-    def now(self) -> datetime:
-        """Return the current time in UTC."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait; a suspended machine waits longer."""
-
-
-class WallClock:
-    """SoakClock of this machine."""
+class SoakClock:
+    """Wall clock of this machine."""
 
     def now(self) -> datetime:
         """Return the current time in UTC."""
@@ -348,6 +337,6 @@ def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:
     SIGINT, SIGTERM and SIGHUP end the current run and then the soak.
     """
     interrupts = Interrupts()
-    one = Soak(order, WallClock(), ChildRun(order.home), interrupts, print_line)
+    one = Soak(order, SoakClock(), SoakChild(order.home), interrupts, print_line)
     with contextlib.closing(one), interrupts.installed():
         return one.once() if once else one.forever()

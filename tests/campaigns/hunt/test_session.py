@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.hunt.findings import HuntFinding, collect
+from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect
 from loadchaos.campaigns.hunt.journal import WORKLOADS, Journal
 from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
-from loadchaos.campaigns.hunt.workers import SlotLostError
+from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.run.interrupts import Interrupts
 from tests.campaigns.hunt.conftest import FACTS, failure, result
@@ -23,7 +23,7 @@ from tests.campaigns.hunt.conftest import FACTS, failure, result
 Answer = Callable[[int], Mapping[str, Any]]
 
 
-class RuleRunner:
+class RuleRunner(SlotProcess):
     """WorkloadRunner that answers by the number of the workload."""
 
     def __init__(self, answer: Answer) -> None:
@@ -57,7 +57,7 @@ class RuleRunner:
         self.stopped = True
 
 
-class Reproducing:
+class Reproducing(Reproduction):
     """Notes what it was asked to reproduce."""
 
     def __init__(self) -> None:

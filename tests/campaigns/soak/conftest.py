@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.soak.child import FinishedRun
-from loadchaos.campaigns.soak.daemon import Order, Soak
+from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
+from loadchaos.campaigns.soak.daemon import Order, Soak, SoakClock
 from loadchaos.profile.cron import Schedule
 from loadchaos.run.interrupts import Interrupts
 
 
-class Clock:
+class Clock(SoakClock):
     """Time that passes when somebody sleeps."""
 
     def __init__(self, now: datetime) -> None:
@@ -29,7 +29,7 @@ class Clock:
         self.time += timedelta(seconds=seconds)
 
 
-class World:
+class World(SoakChild):
     """A folder, a clock and its current run; soaks come and go."""
 
     def __init__(self, home: Path, now: datetime) -> None:
