@@ -6,17 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
-from loadchaos.core.model import Terms
+from loadchaos.core.model import Row, Terms
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
 from loadchaos.run.held_server import HeldServer
-from loadchaos.run.load_watch import LoadWatch
 from loadchaos.run.ports import free_port
 from loadchaos.run.resume import ResumePoint
 from loadchaos.run.server_under_test import TargetSpec
@@ -38,6 +37,16 @@ class Master:
     bind_host: str = "*"
     bind_port: int = 5557
     wait_s: float = 300.0
+
+
+class LoadWatch(Protocol):
+    """Folds the rows of a run, and says when its load can end."""
+
+    def feed(self, row: Row) -> None:
+        """Fold one row of the run or of its workers."""
+
+    def reason(self) -> str | None:
+        """Reason to end the load now; None to continue."""
 
 
 @dataclass(frozen=True)

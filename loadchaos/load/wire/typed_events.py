@@ -32,14 +32,13 @@ class TypedEvents(Completion):
     completion.
     """
 
-    __slots__ = ("_done_texts", "_given")
+    __slots__ = ("_given",)
 
     ALWAYS_DONE = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._given: dict[object, list[str]] = {}
-        self._done_texts = 0
 
     @abstractmethod
     def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
