@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import echo, positive_duration, resumed_command, run_interruptible
+from loadchaos.cli.common import echo, positive_duration, resumed_command, run_interruptible, say
 from loadchaos.cli.replay import prepare, replay_folder, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -99,8 +99,8 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
     trace, plan, folder = _prepared(source, out, options)
     if plan.server.launch is None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
-    echo(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
-    session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
+    say(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
+    session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, say)
     _finish(session.run(options["changes"]), plan)
 
 
@@ -120,13 +120,13 @@ def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
         err=True,
     )
     session = VersionSession(trace, plan, installs, folder)
-    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), plan)
+    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, say), plan)
 
 
 def _prepared(source: Path, out: Path, options: dict[str, Any]) -> tuple[RequestTrace, TryPlan, Path]:
     folder = replay_folder(out, "bisect", source, resume=options["resume"])
     trace, plan = prepare(source, folder, options)
-    echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
+    say(f"looking for {plan.expected.describe()}; the state is in {folder}")
     return trace, plan, folder
 
 
@@ -134,7 +134,3 @@ def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], plan: TryPl
     found = run_interruptible(plan.interrupts, search, resumed_command())
     echo(found.text)
     sys.exit(found.exit_code)
-
-
-def _print(text: str) -> None:
-    echo(text, err=True)

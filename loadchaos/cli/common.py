@@ -185,6 +185,11 @@ def echo(text: str, *, err: bool = False) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
+def say(text: str) -> None:
+    """Print a line of progress: on stderr, so that stdout has the result alone."""
+    echo(text, err=True)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     import orjson

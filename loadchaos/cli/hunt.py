@@ -19,6 +19,7 @@ from loadchaos.cli.common import (
     lock_folder,
     positive_duration,
     run_interruptible,
+    say,
 )
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
 from loadchaos.core.errors import OptionError
@@ -108,8 +109,7 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
         {"schema": 1, "launch": shown, "budget_s": budget_s, "genes": chosen, **stored_form(options)},
     )
     command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
-    say = lambda text: echo(text, err=True)  # noqa: E731 - one line
-    echo(f"hunting on {shown}; files are in {folder}", err=True)
+    say(f"hunting on {shown}; files are in {folder}")
     runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
     reproduction = Reproduction(folder, command, _passed_on(options), say)
     interrupts = Interrupts()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible
+from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible, say
 from loadchaos.cli.replay import prepare, replay_folder, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
@@ -46,10 +46,10 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     trace, plan = prepare(source, folder, options)
     if plan.server.launch is None:
         raise OptionError("a minimiser needs a server that it can start: give its command with --launch")
-    echo(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
-    echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
+    say(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
+    say(f"looking for {plan.expected.describe()}; the state is in {folder}")
     begin_s = time.monotonic()
-    session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, lambda text: echo(text, err=True))
+    session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, say)
     found = run_interruptible(plan.interrupts, session.run(), resumed_command())
     echo(summary(found, time.monotonic() - begin_s))
     sys.exit(found.exit_code)

@@ -16,6 +16,7 @@ from loadchaos.cli.common import (
     lock_folder,
     resumed_command,
     run_interruptible,
+    say,
     server_options,
     server_settings,
 )
@@ -118,9 +119,9 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
 
         against = from_launch(options["against"])
     request = ReplayRequest(plan, folder, options["times"], against, trace.dialect)
-    echo(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
-    echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
-    session = ReplaySession(trace, request, lambda text: echo(text, err=True), echo)
+    say(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
+    say(f"looking for {plan.expected.describe()}; tries are in {folder}")
+    session = ReplaySession(trace, request, say, echo)
     sys.exit(run_interruptible(plan.interrupts, session.run(), resumed_command()))
 
 
@@ -138,7 +139,7 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     whole = len(found.sends)
     found = without_later(source, found, expected.id)
     if len(found.sends) < whole:
-        echo(f"note: {plural(whole - len(found.sends), 'request')} sent after the failure: left out", err=True)
+        say(f"note: {plural(whole - len(found.sends), 'request')} sent after the failure: left out")
     whole = len(found.sends)
     found = bodies.fitting(found)
     if len(found.sends) < whole:
@@ -220,7 +221,7 @@ def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
     try:
         failure = expected_failure(source, found, options).to_json()
     except OptionError as e:
-        echo(f"note: the trace names no failure: {e}", err=True)
+        say(f"note: the trace names no failure: {e}")
     else:
         trace = replace(trace, header=trace.header.model_copy(update={"failure": failure}))
     echo(f"{request_trace.write(trace, folder)}: {plural(len(trace.sends), 'request')}")

@@ -19,6 +19,7 @@ from loadchaos.cli.common import (
     positive_duration,
     process_count,
     profile_names,
+    say,
     server_options,
     server_settings,
     terminal,
@@ -279,7 +280,7 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
     if options["web"]:
         from loadchaos.campaigns.webui.web_runs import WebSession
 
-        web = WebSession(loaded, settings, interrupts, lambda text: echo(text, err=True), print_result)
+        web = WebSession(loaded, settings, interrupts, say, print_result)
         return interrupts.run(web.serve(_web_address(options)))
     result = interrupts.run(run_once(loaded, settings, interrupts))
     print_result(result)
@@ -347,9 +348,9 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
         if ci == "github":
             _print_github(verdict, home, profile)
         for trouble in filter(None, (notify.send(a, notify.message(verdict, home)) for a in addresses)):
-            echo(f"loadchaos: {trouble}", err=True)
+            say(f"loadchaos: {trouble}")
     if result.error:
-        echo(f"loadchaos: {result.error}", err=True)
+        say(f"loadchaos: {result.error}")
 
 
 def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
@@ -372,7 +373,7 @@ def _print_github(verdict: Mapping[str, Any], home: Path, profile: str | None) -
     try:
         github.summarise(verdict, home)
     except OSError as e:  # a summary that cannot be written must not change the run's exit code
-        echo(f"loadchaos: the step summary cannot be written: {e}", err=True)
+        say(f"loadchaos: the step summary cannot be written: {e}")
 
 
 def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from loadchaos.cli.common import (
     echo,
     positive_duration,
     print_json,
+    say,
     server_options,
     server_settings,
     terminal,
@@ -121,9 +122,7 @@ async def _suite(
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
     given = {**run_parameters([]), **options, "target": target, "no_live": True, "exporter_port": 0}
     settings = run_options(given, None, {})
-    session = SuiteSession(
-        record, settings, interrupts, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)
-    )
+    session = SuiteSession(record, settings, interrupts, lambda text: say(f"  {text}"), say)
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
@@ -134,14 +133,11 @@ def _shown(command: str) -> str:
     """The launch command without its environment and without secrets."""
     import os
 
-    from loadchaos.core.redact import Redactor, launch_secrets
+    from loadchaos.core.redact import Redactor
     from loadchaos.server.process.launcher import parse_command_line
 
     server = parse_command_line(command)
-    redactor = Redactor.from_environment(os.environ)
-    for value in launch_secrets(server.env).values():
-        redactor.add(value)
-    return " ".join(redactor.argv(list(server.argv)))
+    return " ".join(Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv))
 
 
 def _profile(name: str, overrides: Sequence[str]) -> Profile:

@@ -18,7 +18,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
@@ -65,10 +65,7 @@ class StandaloneLaunch:
         interrupts: Interrupts,
     ) -> None:
         self._typed, self._folder, self._print, self._tls = server, folder, print_line, tls
-        redactor = Redactor.from_environment(os.environ)
-        for value in launch_secrets(server.env).values():
-            redactor.add(value)
-        shown = redactor.argv(server.argv)
+        shown = Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv)
         self._events = Writer(folder.events, "launch")
         self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)
         self._interrupts = interrupts

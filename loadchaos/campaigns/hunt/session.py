@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
 from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect, keep_run
 from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
@@ -24,6 +22,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
 from loadchaos.core.units import spent_time
 from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.profile.profile import yaml_text
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
 from loadchaos.run.interrupts import Interrupts
@@ -237,12 +236,7 @@ class HuntSession:
         """Write an entry of the corpus as a profile, which `loadchaos run` sends."""
         folder = self._folder / CORPUS
         folder.mkdir(exist_ok=True)
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = None
-        yaml.width = 120
-        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-        with (folder / f"{choice.number:05}.yaml").open("w", encoding="utf-8") as f:
-            yaml.dump(choice.workload.profile(pool), f)
+        (folder / f"{choice.number:05}.yaml").write_text(yaml_text(choice.workload.profile(pool)), encoding="utf-8")
 
     def findings(self) -> list[HuntFinding]:
         """Findings so far."""
