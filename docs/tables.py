@@ -5,18 +5,26 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`. `make docs` ru
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from loadchaos.analysis.classify import signature_file
+from loadchaos.analysis.state import limits as of_state
+from loadchaos.analysis.state.signals import S
 from loadchaos.chaos.toxics import TOXICS
+from loadchaos.core import limits
 from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.expectation_names import NAMES
-from loadchaos.core.latency_names import all_names
+from loadchaos.core.latency_names import FEWEST_ITL_ANSWERS, FEWEST_SAMPLES, all_names
+from loadchaos.core.units import describe_duration, figure
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS
+from loadchaos.profile.slo import Slo
 
 FOLDER = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -61,6 +69,16 @@ def _expectations() -> str:
     return _table(("name", "meaning"), rows)
 
 
+def _fewest_samples() -> str:
+    rows = [(f"`{statistic}`", f"{fewest:,}") for statistic, fewest in FEWEST_SAMPLES.items()]
+    return _table(("statistic", "samples"), [*rows, ("any of `itl`", f"also {FEWEST_ITL_ANSWERS} answers")])
+
+
+def _limits_of_slo() -> str:
+    rows = [(f"`{name}`", field.description or "") for name, field in Slo.model_fields.items()]
+    return _table(("limit", "meaning"), rows)
+
+
 def _endpoints() -> str:
     rows = []
     for name, endpoint in ENDPOINTS.items():
@@ -71,12 +89,127 @@ def _endpoints() -> str:
     return _table(("endpoint", "path", "payloads", "options that it lacks", "streams"), rows)
 
 
+LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "starts and ends": {"core.limits": ("READY_WITHIN_S", "BACK_WITHIN_S", "DEATH_SHOWS_S", "LAST_LINES_S")},
+    "load": {
+        "core.limits": ("HEARTBEAT_S", "MOST_IMAGE_PIXELS"),
+        "load.worker.dispatcher": ("STOP_GRACE_S", "SIGNAL_GRACE_S"),
+        "load.wire.sse": ("MAX_EVENT_BYTES",),
+        "load.wire.completion": ("MAX_BODY_BYTES",),
+        "load.wire.http1": ("MAX_DECODED_BYTES",),
+        "load.cluster.master": ("LOST_AFTER_S",),
+        "load.cluster.worker_link": ("MASTER_SILENCE_S",),
+        "run.error_rate_watch": ("FEWEST_REQUESTS",),
+    },
+    "watching": {
+        "server.monitor.health_probe": ("TCP_EVERY_S", "HEALTH_EVERY_S", "DOWN_EVERY_S"),
+        "core.limits": ("SCRAPE_EVERY_S", "MOST_ANSWER_BYTES"),
+        "server.monitor.exposition": ("MOST_SERIES",),
+        "server.monitor.processes": ("POLL_S",),
+        "server.monitor.orchestrators": ("EVERY_S",),
+        "server.monitor.device_exporters": ("EVERY_S",),
+    },
+    "states": {
+        "core.limits": ("OUTAGE_S", "SILENT_STREAMS"),
+        "analysis.state.limits": (
+            "TEXT_BESIDE_NS",
+            "TEXT_ALONE_NS",
+            "LAST_WORD_NS",
+            "BALANCER_NS",
+            "STREAMED_S",
+            "MOST_PREFILL_NS",
+            "COUNTERS_FRESH_NS",
+        ),
+    },
+    "verdict": {
+        "analysis.verdict.end_of_load": ("SILENT_NS",),
+        "analysis.detectors.saturation": ("THROTTLED_S",),
+        "analysis.detectors.memory_leak": ("SPAN_S",),
+    },
+    "record": {"recorder.freeze": ("WINDOW_S", "FEWEST")},
+}
+"""Constants by what they limit and by module; each has its meaning in a docstring."""
+
+
+def _limits() -> str:
+    rows = [
+        (about, _meaning(module, name), _value(module, name))
+        for about, modules in LIMITS.items()
+        for module, names in modules.items()
+        for name in names
+    ]
+    return _table(("of", "limit", "value"), rows)
+
+
+def _meaning(module: str, name: str) -> str:
+    """Docstring of a constant.
+
+    Raises ValueError where it has none.
+    """
+    source = inspect.getsource(importlib.import_module(f"loadchaos.{module}"))
+    body = ast.parse(source).body
+    for statement, doc in pairwise(body):
+        if isinstance(statement, ast.Assign) and name in ast.unparse(statement.targets[0]).strip("()").split(", "):
+            if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
+                return " ".join(str(doc.value.value).split())
+            break
+    raise ValueError(f"loadchaos.{module}.{name} has no docstring")
+
+
+def _value(module: str, name: str) -> str:
+    value = getattr(importlib.import_module(f"loadchaos.{module}"), name)
+    if name.endswith("_BYTES"):
+        return f"{value >> 20} MiB"
+    if name.endswith("_NS"):
+        return describe_duration(value / S)
+    return describe_duration(value) if name.endswith("_S") else figure(value)
+
+
+def _limits_of_states() -> str:
+    """Limits of silence, each with what else is seen."""
+    hung = f"max({_s(of_state.HUNG_WITHOUT_SIGN_NS)}, 3 x the longest healthy gap of the run)"
+    stall, fast = _s(of_state.STALL_NS), _s(of_state.FAST_STALL_NS)
+    streamed, long_streamed = describe_duration(of_state.STREAMED_S), describe_duration(of_state.FAST_S)
+    one_engine = f"{_s(of_state.COUNTERS_STUCK_NS)}, {_s(of_state.HUNG_WITHOUT_SIGN_NS)}"
+    rows = [
+        (_s(of_state.DEGRADED_NS), "requests are in flight", "`degraded`"),
+        (_s(of_state.STOPPED_NS), "a serving process is stopped", "`hung`"),
+        (_s(of_state.IDLE_ENGINE_NS), "the engine has work, and nothing behind the API server uses CPU", "`hung`"),
+        (
+            _s(of_state.IDLE_API_NS),
+            "it is not known whether the engine has work, and the API server is idle as well (it may wait for an image)",
+            "`hung`",
+        ),
+        (
+            f"{stall}, 3 x the longest gap since it has streamed for {streamed}, or 1.5 x the longest before",
+            f"{limits.SILENT_STREAMS} or more streams are silent; neither engine nor metrics are seen, nor a good `/health`",
+            "`hung`",
+        ),
+        (
+            f"{fast} in place of these {stall}",
+            f"the same, and it has streamed for {long_streamed} without a gap over {_s(of_state.FAST_GAP_NS)}",
+            "`hung`",
+        ),
+        (hung, "otherwise: an engine that uses CPU, or whose server answers, may be compiling", "`hung`"),
+        (one_engine, "one engine of several, seen by counters alone", "`degraded`, `hung`"),
+    ]
+    return _table(("no progress for", "and", "state"), rows)
+
+
+def _s(ns: int) -> str:
+    return describe_duration(ns / S)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "attack kinds": _attack_kinds,
     "network faults": _network_faults,
     "failures without a line": _failures_without_a_line,
     "expectations": _expectations,
+    "fewest samples": _fewest_samples,
+    "limits of slo": _limits_of_slo,
     "endpoints": _endpoints,
+    "limits": _limits,
+    "limits of states": _limits_of_states,
 }
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 
 from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
-from loadchaos.chaos.signals import ROLES, SIGNALS
+from loadchaos.chaos.signals import SIGNALS
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
+from loadchaos.core.model import SERVER_ROLES
 
 _TITLE_CHARS = 160  # as server/monitor/processes.py reads titles, so that both give a process the same role
 
@@ -37,11 +38,11 @@ def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> Proces
     Raises:
         OptionError: for an unknown signal or role.
     """
-    role = str(params.get("role", ROLES[0]))
+    role = str(params.get("role", SERVER_ROLES[0]))
     if spec not in SIGNALS:
         raise OptionError(f"attack process: one of {', '.join(SIGNALS)} was expected (got {spec})")
-    if role not in ROLES:
-        raise OptionError(f"attack {spec}: role is one of {', '.join(ROLES)} (got {role})")
+    if role not in SERVER_ROLES:
+        raise OptionError(f"attack {spec}: role is one of {', '.join(SERVER_ROLES)} (got {role})")
     return ProcessAttack(str(spec), role, context.dialect.process_roles)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -117,6 +116,7 @@ def capacity(
     """
     import random
 
+    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
@@ -159,7 +159,7 @@ def capacity(
     if as_json:
         print_json(data)
     else:
-        echo(render(data, folder, width=terminal()[1]))
+        echo(render(CapacityResult.from_json(data), folder, width=terminal()[1]))
     sys.exit(data["exit_code"])
 
 
@@ -301,33 +301,15 @@ def _start(profile: Profile, by: str) -> float:
 def _limits(text: str | None, profile: Profile) -> dict[str, float]:
     """Limits of --slo, else those of the profile.
 
-    Raises OptionError with the nearest name for an unknown one.
+    Raises OptionError where neither has any.
     """
-    from loadchaos.core.slo_names import SLO_LIMITS
-    from loadchaos.core.units import duration_s
+    from loadchaos.profile.slo import parse_limits
 
     if text is None:
         if profile.slo is None:
             raise OptionError("no limits are known: give --slo, e.g. --slo ttft=2s,itl_p99=50ms, or slo in the profile")
         return profile.slo.limits_s()
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, sign, value = (word.strip() for word in part.replace("<=", "=").partition("="))
-        if not sign or not value:
-            raise OptionError(f"--slo {part.strip()!r}: NAME=TIME was expected, e.g. ttft=2s")
-        if name not in SLO_LIMITS:
-            near = difflib.get_close_matches(name, SLO_LIMITS, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise OptionError(f"--slo {name}: one of {', '.join(SLO_LIMITS)} was expected{hint}")
-        if name in found:
-            raise OptionError(f"--slo {name}: given twice")
-        try:
-            found[name] = duration_s(value)
-        except ValueError as e:
-            raise OptionError(f"--slo {name}: {e}") from None
-        if not found[name]:
-            raise OptionError(f"--slo {name}: more than 0 was expected (got {value!r})")
-    return found
+    return parse_limits(text, "--slo")
 
 
 def _share(option: str, text: str, least: float, most: float) -> float:

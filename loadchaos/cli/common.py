@@ -99,13 +99,21 @@ def free_exporter_port(port: int | None) -> int | Literal["default"]:
 
 def parse_header_options(texts: Sequence[str]) -> Mapping[str, str]:
     """Parse the values of --header."""
-    headers = {}
+    return named_values("--header", texts, "NAME=env:VAR or NAME=text")
+
+
+def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, str]:
+    """Parse the values of a repeatable option such as `--flag NAME=VALUE`.
+
+    Raises OptionError that says what was expected.
+    """
+    found = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise OptionError(f"--header {text!r}: NAME=env:VAR or NAME=text was expected")
-        headers[name.strip()] = value
-    return headers
+            raise OptionError(f"{option} {text!r}: {expected} was expected")
+        found[name.strip()] = value
+    return found
 
 
 def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from loadchaos.cli.common import duration, echo
+from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
-
-_READY_WITHIN_S = 1200.0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -51,7 +50,7 @@ def launch(
     if url is not None:
         server = replace(server, url=parse_target(url))
     folder = create_folder(out, "launch")
-    ready_within_s = ready_within or _READY_WITHIN_S
+    ready_within_s = ready_within or READY_WITHIN_S
     say = partial(echo, err=True)
     settings = TlsSettings(**tls)
     interrupts = Interrupts()

@@ -70,9 +70,9 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 def _limits(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> Mapping[str, float]:
     if not texts:
         return {}
-    from loadchaos.profile.made import parse_limits
+    from loadchaos.profile.slo import parse_bench_limits
 
-    return parse_limits(texts)
+    return parse_bench_limits(texts, "--goodput")
 
 
 def _ratio(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ def _written(made: LoadOptions, file: Path, expect: tuple[str, ...]) -> str:
 
 def _answers() -> LoadOptions:
     """Ask for the load on the terminal."""
-    from loadchaos.profile.made import LoadOptions, parse_limits
+    from loadchaos.profile.made import LoadOptions
 
     kind = click.prompt("Requests", type=click.Choice(list(_KINDS)), default="text")
     values = _dataset_answers(kind)
@@ -83,9 +83,7 @@ def _answers() -> LoadOptions:
     rate = click.prompt("Requests per second", type=number, default=5.0) if pace == "rate" else None
     users = click.prompt("Users", type=whole, default=16) if pace == "users" else None
     requests = click.prompt("Requests in all", type=whole, default=200)
-    limits = click.prompt(
-        "Limits of a request, e.g. ttft:2s tpot:50ms e2e:30s", default="none", value_proc=_limits(parse_limits)
-    )
+    limits = click.prompt("Limits of a request, e.g. ttft:2s tpot:50ms e2e:30s", default="none", value_proc=_limits)
     return LoadOptions(
         rate=rate, users=users, requests=requests, dataset=_KINDS[kind], values=values, slo=limits, embedded=True
     )
@@ -112,11 +110,10 @@ def _dataset_answers(kind: str) -> Mapping[str, Any]:
     }
 
 
-def _limits(parse: Callable[[list[str]], dict[str, float]]) -> Callable[[str], dict[str, float]]:
-    def parsed(text: str) -> dict[str, float]:
-        try:
-            return {} if text.strip() in ("", "none") else parse(text.split())
-        except OptionError as e:
-            raise click.UsageError(str(e)) from None
+def _limits(text: str) -> Mapping[str, float]:
+    from loadchaos.profile.slo import parse_bench_limits
 
-    return parsed
+    try:
+        return {} if text.strip() in ("", "none") else parse_bench_limits(text.split(), "limits")
+    except OptionError as e:
+        raise click.UsageError(str(e)) from None

@@ -27,7 +27,7 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | No
     try:
         if name.replace("_", "-") != "error-rate" or not separator:
             raise ValueError("error-rate>5% was expected")
-        return share(value if value.endswith("%") else float(value))
+        return share(value)
     except ValueError as e:
         raise OptionError(f"--freeze-on {text!r}: {e}; give a rate such as error-rate>5%") from None
 

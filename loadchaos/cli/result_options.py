@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli.common import named_values
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
     """
     if not options["save_result"] and (useless := [name for name in _WITH_FILE if options[name]]):
         raise OptionError(f"--{useless[0].replace('_', '-')} has no effect without --save-result: give that, too")
-    for item in options["metadata"]:
-        if not item.partition("=")[0].strip() or "=" not in item:
-            raise OptionError(f"--metadata {item}: KEY=VALUE was expected")
+    _metadata(options)
     if not (options["save_result"] or options["percentile_metrics"] or options["metric_percentiles"]):
         return None
     from loadchaos.report.export.vllm_bench import BenchFigures
@@ -53,15 +52,21 @@ def figures_of(options: Mapping[str, Any]) -> BenchFigures | None:
     )
 
 
+def _metadata(options: Mapping[str, Any]) -> dict[str, str]:
+    """More keys of the result, from --metadata."""
+    given = named_values("--metadata", options["metadata"], "KEY=VALUE")
+    return {key: value.strip() for key, value in given.items()}
+
+
 def show(result: Result, figures: BenchFigures | None, options: Mapping[str, Any]) -> str:
     """Write the result as asked for; returns the text to print."""
     if figures is None or result.verdict is None:
         return ""
     from loadchaos.report.export import vllm_bench
 
-    found = vllm_bench.result(result.folder, result.verdict, figures)
+    found = vllm_bench.result(result.folder, result.verdict.to_json(), figures)
     found["label"] = options["label"]
-    found |= {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in options["metadata"])}
+    found |= _metadata(options)
     lines = []
     if options["percentile_metrics"] or options["metric_percentiles"]:
         lines.append(vllm_bench.text(found, figures))

@@ -43,6 +43,7 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.analysis.verdict.model import Verdict
     from loadchaos.campaigns.webui.web_runs import WebAddress
     from loadchaos.profile.profile import Profile
     from loadchaos.run.finalize import Result
@@ -234,9 +235,9 @@ def _loaded(profile: str | None, overrides: Sequence[str], options: dict[str, An
     users, endpoint = options["users"], endpoint_of(options["endpoint"], options["backend"])
     changes = [*overrides, *([f"load.*.users={users}"] if users else [])]
     if options["goodput"]:
-        from loadchaos.core.units import format_duration
+        from loadchaos.profile import slo
 
-        changes.append(f"slo={{{', '.join(f'{k}: {format_duration(v)}' for k, v in options['goodput'].items())}}}")
+        changes.append(f"slo={{{', '.join(f'{k}: {v}' for k, v in slo.written(options['goodput']).items())}}}")
     loaded = profile_of(profile, changes)
     if options["embedded"] and loaded.target.embedded is None:
         changes.append("target.embedded={}")
@@ -341,7 +342,7 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
     from loadchaos.report.terminal.summary import render
 
     if result.verdict is not None:
-        verdict, home = dict(result.verdict), result.folder.path
+        verdict, home = result.verdict, result.folder.path
         color, width = terminal()
         summary = render(verdict, home, color=color, width=width)
         echo(summary if ci is None else github.fenced(summary))
@@ -364,7 +365,7 @@ def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     )
 
 
-def _print_github(verdict: Mapping[str, Any], home: Path, profile: str | None) -> None:
+def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
     from loadchaos.core import resources
     from loadchaos.report.export import github
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from loadchaos.cli.common import named_values
 from loadchaos.core.errors import OptionError
 
 
@@ -26,18 +27,10 @@ def sim(flags: tuple[str, ...], no_images: bool, no_dev_mode: bool, port: int, *
     from loadchaos.simulator.options import SimulatorSpec
 
     try:
-        spec = SimulatorSpec(flags=_flag_values(flags), images=not no_images, dev_mode=not no_dev_mode, **options)
+        spec = SimulatorSpec(
+            flags=named_values("--flag", flags, "NAME=VALUE"), images=not no_images, dev_mode=not no_dev_mode, **options
+        )
         argv = command(spec, port)
     except ValueError as e:
         raise OptionError(str(e)) from e
     os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own
-
-
-def _flag_values(flags: tuple[str, ...]) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for text in flags:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise OptionError(f"--flag {text!r}: NAME=VALUE was expected")
-        values[name] = value
-    return values

@@ -26,14 +26,16 @@ from loadchaos.cli.environment import use_openai_variables
 from loadchaos.cli.profiles import profile_of
 from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
+from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
+from loadchaos.core.typed_json import to_json
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
+    from loadchaos.report.suite_result import SuiteResult
     from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.probe import ProbeResult
 
-_READY_WITHIN_S = 1200.0
 _EXIT_CODES = """\b
 Exit codes: the worst of the runs.
   0 every profile that fits passed, 1 one failed, 3 one proved nothing, or
@@ -96,7 +98,7 @@ def suite(
     found, code = interrupts.run(_suite(target, profiles, folder, options, interrupts))
     color_and_width = terminal()
     if as_json:
-        print_json(found)
+        print_json(to_json(found))
     else:
         echo(render(found, folder, width=color_and_width[1]))
     sys.exit(code)
@@ -108,8 +110,8 @@ async def _suite(
     folder: Path,
     options: Mapping[str, Any],
     interrupts: Interrupts,
-) -> tuple[dict[str, Any], int]:
-    """Probe, select, run. Returns suite.json and the exit code."""
+) -> tuple[SuiteResult, int]:
+    """Probe, select, run. Returns the suite and the exit code."""
     from loadchaos.campaigns.suite.record import SuiteRecord
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
     from loadchaos.campaigns.suite.session import SuiteSession
@@ -126,7 +128,7 @@ async def _suite(
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
-    return record.to_json(ended=True), code
+    return record.result(ended=True), code
 
 
 def _shown(command: str) -> str:
@@ -172,6 +174,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
 
     from loadchaos.core.errors import TargetError
     from loadchaos.run import probe as server_probe
+    from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
@@ -181,7 +184,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     headers, tls = headers_of_options(settings), settings.tls.context()
     async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
         request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
-        probed = await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles)
+        probed = await server_probe.probe(DiscoveryClient(HttpAsker(client), base, admin), request, profiles)
     if probed.trouble:
         raise TargetError(probed.trouble)
     return probed
@@ -194,7 +197,7 @@ async def _probe_launched(profiles: Mapping[str, Profile], folder: Path, options
 
     server = HeldServer(parse_command_line(options["launch"]), folder / "probe")
     try:
-        await server.start(options["wait_ready"] or _READY_WITHIN_S)
+        await server.start(options["wait_ready"] or READY_WITHIN_S)
         return await _probe(server.url, profiles, options)
     finally:
         await server.stop()

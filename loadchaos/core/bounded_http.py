@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-MOST_BYTES = 32 << 20
+from loadchaos.core.limits import MOST_ANSWER_BYTES
+
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
@@ -47,7 +48,7 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
     Raises:
         TimeoutError: no headers came in time.
         IncompleteError: headers came in time, the body did not.
-        TooLargeError: the body has more than 32 MiB, packed or not.
+        TooLargeError: the body has more than `MOST_ANSWER_BYTES`, packed or not.
         httpx.HTTPError: the connection failed.
     """
     began = False
@@ -66,8 +67,8 @@ async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: fl
             async for piece in response.aiter_raw():
                 body.append(piece)
                 size += len(piece)
-                if size > MOST_BYTES:
-                    raise TooLargeError(f"the answer has more than {MOST_BYTES >> 20} MiB")
+                if size > MOST_ANSWER_BYTES:
+                    raise TooLargeError(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
     except (TimeoutError, httpx.TimeoutException) as e:
         if began:
             raise IncompleteError(f"the answer began but did not end ({size} bytes of its body came)") from e
@@ -87,9 +88,9 @@ def _unpacked(data: bytes, encoding: str) -> bytes:
         return data
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
-        found = unpacker.decompress(data, MOST_BYTES + 1)
+        found = unpacker.decompress(data, MOST_ANSWER_BYTES + 1)
     except zlib.error as e:
         raise httpx.DecodingError(f"no {encoding} data: {e}") from e
-    if len(found) > MOST_BYTES:
-        raise TooLargeError(f"the answer has more than {MOST_BYTES >> 20} MiB unpacked")
+    if len(found) > MOST_ANSWER_BYTES:
+        raise TooLargeError(f"the answer has more than {MOST_ANSWER_BYTES >> 20} MiB unpacked")
     return found

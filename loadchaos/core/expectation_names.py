@@ -13,6 +13,7 @@ from typing import Literal
 
 from loadchaos.core import latency_names
 from loadchaos.core.endpoint_groups import PREFIX
+from loadchaos.core.limits import OUTAGE_S
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import duration_s, growth, share
 
@@ -21,7 +22,10 @@ Kind = Literal["count", "share", "duration", "growth"]
 NAMES: dict[str, tuple[Kind, str]] = {
     "engine_deaths": ("count", "deaths of the server's engine"),
     "hangs": ("count", "times the server hung"),
-    "outages": ("count", "times every request failed for 3 s, whatever the cause; accepted errors count, too"),
+    "outages": (
+        "count",
+        f"times every request failed for {OUTAGE_S:g} s, whatever the cause; accepted errors count, too",
+    ),
     "failures": ("count", "kinds of failure, without accepted ones"),
     "wrong_answers": ("count", "answers and probes whose content is wrong, without accepted ones"),
     "ok_share": ("share", "share of requests that succeed, among those that had to succeed"),

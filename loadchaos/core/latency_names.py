@@ -36,10 +36,14 @@ REPORTED_LATENCIES = ("ttft", "itl", "tpot", "e2e")
 """Latencies in the order in which the report and the terminal show them."""
 
 FEWEST_SAMPLES: Mapping[str, int] = {"p50": 20, "p90": 50, "p95": 100, "p99": 300, "p999": 3000, "mean": 20, "max": 1}
-"""Samples that an expectation on a statistic needs.
+"""Samples that a statistic needs to be judged, or compared with another run.
 
-From there on the largest sample lies above the quantile with a confidence of 95 %: `1 - q ** n >= 0.95`.
+From there on the largest sample lies above the quantile with a confidence of 95 %: `1 - q ** n >= 0.95`. With fewer, the
+quantile may be the largest sample, which a bootstrap only repeats.
 """
+
+FEWEST_ITL_ANSWERS = 20
+"""Answers that any statistic of ITL needs, too: the gaps of one answer are no independent samples."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,16 @@ class LatencyName:
         """The quantile from 0 to 1; None for the mean and the maximum."""
         return STATISTICS[self.statistic]
 
-    @property
-    def fewest(self) -> int:
-        """Samples that an expectation on this figure needs."""
-        return FEWEST_SAMPLES[self.statistic]
+    def too_few(self, n: int, answers: int) -> str:
+        """Say that samples are too few; empty: they are enough.
+
+        `answers` are those that the `n` samples come from.
+        """
+        if n < (fewest := FEWEST_SAMPLES[self.statistic]):
+            return f"{self.statistic} needs {fewest:,} samples"
+        if self.latency == "itl" and answers < FEWEST_ITL_ANSWERS:
+            return f"from {answers} answers, {FEWEST_ITL_ANSWERS} are needed"
+        return ""
 
     @property
     def meaning(self) -> str:

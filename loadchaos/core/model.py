@@ -39,6 +39,9 @@ OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]  
 BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", "missed", "unfinished"})
 """Outcomes that are no failure of the server in themselves; `rejected` is one where the step did not expect it."""
 
+SERVER_ROLES = ("engine_core", "api_server", "worker")
+"""Roles of the processes of a server; a signal goes to the first by default."""
+
 KERNEL_LOG = "watch/logs/kernel.log"
 """File of a run with the kernel log of this machine: GPU errors and OOM kills."""
 
@@ -256,7 +259,7 @@ class Reply:
 
     Attributes:
         drafted_tokens: tokens that speculative decoding drafted; `accepted_tokens` of them are in the answer.
-        itl_hist: gaps between token chunks, as counts by `stats.bucket` of nanoseconds.
+        itl_hist: gaps between token chunks, as counts by `histogram.bucket` of nanoseconds.
         detail: facts beside the outcome, such as `{"reasoning_only": True}`.
         evidence: outcomes of later decisive events.
         wrong: wrong parts of the answer (`rows.WrongPart`).

@@ -14,6 +14,9 @@ IMAGE_KINDS: tuple[ProbeKind, ...] = ("image_digits", "image_colour")
 EQUAL_ANSWERS = "equal answers"
 """Kind of the `learned` row of a server whose idle answers to equal prompts differ."""
 
+ASKED_AGAIN, ASKED_ANEW = 2, 2
+"""Times that a question with a wrong answer is asked again, and that a new one of its kind is."""
+
 NEW_QUESTIONS = 12
 """New questions of a kind that are asked after the load where an answer stayed wrong."""
 

@@ -33,7 +33,7 @@ from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
 from loadchaos.load.webui import extension
 from loadchaos.load.worker import locust_stats
-from loadchaos.load.worker.dispatcher import CONTROL_POLL_S, Dispatcher
+from loadchaos.load.worker.dispatcher import CONTROL_POLL_S, PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
@@ -45,8 +45,6 @@ REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
 TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret
 """Set for such a worker: identifies it to the master."""
 SESSION_VARIABLE = "LOADCHAOS_SESSION"
-_SIGNAL_GRACE_S = 1.0
-_PARENT_S = 0.5
 _ARRIVAL_S = 30.0
 _QUIT_S = 10.0
 _NEVER = 1 << 30
@@ -141,7 +139,7 @@ def _act_as_remote_worker(environment: Environment, runner: Any) -> None:
             )
             environment.process_exit_code = LedgerError.exit_code
         for load in _loads:
-            load.stop(_SIGNAL_GRACE_S)
+            load.stop(SIGNAL_GRACE_S)
         if not _loads:
             runner.quit()
 
@@ -188,10 +186,10 @@ def _end_with_parent(environment: Environment, parent: int) -> None:
     It would go on unmonitored.
     """
     while os.getppid() == parent:
-        sleep(_PARENT_S)
+        sleep(PARENT_POLL_S)
     for load in _loads:
-        load.stop(_SIGNAL_GRACE_S)
-        load.ended.wait(_SIGNAL_GRACE_S + 6)
+        load.stop(SIGNAL_GRACE_S)
+        load.ended.wait(SIGNAL_GRACE_S + 6)
     if environment.runner is not None:
         environment.runner.quit()
 
@@ -214,7 +212,7 @@ def _on_start(environment: Environment, **_: Any) -> None:
 
 
 def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher | None], None]) -> None:
-    """Run one load; `over` gets it, or None where the plan cannot be read."""
+    """Run one load; `on_end` gets it, or None where the plan cannot be read."""
     runner = environment.runner
     worker = None if _links else runner.worker_index if isinstance(runner, WorkerRunner) else 0
     link = _links[0] if _links else None
@@ -276,7 +274,7 @@ def _describe_failure(failure: BaseException) -> str:
 
 def _on_stop(**_: Any) -> None:
     for load in _loads:
-        load.stop(_SIGNAL_GRACE_S)
+        load.stop(SIGNAL_GRACE_S)
 
 
 def _on_quitting(environment: Environment, **_: Any) -> None:
@@ -285,10 +283,10 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
     Write the rows of requests in flight, and send them to a master.
     """
     for load in _loads:
-        load.stop(_SIGNAL_GRACE_S)
-        load.ended.wait(_SIGNAL_GRACE_S + 6)
+        load.stop(SIGNAL_GRACE_S)
+        load.ended.wait(SIGNAL_GRACE_S + 6)
     for link in _links:
-        link.finish("stopped", _SIGNAL_GRACE_S)
+        link.finish("stopped", SIGNAL_GRACE_S)
     alone = not {REMOTE_VARIABLE, SESSION_VARIABLE} & os.environ.keys()
     local = alone and isinstance(environment.runner, MasterRunner)
     try:

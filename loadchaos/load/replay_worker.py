@@ -19,14 +19,12 @@ from pathlib import Path  # noqa: E402
 
 from loadchaos.core.errors import LedgerError  # noqa: E402
 from loadchaos.core.model import Reply  # noqa: E402
-from loadchaos.load.worker.dispatcher import Dispatcher  # noqa: E402
+from loadchaos.load.worker.dispatcher import PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher  # noqa: E402
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn  # noqa: E402
 from loadchaos.load.worker.worker_plan import WorkerPlan  # noqa: E402
 
 START_FILE = "load.start"
 _POLL_S = 0.01
-_PARENT_S = 0.5
-_GRACE_S = 1.0
 
 
 def main() -> int:
@@ -38,11 +36,11 @@ def main() -> int:
     def stop() -> None:
         if not loads:
             os._exit(0)
-        loads[0].stop(_GRACE_S)
+        loads[0].stop(SIGNAL_GRACE_S)
 
     def end_with_parent() -> None:
         while os.getppid() == parent:
-            sleep(_PARENT_S)
+            sleep(PARENT_POLL_S)
         stop()
 
     on_signal(signal.SIGTERM, stop)

@@ -14,14 +14,12 @@ from typing import Any
 
 from loadchaos.core.dataset_names import DATASET_OPTIONS, TRACES
 from loadchaos.core.errors import OptionError
-from loadchaos.core.slo_names import SLO_LIMITS
-from loadchaos.core.units import Range, duration_s, figure, format_duration, format_rate
-from loadchaos.profile import trace
+from loadchaos.core.units import Range, figure, format_duration, format_rate
+from loadchaos.profile import slo, trace
 from loadchaos.profile.trace_formats import FORMATS, TraceFormat
 
 _BUCKETS = {(256, 256, 1): 0.5, (720, 1280, 1): 0.5}
 _Maker = Callable[["LoadOptions"], Iterator[dict[str, Any]]]
-_LIMIT = re.compile(r"(\w+):(\d+(?:\.\d+)?)(ms|s|m)?")
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)(?![\d.])"
 _BUCKET = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)?\s*['\"]?\s*:\s*" + _NUMBER)
 _RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
@@ -79,7 +77,7 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
     if options.embedded:
         data["target"] = {"embedded": {}}
     if options.slo:
-        data["slo"] = {name: format_duration(value) for name, value in options.slo.items()}
+        data["slo"] = slo.written(options.slo)
     data["traffic"] = list(_traffic(options))
     data["load"] = [*_warm_up(options), _phase(options)]
     if options.expect:
@@ -121,28 +119,6 @@ def describe(options: LoadOptions) -> str:
     if options.users is not None:
         parts.append(f"{options.users} users" if options.rate is None else f"at most {options.users} in flight")
     return ", ".join(parts)
-
-
-def parse_limits(texts: Sequence[str]) -> dict[str, float]:
-    """Parse the limits of --goodput into seconds by name.
-
-    `ttft:2000` is in milliseconds, as in vllm bench; `ttft:2s` has its unit.
-    """
-    limits: dict[str, float] = {}
-    for text in texts:
-        match = _LIMIT.fullmatch(text.strip())
-        name = {"e2el": "e2e"}.get(match[1], match[1]) if match else ""
-        if match is None or name not in SLO_LIMITS:
-            known = ", ".join(["e2el", *SLO_LIMITS])
-            raise OptionError(
-                f"--goodput {text}: NAME:MILLISECONDS was expected, e.g. ttft:2000 or ttft:2s; names are {known}"
-            )
-        if name in limits:
-            raise OptionError(f"--goodput {text}: the limit of {name} was given twice")
-        limits[name] = duration_s(f"{match[2]}{match[3] or 'ms'}")
-        if not limits[name]:
-            raise OptionError(f"--goodput {text}: more than 0 was expected")
-    return limits
 
 
 def parse_range_ratio(text: str) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.units import Bytes, DurationS
 from loadchaos.profile.base import ProfilePart
 
@@ -49,7 +50,7 @@ class Launch(ProfilePart):
     command: tuple[str, ...] = Field(min_length=1)
     env: Mapping[str, str] = {}
     url: str = "http://127.0.0.1:8000"
-    ready_within: DurationS = 1200.0
+    ready_within: DurationS = READY_WITHIN_S
     limits: LaunchLimits = LaunchLimits()
 
 

@@ -7,16 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from re import Pattern
 
+from loadchaos.core.model import BLAMELESS
 from loadchaos.recorder.tap import TappedExchange
 from loadchaos.server.dialects import any_server
 
 WINDOW_S = 30.0
+"""Time over which `--freeze-on 'error-rate>...'` counts."""
 FEWEST = 20
-"""Minimum number of requests in the window for a rate."""
-_FAILED = {
-    "http_error", "stream_error", "finish_error", "truncated", "empty", "protocol_error", "wrong_output",
-    "connect_error", "reset", "stalled", "timeout",
-}  # fmt: skip
+"""Requests in this time from which on their share counts."""
 _CUT = ("reset", "truncated")
 ENGINE_DEAD = any_server(lambda dialect: dialect.engine_dead)
 HEALTH_DEAD = any_server(lambda dialect: dialect.health_dead)
@@ -80,7 +78,7 @@ class FreezeWatch:
         if self._most_failed is None or exchange.outcome == "aborted":
             return None
         now = time.monotonic_ns()
-        failed = exchange.outcome in _FAILED
+        failed = exchange.outcome not in BLAMELESS
         self._window.append((now, failed))
         self._failed += failed
         while self._window[0][0] < now - WINDOW_S * 1e9:

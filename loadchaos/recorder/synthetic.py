@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.core.limits import MOST_IMAGE_PIXELS
 from loadchaos.recorder.shape import BLOCK_CHARS, BLOCK_IDS
 
 _WORDS = (
@@ -26,7 +27,6 @@ _THREE_BYTES = "的一是不了人我在有他这中大来上国时要就出会�
 _FOUR_BYTES = "😀😁😂🤣😃😄😅😆😉😊😋😎😍😘🥰😗"
 _ALPHABETS = ((3.5, _FOUR_BYTES), (2.2, _THREE_BYTES), (1.4, _TWO_BYTES))
 _LOWEST_ID, _HIGHEST_ID = 10, 1000
-_MOST_PIXELS = 100_000_000
 _SETTING_TEXTS = {"pattern": "[a-z]+", "guided_regex": "[a-z]+", "regex": "[a-z]+"}
 _DROPPED = {"grammar", "guided_grammar", "ebnf", "chat_template", "structural_tag", "previous_response_id"}
 """Settings whose text cannot be made up: with a made-up text the server would refuse the request."""
@@ -102,7 +102,7 @@ def _ids(count: int, blocks: Sequence[str]) -> list[int]:
 def _image(form: str, width: int, height: int, _size: int, name: str) -> str:
     from PIL import Image
 
-    if width * height > _MOST_PIXELS:
+    if width * height > MOST_IMAGE_PIXELS:
         width = height = 4096
     rng = random.Random(name)
     image = Image.new(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
+from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 from loadchaos.profile.abort_rule import AbortRule
 
-_FEWEST = 10
-"""Fewer requests in the time of the rule say nothing about a share."""
-_NOT_COUNTED = ("aborted", "missed", "unfinished")
+FEWEST_REQUESTS = 10
+"""Requests in the time of `abort_when` from which on their share counts."""
 
 
 class ErrorRateWatch:
@@ -31,7 +31,7 @@ class ErrorRateWatch:
         typed = as_typed(row)
         if typed["row"] == "heartbeat":
             self._newest_ns = max(self._newest_ns, int(typed["at_ns"]))
-        if typed["row"] != "end" or typed["outcome"] in _NOT_COUNTED:
+        if typed["row"] != "end" or typed["outcome"] in NOT_DUE_TO_SUCCEED:
             return
         at_ns, failed = int(typed["at_ns"]), typed["outcome"] not in (typed.get("expect") or ("ok",))
         self._first_ns = self._first_ns or at_ns
@@ -46,7 +46,7 @@ class ErrorRateWatch:
         while self._window and self._window[0][0] <= since_ns:
             self._failed -= self._window.popleft()[1]
         ended = len(self._window)
-        if self._first_ns is None or self._first_ns > since_ns or ended < _FEWEST:
+        if self._first_ns is None or self._first_ns > since_ns or ended < FEWEST_REQUESTS:
             return None
         if not self._rule.is_met(self._failed, ended):
             return None

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
+from loadchaos.core.limits import LAST_LINES_S
 
 _POLL_S = 0.1
 _TERMINAL_GONE = signal.SIGHUP
@@ -41,8 +43,8 @@ class ShutdownTimeouts:
     follower_s: float
 
 
-# A dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile.
-_NORMAL = ShutdownTimeouts(None, 8.0, 3.0, 6.0, 12.0, 3.0, 10.0)
+_RESTART_S = BALANCER_NS / 1e9 + 2.0  # and until the next scrape has been folded
+_NORMAL = ShutdownTimeouts(None, 8.0, 3.0, LAST_LINES_S, _RESTART_S, 3.0, 10.0)
 _INTERRUPTED = ShutdownTimeouts(
     1.0, 2.5, 1.0, 1.0, 1.0, 2.0, 2.0
 )  # together under 10 s, with the verdict and the report

@@ -18,8 +18,10 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
@@ -35,7 +37,6 @@ from loadchaos.server.process.launcher import (
 
 _PROGRESS_S = 2.0
 _SILENT_S = 20.0  # a vLLM imports for that long before its first line
-_LAST_LINES_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class StandaloneLaunch:
         """
         stuck = StuckStart(self._folder.server_log)
         async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
-            client = DiscoveryClient(http, self._typed.url, self._typed.url)
+            client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
             await preflight.wait_until_healthy(
                 client, ready_within_s, lambda: self._exit_reason() or stuck.reason(), lambda _: None
             )
@@ -159,7 +160,7 @@ class StandaloneLaunch:
         It may log the cause in its last seconds.
         """
         if "Error" in last_line(self._folder.server_log):
-            await asyncio.wait([self._server.exit], timeout=_LAST_LINES_S)
+            await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
 
     def _exit_reason(self) -> str | None:
         return f"it {self._server.exit.result().reason}" if self._server.exit.done() else None

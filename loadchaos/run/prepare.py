@@ -19,10 +19,12 @@ import httpx
 from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, LocalProxy
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
+from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.run import answer_baseline, requirements
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
@@ -39,11 +41,9 @@ _POLL_S = 0.1
 _PROGRESS_S = 3.0
 _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
-_DEATH_SHOWS_S = 3.0  # from a failed request to the signs of a death
 _LOG_READ_S = 1.5  # until the log lines of a failed request have been read: they are not of the load
 _OWN_PORT_S = 5.0  # a server that cannot bind its port exits within this time
 _COMMAND_CHARS = 80
-_LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile
 
 
 class Preparation:
@@ -68,7 +68,9 @@ class Preparation:
         headers, tls = dict(self._target.headers), self._target.tls.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
-            client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
+            client = calibrate.DiscoveryClient(
+                HttpAsker(http), url, self._target.admin_url or url, model=self._options.model
+            )
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
@@ -177,10 +179,10 @@ class Preparation:
         This error goes before any other one.
         """
         if client.failed:
-            await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+            await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
         if not self._server.down:
             return
-        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        await self._while(lambda: self._server.dying, LAST_LINES_S)
         if self._server.state not in DOWN:
             return
         request = f" ({client.failed})" if client.failed else ""
@@ -241,12 +243,9 @@ class Preparation:
         """
         if not answer_baseline.is_wanted(self._profile):
             return False
-        async with httpx.AsyncClient(
-            headers=dict(self._target.headers), verify=self._target.tls.context() or True, trust_env=False
-        ) as http:
-            return await answer_baseline.learn(
-                http, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
-            )
+        return await answer_baseline.learn(
+            self._server.asker, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
+        )
 
     async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
         """Restart a server that died of a request to the idle server.
@@ -255,14 +254,14 @@ class Preparation:
         """
         if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
             return
-        await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
+        await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
         if not self._server.down:
             return
-        await self._while(lambda: self._server.dying, _LAST_WORDS_S)
+        await self._while(lambda: self._server.dying, LAST_LINES_S)
         self._print("note: the server died of a request like those of the load, before the load; it is started again")
         self._print(await self._server.launch())
         await self._wait_until_healthy(client)
-        await self._while(lambda: self._server.down, _DEATH_SHOWS_S)
+        await self._while(lambda: self._server.down, DEATH_SHOWS_S)
 
     def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
         """Print a note and record it as a preflight check."""

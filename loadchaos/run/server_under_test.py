@@ -19,6 +19,7 @@ from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.ports import ReservedPort
 from loadchaos.run.wait_idle import IdleWait
@@ -88,6 +89,8 @@ class ServerUnderTest:
         self._known_server = True
         self._idle = IdleWait()
         self._proxy: LocalProxy | None = None
+        self.asker = HttpAsker.with_own_client(target.headers, target.tls.context())
+        """Asks questions beside the load; they bypass our proxy."""
         self._reserved: ReservedPort | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
@@ -159,6 +162,7 @@ class ServerUnderTest:
     def identified(self, dialect: Dialect, *, own_pages: bool) -> None:
         """Note what was found; `own_pages`: pages that no gateway would answer."""
         self._known_server = dialect.name != UNKNOWN.name and own_pages
+        self.asker.dialect = dialect
         self._set_known()
 
     def _set_known(self) -> None:
@@ -198,19 +202,11 @@ class ServerUnderTest:
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
     async def learn_canary(self, facts: Facts) -> None:
-        """Record the canary's answers on the idle server.
-
-        The canary bypasses our proxy.
-        """
+        """Record the canary's answers on the idle server."""
         canary = self._profile.watch.canary
         if canary is not None:
             self._canary = Canary(
-                self.url,
-                facts.model,
-                self._record.event,
-                self._redactor,
-                ServerAccess(self.target.headers, self.target.tls.context()),
-                every_s=canary.every,
+                self.asker, self.url, facts.model, self._record.event, self._redactor, every_s=canary.every
             )
             await self._canary.learn()
 
@@ -266,6 +262,7 @@ class ServerUnderTest:
 
         An exit that we cause is no death.
         """
+        await self.asker.http.aclose()
         if self._proxy is not None:
             await self._proxy.close()
             self._proxy = None

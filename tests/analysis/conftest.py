@@ -279,7 +279,7 @@ class History(World):
         judge = Judge(Terms("test", **terms))
         for row in self.rows:
             judge.fold(row)
-        verdict = judge.verdict()
+        verdict = judge.verdict().to_json()
         jsonschema.validate(verdict, SCHEMA)
         json.dumps(verdict)
         return verdict

@@ -253,7 +253,7 @@ def test_judge_passes_no_prefix_of_a_run(history: Any) -> None:
         judge = Judge(Terms("test"))
         for row in rows[:cut]:
             judge.fold(row)
-        assert judge.verdict()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
+        assert judge.verdict().to_json()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
 
 
 def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], Any]) -> None:
@@ -265,7 +265,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
         for row in history.rows:
             if row["row"] != kind:
                 judge.fold(row)
-        assert judge.verdict()["verdict"] != "pass", f"without {kind}"
+        assert judge.verdict().to_json()["verdict"] != "pass", f"without {kind}"
 
 
 def test_judge_is_deterministic(history: Any) -> None:
@@ -276,8 +276,8 @@ def test_judge_is_deterministic(history: Any) -> None:
     for row in history.rows:
         judge.fold(row)
         judge.findings()
-    first = judge.verdict()
-    assert judge.verdict() == first == history.verdict()
+    first = judge.verdict().to_json()
+    assert judge.verdict().to_json() == first == history.verdict()
 
 
 # --- findings -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Facts, Terms, TextFacts
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
@@ -58,8 +59,8 @@ def verdict(*groups: list[dict[str, Any]], limit: str = "2s", new: tuple[str, ..
     judge = Judge(Terms("p", expect=expect, slo={"ttft": 2.0}, new_prompts=new))
     for row in sorted([row for group in groups for row in group], key=lambda r: r["at_ns"]):
         judge.fold(row)
-    found = judge.verdict()
-    jsonschema.validate(found["efficiency"], SCHEMA["properties"]["efficiency"])
+    found = judge.verdict().to_json()
+    jsonschema.validate(found, SCHEMA)
     return found
 
 
@@ -74,7 +75,10 @@ def test_warm_cache_makes_met_limits_of_latency_unknown(given: list[list[dict[st
     assert "501 ms" in found["expectations"][0]["actual"]
     assert ", but the server had the prompts" in found["expectations"][0]["actual"]
     assert "give another --seed" in found["expectations"][0]["actual"]
-    assert "latencies are those of a warm cache: the server had the prompts" in efficiency_texts(found)["prefix cache"]
+    assert (
+        "latencies are those of a warm cache: the server had the prompts"
+        in efficiency_texts(Verdict.from_json(found))["prefix cache"]
+    )
 
 
 def test_warm_cache_excuses_no_broken_limit() -> None:

@@ -15,12 +15,13 @@ from loadchaos.chaos.base import AttackContext
 from loadchaos.chaos.host import HOST_LOADS
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.registry import ATTACKS
-from loadchaos.chaos.signals import ROLES, SIGNALS
+from loadchaos.chaos.signals import SIGNALS
 from loadchaos.chaos.toxics import TOXICS, ToxicType
 from loadchaos.chaos.toxics.base import SLOW, Attribute, Chunking
 from loadchaos.core.attack_names import ATTACK_KINDS, NETWORK_FAULTS, PROCESS_SIGNALS
 from loadchaos.core.attack_names import HOST_LOADS as HOST_LOAD_NAMES
 from loadchaos.core.ledger.rows import AttackDetail
+from loadchaos.core.model import SERVER_ROLES
 from tests.chaos.conftest import injector
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 
@@ -48,7 +49,7 @@ def test_toxic_effects_excuse_no_server_error() -> None:
 
 
 def test_signals_declare_effects_for_every_role() -> None:
-    assert all(set(kind.effects) == set(ROLES) for kind in SIGNALS.values())
+    assert all(set(kind.effects) == set(SERVER_ROLES) for kind in SIGNALS.values())
 
 
 class Stutter(ToxicType):

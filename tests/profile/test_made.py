@@ -8,7 +8,7 @@ import pytest
 
 from loadchaos.core.errors import OptionError
 from loadchaos.load.registry import full_registry
-from loadchaos.profile.made import LoadOptions, parse_buckets, parse_limits, parse_range_ratio, profile_data
+from loadchaos.profile.made import LoadOptions, parse_buckets, parse_range_ratio, profile_data
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
@@ -136,13 +136,6 @@ def test_made_trace_replays_in_its_own_time(tmp_path: Path) -> None:
 def test_made_profile_refuses_contradictions(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         profile_data(LoadOptions(**options))
-
-
-def test_goodput_limits_are_milliseconds_unless_they_have_a_unit() -> None:
-    assert parse_limits(["ttft:2000", "itl_p99:50ms", "e2el:30s"]) == {"ttft": 2.0, "itl_p99": 0.05, "e2e": 30.0}
-    for wrong in ("ttft", "ttft:x", "latency:5", "ttft:-1"):
-        with pytest.raises(OptionError, match="NAME:MILLISECONDS was expected"):
-            parse_limits([wrong])
 
 
 def test_range_ratios_of_input_and_output() -> None:

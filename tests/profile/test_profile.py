@@ -152,6 +152,7 @@ BAD = {
         "name: x\nslo: {tftt: 2s}\n" + TRAFFIC + LOAD,
         "x.yaml:2:7: slo.tftt: unknown key; did you mean ttft?",
     ),
+    "slo of zero": ("name: x\nslo: {ttft: 0s}\n" + TRAFFIC + LOAD, "x.yaml:2:13: slo.ttft: more than 0 was expected"),
     "expect without sense": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["all is well"]\n', "`name op value`"),
     "duplicate key": ("name: x\nname: y\n" + TRAFFIC + LOAD, 'x.yaml:2:1: found duplicate key "name"'),
     "tab": ("name: x\ntarget:\n\tdialect: vllm\n" + TRAFFIC + LOAD, "x.yaml:3:1: a tab"),

@@ -1,5 +1,6 @@
 """docs/profile.md has every key, every expectation and a valid example."""
 
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from loadchaos.core.expectation_names import NAMES
+from loadchaos.core.units import duration_s
 from loadchaos.profile.client_limits import ClientLimits
 from loadchaos.profile.profile import AcceptedFailure, Exposure, Profile
 from loadchaos.profile.target import Target
@@ -32,6 +34,14 @@ def test_profile_page_has_a_row_for_every_key(part: type[BaseModel]) -> None:
 @pytest.mark.parametrize("part", [Traffic, ClientLimits, Exposure, AcceptedFailure])
 def test_profile_page_has_every_nested_key(part: type[BaseModel]) -> None:
     assert [name for name in part.model_fields if f"`{name}`" not in PAGE and f"{name}:" not in PAGE] == []
+
+
+@pytest.mark.parametrize("name", ["first_byte", "between_bytes", "total", "retry_idle", "backoff", "backoff_max"])
+def test_profile_page_has_the_default_of_each_client_limit(name: str) -> None:
+    (row,) = (row for row in ROWS if row.startswith("| `limits` |"))
+    shown = re.search(rf"`{name}` \(([^)]+)\)", row)
+    assert shown is not None
+    assert duration_s(shown[1]) == ClientLimits.model_fields[name].default
 
 
 def test_profile_page_has_every_expectation_with_its_meaning() -> None:

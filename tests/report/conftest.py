@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from tests.report import prometheus_programs
 from tests.report.made_up_run import HOSTILE, make_verdict, write_run
 
 
 @pytest.fixture
-def verdict() -> dict[str, Any]:
+def verdict() -> Verdict:
     """Verdict of the made-up run."""
     return make_verdict()
 

@@ -11,7 +11,8 @@ from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.core.ledger.rows import DeviceRow
 
-_MOST_DEVICES = 64
+MOST_DEVICES, MOST_PROCESSES = 64, 32
+"""GPUs and processes of a server that detectors follow."""
 
 
 def new_xids(before: Mapping[str, float], now: Mapping[str, float]) -> list[int]:
@@ -43,7 +44,7 @@ class DeviceFaultDetector(Detector):
 
     def on_device(self, row: DeviceRow) -> None:
         key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
-        if key not in self._newest and len(self._newest) >= _MOST_DEVICES:
+        if key not in self._newest and len(self._newest) >= MOST_DEVICES:
             return
         values: Mapping[str, float] = row.get("values") or {}
         before, where, at_ns = self._newest.get(key), " ".join(key), int(row["at_ns"])

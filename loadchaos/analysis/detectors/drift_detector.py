@@ -9,11 +9,12 @@ from statistics import median
 from typing import Literal
 
 from loadchaos.analysis.detectors.base import Detector
+from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, ProcessRow, StateRow
-from loadchaos.core.model import Severity
+from loadchaos.core.model import SERVER_ROLES, Severity
 
 _LATENCY_SPAN_S = 120.0
 _LATENCY_BY = 0.5
@@ -29,8 +30,6 @@ _HANDLES: tuple[tuple[Literal["fds", "threads"], str, str, float], ...] = (
 _HANDLES_BY = 0.2
 _IDLE_FOR_S = 3.0
 _KV_STEPS, _KV_AT_LEAST = 4, 0.01
-_MOST_PROCESSES = 32
-_ROLES = ("api_server", "engine_core", "worker")
 
 
 def latency_trend(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
@@ -166,9 +165,9 @@ class DriftDetector(Detector):
             if row.get("what") == "gone":
                 handles.pop(key, None)
             elif (
-                role in _ROLES
+                role in SERVER_ROLES
                 and (value := row.get(name))
-                and (key in handles or len(handles) < _MOST_PROCESSES * len(_HANDLES))
+                and (key in handles or len(handles) < MOST_PROCESSES * len(_HANDLES))
             ):
                 # a file a connection: only under one load they are comparable
                 handles.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(value))
@@ -198,7 +197,7 @@ class DriftDetector(Detector):
         if idle.since_ns is not None and (now_ns - idle.since_ns) / S >= _IDLE_FOR_S:
             left = self._kv_after_idle.setdefault(key, [])
             left.append(idle.usage)
-            del left[:-_MOST_PROCESSES]
+            del left[:-MOST_PROCESSES]
 
     def on_state(self, row: StateRow) -> None:
         if row.get("to") in ("dead", "restarting", "terminated"):  # the figures of a new process start again

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import (
+    FEWEST_POINTS,
     Point,
     Samples,
     autocorrelation_factor,
@@ -22,7 +23,7 @@ from loadchaos.analysis.detectors.trend_tests import (
 from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import ConfigurationRow, DeviceRow, EndRow, MetricsRow, ProcessRow, StateRow
-from loadchaos.core.model import Row
+from loadchaos.core.model import BLAMELESS, SERVER_ROLES, Row
 
 FIGURES = {
     "rss": "memory of the server's processes",
@@ -37,13 +38,10 @@ FIGURES = {
 
 _POINTS = ("kv", "error_rate")
 _MEMORY = ("rss", "gpu_memory")
-_HOLDERS = ("api_server", "engine_core", "worker")
 _SPAN_S = 300.0
-_FEWEST = 20
 _SURE = 2.33  # one-sided 1 %
 _STILL = 1 / 3  # of the whole rise, in the second half: a line has a half of it, a logarithm a quarter
 _ERRORS_S, _ERRORS_OF = 10.0, 200  # a share of fewer requests is mostly 0, and so would be its median
-_BLAMELESS = ("ok", "aborted", "rejected", "missed", "shed")
 
 
 _UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms"), "threads": (1, ""), "fds": (1, "")}
@@ -156,7 +154,7 @@ def growth(
         settles: growth that slows down does not count.
         cache_bytes: nor does growth up to this.
     """
-    if len(points) < _FEWEST or (span_s := points[-1][0] - points[0][0]) < _SPAN_S:
+    if len(points) < FEWEST_POINTS or (span_s := points[-1][0] - points[0][0]) < _SPAN_S:
         return None
     rate = slope(points)
     half = points[len(points) // 2 :]
@@ -188,7 +186,7 @@ def _processes(life: _Life, row: ProcessRow) -> Iterator[tuple[str, float]]:
         life.processes.clear()
         return
     if pid in life.processes:
-        life.cache_holders = sum(r.get("role") in _HOLDERS for r in life.processes.values())
+        life.cache_holders = sum(r.get("role") in SERVER_ROLES for r in life.processes.values())
         for name, key in (("rss", "rss_bytes"), ("threads", "threads"), ("fds", "fds")):
             known = [float(r[key]) for r in life.processes.values() if r.get(key) is not None]
             if known:
@@ -207,5 +205,5 @@ def _errors(life: _Life, row: EndRow, at_s: float) -> tuple[float, float] | None
         life.since_s = at_s
     life.ended += 1
     outcome = row.get("outcome")
-    life.wrong += outcome not in _BLAMELESS and outcome not in (row.get("expect") or ())
+    life.wrong += outcome not in BLAMELESS and outcome not in (row.get("expect") or ())
     return share

@@ -27,11 +27,11 @@ from loadchaos.core.ledger.rows import (
     RunRow,
     StateRow,
 )
+from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
 _SOON_NS = 2 * S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
-_SCRAPE_NS = 1 * S
 _SLACK_BLOCKS = 2.5
 """Use at rest is known to the block; some versions keep one or two for themselves from the first request on."""
 _SLACK_SHARE = 0.001
@@ -167,7 +167,7 @@ class KvLeakDetector(Detector):
             return found
         for (replica, _), engine in self._engines.items():
             refresh_ns = int(self._dialect.metrics_refresh_s * S)
-            if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + _SCRAPE_NS):
+            if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + int(SCRAPE_EVERY_S * S)):
                 continue
             if engine.newest.busy:
                 found[replica] = "lost_requests_held", f"{requests(engine.newest.busy)} still in the server"

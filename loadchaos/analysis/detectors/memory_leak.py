@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from statistics import median
 
 from loadchaos.analysis.detectors.base import Detector, Finding
+from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend, slope
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import ConfigurationRow, EndRow, ProcessRow
+from loadchaos.core.model import SERVER_ROLES
 
 SPAN_S = 600.0
+"""Time over which memory grows before that is a leak."""
 _WARM_UP_S = 300.0
 _STEADY = 0.8  # of the slope before: a line has 1 of it, a square root 0.77, a logarithm 0.6
 _BY, _AT_LEAST = 0.05, 64 * 1024 * 1024.0
-_MOST_PROCESSES = 32
-_ROLES = ("api_server", "engine_core", "worker")
 _MB = 2**20
 
 
@@ -70,7 +71,7 @@ class MemoryLeakDetector(Detector):
         key = (str(row.get("replica")), int(row.get("pid") or 0))
         if row.get("what") == "gone":
             self._resident.pop(key, None)
-        elif role in _ROLES and resident and (key in self._resident or len(self._resident) < _MOST_PROCESSES):
+        elif role in SERVER_ROLES and resident and (key in self._resident or len(self._resident) < MOST_PROCESSES):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(resident))
 
     def poll(self, now_ns: int) -> list[Failure]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.detectors.base import Detector
+from loadchaos.analysis.detectors.devices import MOST_DEVICES
 from loadchaos.analysis.detectors.memory_leak import leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
 from loadchaos.analysis.failure import Failure, evidence
@@ -17,10 +18,10 @@ from loadchaos.core.ledger.rows import DeviceRow, ProcessRow
 from loadchaos.core.model import GPU_SLOWED, Severity
 
 THROTTLED_S = 30.0
+"""Time for which a GPU throttles before that is a failure."""
 _FEWEST = 3
 _FULL_SHARE, _FULL_BYTES = 0.01, 1 << 30
 _OPEN_SHARE = 0.95
-_MOST_DEVICES = 64
 _MOST_THROTTLE_READINGS = 120
 _Key = tuple[str, str, str]
 
@@ -81,7 +82,7 @@ class SaturationDetector(Detector):
         self._pending: list[Failure] = []
 
     def _device(self, key: _Key) -> _Device | None:
-        if key not in self._devices and len(self._devices) >= _MOST_DEVICES:
+        if key not in self._devices and len(self._devices) >= MOST_DEVICES:
             return None
         return self._devices.setdefault(key, _Device())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.figures.requests import S
+from loadchaos.analysis.state.signals import PROGRESS
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, FactsRow, HeartbeatRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts, Severity
 
@@ -18,7 +19,6 @@ _FEWEST = 3
 _MOST_PROMPTS = 2_000
 _SLACK_TOKENS, _SLACK = 16, 0.05  # chat templates and guesses of lengths may be off by so much
 RELEASE = "Requests whose client disconnected are not released: they hold KV cache and a place in the batch."
-_PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
 
 
 def prompt_truncation(prompts: Sequence[tuple[int, int]]) -> int | None:
@@ -116,7 +116,7 @@ class SilentFaultDetector(Detector):
         key = (str(row.get("replica")), str(row.get("engine")))
         old = self._gauges.get(key)
         gauges = self._gauges[key] = _Gauges(values, *((old.stuck_ns, old.held_ns) if old else (None, None)))
-        progress = old is not None and any(values.get(n) != old.values.get(n) for n in _PROGRESS)
+        progress = old is not None and any(values.get(n) != old.values.get(n) for n in PROGRESS)
         running, waiting = values.get("requests_running"), values.get("requests_waiting")
         stuck = bool(waiting) and running == 0 and not progress
         gauges.stuck_ns = (gauges.stuck_ns or at_ns) if stuck else None

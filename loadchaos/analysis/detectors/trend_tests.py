@@ -18,7 +18,8 @@ Point = tuple[float, float]
 
 _MOST_POINTS = 240
 _IN_A_BUCKET = 15
-_FEWEST = 20
+FEWEST_POINTS = 20
+"""Points that a trend needs."""
 _MOST_AUTOCORRELATION = 0.98
 _CERTAIN_Z = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chance
 
@@ -95,7 +96,7 @@ def autocorrelation_factor(points: Sequence[Point]) -> float:
     bias in a short series (von Storch 1995; Kendall 1954). A random walk is nearly all autocorrelation, and no trend.
     """
     n = len(points)
-    if n < _FEWEST:
+    if n < FEWEST_POINTS:
         return 1.0
     rate = slope(points)
     rest = [v - rate * t for t, v in points]
@@ -128,7 +129,7 @@ def rising_trend(points: Sequence[Point], *, at_least: float, by: float) -> Risi
     It still rises where the second half has at least a third of the whole rise (a line has a half of it, a logarithm
     a quarter), and where no two neighbours hold half of it (a jump).
     """
-    if len(points) < _FEWEST or mann_kendall_z([v for _, v in points]) < _CERTAIN_Z:
+    if len(points) < FEWEST_POINTS or mann_kendall_z([v for _, v in points]) < _CERTAIN_Z:
         return None
     rate, span_s = slope(points), points[-1][0] - points[0][0]
     begin = median(v - rate * (t - points[0][0]) for t, v in points)

@@ -54,16 +54,19 @@ class AnswerFigures(RowFold):
 
     Answers count, and timeouts as lower bounds. The latencies of a warm-up are left out. These figures can be folded in a
     process of their own and be given to `RunFigures`.
+
+    Args:
+        warm_up: rule of the warm-up (`Terms.warm_up`); None: that of the run's first row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: Mapping[str, Any] | None = None) -> None:
         self.latency: dict[str, LatencyHistograms] = {}
         self.lengths: dict[str, LengthDistribution] = {}
         self.event_tokens = EventTokens()
-        self._warm_up = WarmUp()
+        self._warm_up, self._rule_is_given = WarmUp(warm_up), warm_up is not None
 
     def on_run(self, row: RunRow) -> None:
-        if row.get("what") == "begin":
+        if row.get("what") == "begin" and not self._rule_is_given:
             self._warm_up = WarmUp((row.get("terms") or {}).get("warm_up"))
 
     def on_begin(self, row: BeginRow) -> None:

@@ -32,13 +32,14 @@ class RunFigures(RowFold):
 
     def __init__(self, terms: Terms | None = None, *, answers: bool = True) -> None:
         self.requests, self.sessions = RequestStats(), SessionCount()
-        self.answers, self._folds_answers = AnswerFigures(), answers
         self.goodput, self.throughput, self.efficiency = GoodputCount(), Throughput(), Efficiency()
         self.seed: int | None = None
         self.ended: Sent | None = None
         """Request of the newest `end` row; None if it was missed or its begin is not known."""
         self._known = terms is not None
-        self.warm_up = WarmUp(terms.warm_up if terms is not None else None)
+        rule = terms.warm_up if terms is not None else None
+        self.warm_up = WarmUp(rule)
+        self.answers, self._folds_answers = AnswerFigures(rule), answers
         self.slo_s = dict(terms.slo) if terms is not None else {}
         self.endpoints = dict(terms.endpoints) if terms is not None else {}
 

@@ -6,11 +6,9 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
-
-_FEWEST_DOUBTFUL = 3
 
 
 class AdaptersOracle(Oracle):
@@ -58,7 +56,7 @@ class AdaptersOracle(Oracle):
             self._report(row, own, other, about)
         elif difference.gap is None:
             self.doubtful += 1
-            if other is not None and self.doubtful == _FEWEST_DOUBTFUL:
+            if other is not None and self.doubtful == FEWEST_DOUBTFUL:
                 self._report(row, own, other, f"{self.doubtful} answers differ; {about}")
         else:
             self._ties += 1

@@ -14,6 +14,8 @@ from loadchaos.core.ledger.rows import LearnedRow, MetricsRow, QuestionRow
 from loadchaos.core.probe_names import EQUAL_ANSWERS
 
 _FACT_CHARS = 200
+FEWEST_DOUBTFUL = 3
+"""Wrong answers without logprobs, which numerics may explain, that are a finding together."""
 MARGIN_RULE = "only a difference above 4 times the 99.9th percentile by which a benign load moves logprobs counts"
 """False alarms of the oracles that compare two answers."""
 

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import QuestionRow
 
 _FACTOR = 4.0
-_FEWEST_DOUBTFUL = 3
 _ROLES = {
     "same": "the image that was asked before the load", "neighbour": "this image with one other pixel",
     "uuid": "this image with a uuid",
@@ -59,7 +58,7 @@ class ImageCanariesOracle(Oracle):
         about = f"{_ROLES.get(row['role'], row['role'])}; token {difference.at}, {difference.describe()}"
         if difference.gap is None:
             self.doubtful += 1
-            if other is not None and self.doubtful == _FEWEST_DOUBTFUL:
+            if other is not None and self.doubtful == FEWEST_DOUBTFUL:
                 self._report(row, own[0], other, f"{self.doubtful} answers differ; {about}")
         elif difference.proved and difference.gap > _FACTOR * self._moved:
             self._report(row, own[0], other, about)

@@ -9,19 +9,16 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Finding
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.oracles.base import MARGIN_RULE, Oracle
+from loadchaos.analysis.oracles.base import FEWEST_DOUBTFUL, MARGIN_RULE, Oracle
 from loadchaos.analysis.oracles.margin import answered
 from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
-from loadchaos.core.probe_names import EQUAL_ANSWERS, NEW_QUESTIONS, is_exact, is_right
+from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, EQUAL_ANSWERS, NEW_QUESTIONS, is_exact, is_right
 from loadchaos.core.stats import wilson
 
 _MOST_WORDS = 20_000
 _MOST_OPEN = 200
-_AGAIN = 2
-_FEWEST_DOUBTFUL = 3
 _DOUBTFUL_SHARE = 0.02
 _FEWEST_FOREIGN = 2
-_ANEW = 2
 _REFERENCE = 50
 _CHANCE = 1e-4
 
@@ -149,7 +146,7 @@ class KeyedOracle(Oracle):
             return
         self._stayed.discard(row["group"])
         wrong = asked.row
-        if row["when"] == "load" and sum(a["when"] == "load" for a in asked.again) < _AGAIN:
+        if row["when"] == "load" and sum(a["when"] == "load" for a in asked.again) < ASKED_AGAIN:
             return
         if any(a["text"] != row["text"] for a in asked.again if a["when"] == row["when"]):
             return
@@ -162,7 +159,7 @@ class KeyedOracle(Oracle):
             self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
         elif difference.gap is None:
             self.doubtful += 1
-            if self.doubtful == max(_FEWEST_DOUBTFUL, round(_DOUBTFUL_SHARE * self._asked.total())):
+            if self.doubtful == max(FEWEST_DOUBTFUL, round(_DOUBTFUL_SHARE * self._asked.total())):
                 about = f"{self.doubtful} questions were answered wrong once and right when asked again"
                 self.report("wrong_answer", wrong, wrong["expected"], about, again=row["text"])
 
@@ -174,7 +171,7 @@ class KeyedOracle(Oracle):
     def _judge_kept(self, asked: _Asked) -> None:
         """Judge an answer that is wrong from the cache and right without it."""
         wrong = [row for row in asked.again if row["when"] == "after"]
-        if len(asked.anew) < _ANEW or len(wrong) <= _ANEW or len({row["text"] for row in wrong}) > 1:
+        if len(asked.anew) < ASKED_ANEW or len(wrong) <= ASKED_ANEW or len({row["text"] for row in wrong}) > 1:
             return
         difference = self.margin.compare(asked.anew[0], wrong[-1])
         if difference is None or not difference.proved:  # a near tie may flip with the shape of a prefix hit

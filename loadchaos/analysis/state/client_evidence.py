@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 
+from loadchaos.analysis.state.limits import (
+    FAST_GAP_NS,
+    FAST_S,
+    FAST_STALL_NS,
+    HUNG_WITHOUT_SIGN_NS,
+    MOST_PREFILL_NS,
+    OUTAGE_NS,
+    STALL_NS,
+    STREAMED_S,
+)
 from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, PrefillTime, Prompts
-from loadchaos.analysis.state.signals import MS, S
+from loadchaos.analysis.state.signals import S
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
+from loadchaos.core.limits import HEARTBEAT_S
 
-_OUTAGE_NS = 3 * S
-_FEWEST = 3  # requests: fewer prove neither an outage nor a stall
-_BEAT_NS = 200 * MS
-_STREAMED_BEATS = 20  # 5 s with tokens: before that a first request may compile
-_FAST_BEATS = 120  # 30 s with tokens
-_FAST_GAP_NS = 1 * S
-_STALL_NS, _FAST_STALL_NS = 10 * S, 5 * S
-_NEVER_STREAMED_NS = 60 * S
-_MOST_PREFILL_NS = 50 * S
+_FEWEST = 3  # requests: fewer prove no outage
+_BEAT_NS = int(0.8 * HEARTBEAT_S * S)  # heartbeats of several workers within it count once
+_STREAMED_BEATS, _FAST_BEATS = round(STREAMED_S / HEARTBEAT_S), round(FAST_S / HEARTBEAT_S)
 _FRESH_NS = 2 * S
 _LIMITS = frozenset({"stalled", "timeout"})
 _NO_EVIDENCE = frozenset({"stalled", "timeout", "aborted", "missed", "unfinished"})
@@ -134,7 +139,7 @@ class ClientEvidence:
             return None
         first, newest = self._failed
         n = self._labels.total() - (self._own_errors if answers else 0)
-        if newest - first < _OUTAGE_NS or n < _FEWEST or (answers and self._own_errors):
+        if newest - first < OUTAGE_NS or n < _FEWEST or (answers and self._own_errors):
             return None
         pending = [
             silences[0] for at_ns, silences, _ in self._fresh(now_ns) if silences and at_ns - silences[0] < first
@@ -155,9 +160,9 @@ class ClientEvidence:
 
     def _base_limit_ns(self) -> int:
         if self._beats < _STREAMED_BEATS:
-            return _NEVER_STREAMED_NS
-        fast = self._beats >= _FAST_BEATS and self._gap_ns <= _FAST_GAP_NS
-        return max(_FAST_STALL_NS if fast else _STALL_NS, 3 * self._gap_ns, round(1.5 * self._first_gap_ns))
+            return HUNG_WITHOUT_SIGN_NS
+        fast = self._beats >= _FAST_BEATS and self._gap_ns <= FAST_GAP_NS
+        return max(FAST_STALL_NS if fast else STALL_NS, 3 * self._gap_ns, round(1.5 * self._first_gap_ns))
 
     def stalled(self, limit_ns: int, now_ns: int) -> int:
         """Number of streams silent for `limit_ns`, counted up to three a worker."""
@@ -172,15 +177,15 @@ class ClientEvidence:
             return None
         since_ns = max(self._limit_since_ns, self._progress_ns)
         prefill_ns = self._prefill_ns(now_ns)
-        limit_ns = (self._base_limit_ns() if self._beats >= _STREAMED_BEATS else _STALL_NS) + prefill_ns
+        limit_ns = (self._base_limit_ns() if self._beats >= _STREAMED_BEATS else STALL_NS) + prefill_ns
         until_ns = now_ns if busy else self._limit_end_ns
-        return since_ns if until_ns - since_ns >= min(limit_ns, _NEVER_STREAMED_NS) else None
+        return since_ns if until_ns - since_ns >= min(limit_ns, HUNG_WITHOUT_SIGN_NS) else None
 
     def _prefill_ns(self, now_ns: int) -> int:
         """Time that the prompts of the newest heartbeats may take."""
         waiting = [prompts for _, _, prompts in self._fresh(now_ns)]
         tokens_ns, images_ns = sum(p.tokens_ns for p in waiting), sum(p.images_ns for p in waiting)
-        return min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), _MOST_PREFILL_NS)
+        return min(self._prefill.allowed_ns(Prompts(tokens_ns, images_ns)), MOST_PREFILL_NS)
 
     def _fresh(self, now_ns: int) -> list[tuple[int, list[int], Prompts]]:
         return [found for found in self._silences.values() if now_ns - found[0] <= _FRESH_NS]

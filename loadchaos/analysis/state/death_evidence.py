@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 
+from loadchaos.analysis.state.limits import LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
 from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, S, TrafficSignals
 from loadchaos.core.ledger.rows import HeardRow
 
-_TEXT_BESIDE_NS = 2 * S
-_TEXT_ALONE_NS = 10 * S  # a server with a dead engine and /health 200: vLLM 0.8
 _LATER_NS = 300 * MS
-_LAST_WORD_NS = 300 * MS  # time that the log has to show an orderly shutdown
 _NEAR_NS = 10 * S
 _OWN_TITLE = re.compile(r"\b[A-Za-z]+::\w+")  # VLLM::EngineCore, sglang::scheduler_TP0
 _INTERPRETER = re.compile(r"(?:\S*/)?python[\d.]*(?: -[^mc\s]\S*)*(?: -m)? (?=[^-\s])")
@@ -56,7 +54,7 @@ class LogSignals:
     def may_still_explain(self, since_ns: int, now_ns: int) -> bool:
         """True while the log may still explain why a process ended at `since_ns`."""
         silent = all(ns is None or ns < since_ns - S for ns in (self._failing_ns, self._ending and self._ending[0]))
-        return self._listening and silent and now_ns - since_ns < _LAST_WORD_NS
+        return self._listening and silent and now_ns - since_ns < LAST_WORD_NS
 
     def forget(self) -> None:
         """Forget the old life."""
@@ -112,7 +110,7 @@ class DeathEvidence:
         for at_ns, text in weak:
             if worked_ns > at_ns + S + _LATER_NS:
                 continue  # tokens came long after it: not (or no longer) true
-            limit_ns = _TEXT_BESIDE_NS if len(weak) + len(signs) > 1 else _TEXT_ALONE_NS
+            limit_ns = TEXT_BESIDE_NS if len(weak) + len(signs) > 1 else TEXT_ALONE_NS
             (proofs if now_ns - at_ns >= limit_ns else signs).append((at_ns, text))
         if (last := self._dead_in_log(now_ns, worked_ns)) is not None:
             (proofs if now_ns - last[0] >= _LATER_NS else signs).append(last)
@@ -131,7 +129,7 @@ class DeathEvidence:
         The text alone proves nothing: a log may quote a prompt.
         """
         dead, broken = self.log.dead, self._traffic.broken
-        if dead is None or not self._sole or len(broken) < 2 or broken[0] < dead[0] - _TEXT_BESIDE_NS:
+        if dead is None or not self._sole or len(broken) < 2 or broken[0] < dead[0] - TEXT_BESIDE_NS:
             return None
         if worked_ns > dead[0] + 2 * _LATER_NS or not self._silent_since(dead[0], now_ns):
             return None

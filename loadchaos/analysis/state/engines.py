@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.state.hang_evidence import HUNG_WITHOUT_SIGN_NS
-from loadchaos.analysis.state.signals import S
+from loadchaos.analysis.state.limits import COUNTERS_FRESH_NS, COUNTERS_STUCK_NS, HUNG_WITHOUT_SIGN_NS
+from loadchaos.analysis.state.signals import PROGRESS, S
 from loadchaos.core.ledger.rows import MetricsRow, StateRow
 from loadchaos.core.model import State
-from loadchaos.server.dialects import SLOWEST_GAUGES_S
-
-_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)  # counters that are renewed so seldom stand still in between
-_FRESH_NS = 3 * S
-_PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
 
 
 @dataclass
@@ -46,7 +41,7 @@ class EngineStates:
         at_ns, values = int(row["at_ns"]), row.get("values") or {}
         engine = self._engines.setdefault(str(row.get("engine", "0")), _Engine(moved_ns=at_ns))
         before, engine.values, engine.at_ns = engine.values, dict(values), at_ns
-        moved = any(n in before and n in values and values[n] != before[n] for n in _PROGRESS)
+        moved = any(n in before and n in values and values[n] != before[n] for n in PROGRESS)
         idle = engine.running == 0
         engine.running = float(values.get("requests_running") or 0)
         if moved or idle:
@@ -62,13 +57,13 @@ class EngineStates:
     def _decide(self, now_ns: int) -> list[StateRow]:
         rows = []
         for label, engine in self._engines.items():
-            if now_ns - engine.at_ns > _FRESH_NS:
+            if now_ns - engine.at_ns > COUNTERS_FRESH_NS:
                 continue
             quiet_ns = now_ns - engine.moved_ns
             target: State = "healthy"
             if engine.running and quiet_ns >= max(HUNG_WITHOUT_SIGN_NS, 3 * engine.longest_gap_ns):
                 target = "hung"
-            elif engine.running and quiet_ns >= _STUCK_NS:
+            elif engine.running and quiet_ns >= COUNTERS_STUCK_NS:
                 target = "degraded"
             if target != engine.state:
                 rows.append(self._row(label, engine, target, now_ns))

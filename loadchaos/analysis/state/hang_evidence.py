@@ -7,6 +7,14 @@ own gaps explain make it one earlier.
 from __future__ import annotations
 
 from loadchaos.analysis.state.client_evidence import ClientEvidence
+from loadchaos.analysis.state.limits import (
+    COUNTERS_FRESH_NS,
+    COUNTERS_STUCK_NS,
+    HUNG_WITHOUT_SIGN_NS,
+    IDLE_API_NS,
+    IDLE_ENGINE_NS,
+    STOPPED_NS,
+)
 from loadchaos.analysis.state.signals import (
     CounterSignals,
     NetworkSignals,
@@ -14,16 +22,9 @@ from loadchaos.analysis.state.signals import (
     S,
     TrafficSignals,
 )
-from loadchaos.server.dialects import SLOWEST_GAUGES_S
+from loadchaos.core.limits import SILENT_STREAMS
 
-HUNG_WITHOUT_SIGN_NS = 60 * S
-"""Time without progress that is a hang without any other sign. Three times the longest gap seen, if that is more."""
-_STOPPED_NS = 5 * S
-_IDLE_ENGINE_NS = 8 * S
-_IDLE_API_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
 _IDLE_FOR_NS = 5 * S
-_COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)
-_FEWEST_STREAMS = 3
 
 
 class HangEvidence:
@@ -43,7 +44,7 @@ class HangEvidence:
     def stopped(self, stuck_ns: int, now_ns: int) -> str | None:
         """Sign that the processes are stopped while work waits."""
         stopped = self._processes.stopped()
-        if stopped is None or now_ns - stuck_ns < _STOPPED_NS or now_ns - stopped[0] < S:
+        if stopped is None or now_ns - stuck_ns < STOPPED_NS or now_ns - stopped[0] < S:
             return None
         return stopped[1]
 
@@ -54,10 +55,10 @@ class HangEvidence:
         """
         quiet_ns = now_ns - stuck_ns
         idle = self._processes.idle_since(now_ns, _IDLE_FOR_NS)
-        if idle is not None and quiet_ns >= _IDLE_ENGINE_NS and self._counters.work():
+        if idle is not None and quiet_ns >= IDLE_ENGINE_NS and self._counters.work():
             return "engine processes use no CPU"
         resting = self._processes.all_idle_since(now_ns, _IDLE_FOR_NS)
-        if resting is not None and quiet_ns >= _IDLE_API_NS:
+        if resting is not None and quiet_ns >= IDLE_API_NS:
             return "engine and API server use no CPU"
         if quiet_ns >= HUNG_WITHOUT_SIGN_NS // 6 and self._network.says_hung():
             return f"/health says: {self._network.unhealthy_body[:120]}"
@@ -68,7 +69,7 @@ class HangEvidence:
         streams_ns = min(self._client.stall_limit_ns(now_ns), limit_ns)
         if not may_work and not self._processes.engine_seen(now_ns) and quiet_ns >= streams_ns:
             n = self._client.stalled(streams_ns, now_ns)
-            if n >= _FEWEST_STREAMS:
+            if n >= SILENT_STREAMS:
                 return f"{n} or more streams silent for longer than {streams_ns / S:.3g} s, by its own gaps"
         return None
 
@@ -91,8 +92,8 @@ class HangEvidence:
         """(since when, sign) of running requests whose counters do not change."""
         counters = self._counters
         running, moved_ns = counters.gauge("requests_running"), counters.moved_ns
-        fresh = counters.at_ns is not None and now_ns - counters.at_ns < 3 * S
-        if not running or not fresh or moved_ns is None or now_ns - moved_ns <= _COUNTERS_STUCK_NS:
+        fresh = counters.at_ns is not None and now_ns - counters.at_ns < COUNTERS_FRESH_NS
+        if not running or not fresh or moved_ns is None or now_ns - moved_ns <= COUNTERS_STUCK_NS:
             return None
         since_ns = max(moved_ns, progress_ns)
         return since_ns, f"server reports {running:g} running requests, but its counters do not change"

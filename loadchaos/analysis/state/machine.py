@@ -10,7 +10,8 @@ from __future__ import annotations
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.death_evidence import DeathEvidence
 from loadchaos.analysis.state.engines import EngineStates
-from loadchaos.analysis.state.hang_evidence import HUNG_WITHOUT_SIGN_NS, HangEvidence
+from loadchaos.analysis.state.hang_evidence import HangEvidence
+from loadchaos.analysis.state.limits import DEGRADED_NS, HUNG_WITHOUT_SIGN_NS
 from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
 from loadchaos.analysis.state.signals import (
     MS,
@@ -26,7 +27,6 @@ from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, Supervis
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
 
-_DEGRADED_NS = 4 * S  # the limit is 5 s; one second is for probes and heartbeats
 _HEALTH_SILENT_NS = 5 * S
 _UNREACHABLE_NS = 2 * S
 _BLIND_NS = 5 * S
@@ -282,12 +282,12 @@ class StateMachine:
         ended_ns = self._client.limit_stall(self._now_ns, busy=stuck_ns is not None) if self._sole else None
         if ended_ns is not None and not self._paused():
             return "hung", ended_ns, ["requests reach their time limit, and no token arrives on any"]
-        if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
+        if stuck_ns is None or self._now_ns - stuck_ns < DEGRADED_NS:
             return None
         limit_ns = max(HUNG_WITHOUT_SIGN_NS, 3 * self._longest_gap_ns)
         # A pause explains the silence after it; for a silence before it only up to the limit.
         paused = self._paused()
-        if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
+        if paused and (self._now_ns - stuck_ns < limit_ns or self._paused(by_ns=stuck_ns + DEGRADED_NS)):
             return "degraded", stuck_ns, [why, f"paused by our attack {paused}"]
         may_work = not self._sole or self._answers()
         sign = self._hang.sign(stuck_ns, self._now_ns, limit_ns, reachable=silent is None, may_work=may_work)

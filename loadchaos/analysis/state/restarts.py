@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadchaos.analysis.state.limits import BALANCER_NS
 from loadchaos.analysis.state.signals import CounterSignals, S
 from loadchaos.core.ledger.rows import MetricsRow
 from loadchaos.core.model import State
 
-_BALANCER_NS = 10 * S
 _ANOTHER = "another server behind the address answers"
 _UP = frozenset({"healthy", "degraded"})
 _UNDECIDED = frozenset({"dying", "hung"})  # it may come back as the same process
@@ -92,7 +92,7 @@ class RestartDetector:
         if self._counters.alternates():
             self._moved = None
             found += self._balancer("start times alternate")
-        elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS and state not in _UNDECIDED:
+        elif self._moved is not None and now_ns - self._moved[0] > BALANCER_NS and state not in _UNDECIDED:
             moved_ns, self._moved = self._moved[0], None
             if state in _UP and not self._reported_balancer:
                 found.append(RestartNote("process start time changed: restarted unnoticed", moved_ns))
@@ -108,7 +108,7 @@ class RestartDetector:
             backs.clear()
         while backs and backs[0] - healthy_ns < 3 * S:  # the restart that was seen
             backs.pop(0)
-        if not backs or now_ns - backs[0] <= _BALANCER_NS or state in _UNDECIDED:
+        if not backs or now_ns - backs[0] <= BALANCER_NS or state in _UNDECIDED:
             return []
         first_ns, times = backs[0], len(backs)
         backs.clear()

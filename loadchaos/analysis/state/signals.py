@@ -25,6 +25,8 @@ from loadchaos.server.dialects import any_server
 
 S = 1_000_000_000
 MS = 1_000_000
+PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
+"""Counters that grow while a server works."""
 
 _ENGINE_DEAD = any_server(lambda d: d.engine_dead)
 _HEALTH_DEAD = any_server(lambda d: d.health_dead)
@@ -325,8 +327,6 @@ class CounterSignals:
     The second sign of progress. They may be stale.
     """
 
-    _PROGRESS = ("generation_tokens_total", "iterations_total", "prompt_tokens_total")
-
     def __init__(self) -> None:
         self._values: dict[str, dict[str, float]] = {}
         self.at_ns: int | None = None
@@ -340,7 +340,7 @@ class CounterSignals:
         engine, values, at_ns = str(row.get("engine", "0")), row.get("values") or {}, row["at_ns"]
         before = self._values.get(engine, {})
         moved = False
-        for name in self._PROGRESS:
+        for name in PROGRESS:
             old, new = before.get(name), values.get(name)
             if old is None or new is None:
                 continue

@@ -11,7 +11,8 @@ from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
 
-_SILENT_NS = 5 * S
+SILENT_NS = 5 * S
+"""Silence at the end of the load that proves nothing of the server, where it is also three times the longest gap before."""
 _GAPS = 3
 
 
@@ -48,7 +49,7 @@ class EndOfLoad(RowFold):
 
     def check(self) -> Check | None:
         """Requests that were silent at the end, None without any."""
-        if self._silent_ns < max(_SILENT_NS, _GAPS * self._longest_ns):
+        if self._silent_ns < max(SILENT_NS, _GAPS * self._longest_ns):
             return None
         n = f"{self._stopped} request{'' if self._stopped == 1 else 's'}"
         text = f"no token for {self._silent_ns / S:.1f} s on {n} in flight, until loadchaos ended the load"

@@ -7,12 +7,13 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.figures.efficiency import UNTOLD
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.figures.sessions import SESSION_TIME, SessionTimes
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import latency_names
 from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram
@@ -23,7 +24,6 @@ from loadchaos.core.units import measured_duration
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
-_FEWEST_ANSWERS = 20
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,6 @@ class ExpectationInputs:
     sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """Result of an expectation or of a check, as in verdict.json."""
-
-    name: str
-    expected: str
-    actual: str
-    verdict: Decision
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"name", "expected", "actual", "verdict"}`."""
-        return {"name": self.name, "expected": self.expected, "actual": self.actual, "verdict": self.verdict}
 
 
 class _Figure(NamedTuple):
@@ -241,7 +227,7 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
         return _Figure(None, "no data")
-    few = _too_few(name, histogram.n, latency.e2e.n)
+    few = name.too_few(histogram.n, latency.e2e.n)
     bounds = latency.lower_bounds if name.latency != "itl" else 0
     figure = _of_times(name, histogram, bounds, few, figures)
     in_time = latency.without_own_delay(name.latency)
@@ -253,7 +239,7 @@ def _session_time(traffic: str, name: latency_names.LatencyName, figures: Expect
     times = figures.sessions.get(traffic)
     if times is None or times.histogram.n == 0:
         return _Figure(None, "no session was finished")
-    few = _too_few(name, times.histogram.n, times.histogram.n)
+    few = name.too_few(times.histogram.n, times.histogram.n)
     found = _of_times(name, times.histogram, times.lower_bounds, few, figures)
     if not times.too_short or found.value is None:
         return found
@@ -279,18 +265,6 @@ def _of_times(
         return _if_cold(_Figure(ns / 1e9, text), figures)
     low, high = interval or (0.0, math.inf)
     return _Figure(ns / 1e9, f"{text}: {few}", only_within=(low / 1e9, high / 1e9))
-
-
-def _too_few(name: latency_names.LatencyName, n: int, answers: int) -> str:
-    """Say that the sample is too small for the figure; empty if it is not.
-
-    `answers` are those that the `n` values come from: the gaps of one answer are no independent sample.
-    """
-    if n < name.fewest:
-        return f"{name.statistic} needs {name.fewest:,} samples"
-    if name.latency == "itl" and answers < _FEWEST_ANSWERS:
-        return f"from {answers} answers, {_FEWEST_ANSWERS} are needed"
-    return ""
 
 
 def _interval_text(interval: tuple[float, float]) -> str:

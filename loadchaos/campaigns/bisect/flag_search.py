@@ -9,11 +9,9 @@ from loadchaos.campaigns.bisect import flag_parts
 from loadchaos.campaigns.bisect.flag_parts import Flag
 from loadchaos.campaigns.minimise.candidate import Reduction, may_go
 from loadchaos.campaigns.minimise.ddmin import leave_out
-from loadchaos.campaigns.minimise.decider import LEAST_P, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, LEAST_P, BudgetSpentError, Decider, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, raised
 from loadchaos.campaigns.replay.estimate import FIXED_CONFIDENCE, tries_for_confidence
-
-_ESTIMATE_TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class FlagSearch:
         while len(self._kept) > 1:
             candidate = self._kept[-1]
             self._decider.step = "smallest set"
-            failed, tries = await self._decider.estimate(candidate, _ESTIMATE_TRIES)
+            failed, tries = await self._decider.estimate(candidate, ESTIMATE_TRIES)
             if tries and failed / tries >= LEAST_P:
                 findings.successes, findings.tries = failed, tries
                 return

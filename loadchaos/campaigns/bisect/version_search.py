@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.decider import BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, BudgetSpentError, Decider, Decision
 from loadchaos.campaigns.minimise.minimiser import MOST_ROUNDS, RAISED_BELOW, raised
 from loadchaos.campaigns.replay.estimate import fixed_confidence, tries_for_confidence
 
 BAD, GOOD, SKIPPED = "bad", "good", "skipped"
-_ESTIMATE_TRIES = 8
 _EACH_GOOD = 0.99
 """Confidence in each release without the failure; the confidence of a result is the product along its path."""
 
@@ -127,7 +126,7 @@ class VersionSearch:
             self._results[index] = ReleaseResult(version, SKIPPED, why=why)
             return False
         candidate = self._candidate(version)
-        failed, tries = await self._decider.estimate(candidate, _ESTIMATE_TRIES)
+        failed, tries = await self._decider.estimate(candidate, ESTIMATE_TRIES)
         if tries and failed / tries < RAISED_BELOW and (failed or raise_at_zero):
             found = await raised(candidate, self._decider, MOST_ROUNDS)
             failed, tries = self._decider.steps[-1].successes, self._decider.steps[-1].tries

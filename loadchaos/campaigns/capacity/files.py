@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.html import capacity_page
@@ -37,7 +38,7 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
     try:
         write_json(folder / RESULT, data)
         write_whole(folder / TABLE, table(data))
-        write_whole(folder / PAGE, capacity_page.render(data))
+        write_whole(folder / PAGE, capacity_page.render(CapacityResult.from_json(data)))
     except OSError as e:
         raise LedgerError(f"{folder}: {e.strerror}; {next_step(e)}") from e
 

@@ -11,6 +11,7 @@ from loadchaos.campaigns.capacity.search import NextStep
 from loadchaos.core.errors import OptionError
 from loadchaos.core.units import format_duration
 from loadchaos.load import registry
+from loadchaos.profile import slo
 from loadchaos.profile.load import Phase
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.traffic import Traffic
@@ -68,7 +69,7 @@ def step_profile(profile: Profile, plan: StepPlan) -> Profile:
     else:
         phase["users"] = round(plan.load)
     return from_mapping(
-        {**data, "load": [phase], "slo": slo_of(plan.limits_s), "expect": list(_EXPECT)}, registry.full_registry()
+        {**data, "load": [phase], "slo": slo.written(plan.limits_s), "expect": list(_EXPECT)}, registry.full_registry()
     )
 
 
@@ -78,11 +79,6 @@ def arrivals_of(profile: Profile) -> float:
     if phase.rate is None or phase.law == "poisson":
         return 1.0
     return 1 / phase.burstiness if phase.law == "gamma" else 0.0
-
-
-def slo_of(limits_s: Mapping[str, float]) -> dict[str, str]:
-    """Limits as a profile has them."""
-    return {name: format_duration(seconds) for name, seconds in limits_s.items()}
 
 
 def searched_phase(profile: Profile, wanted: int | None) -> int:

@@ -17,7 +17,8 @@ from loadchaos.server.dialects import DIALECTS, version_key
 
 _BLOCK, _CHUNK, _CONTEXT = 16, 2048, 4096
 """Assumed where a server does not report them."""
-_LEAST_TOKENS = 32
+LEAST_TOKENS = 32
+"""Prompt tokens that a workload has at least."""
 _MOST_SHOWN = 6
 _LEFT_OUT = frozenset(
     {
@@ -80,10 +81,10 @@ def _tokens(limits: ServerLimits) -> list[Any]:
     exact = [n + d for n in (4 * block, 16 * block, chunk, 2 * chunk) for d in (-1, 0, 1)]
     exact += [longest // 4, longest // 2, longest * 3 // 4, longest - 64]
     ranges = [(32, 128), (32, 512), (64, 2048), (256, 1024), (1024, 3000), (longest // 2, longest - 64)]
-    found: list[Any] = [n for n in exact if _LEAST_TOKENS <= n < longest]
+    found: list[Any] = [n for n in exact if LEAST_TOKENS <= n < longest]
     # Ranges come twice: exact lengths are many, and most failures need no edge.
-    found += [f"{low}..{high}" for low, high in ranges if _LEAST_TOKENS <= low < high < longest] * 2
-    return found or [_LEAST_TOKENS]
+    found += [f"{low}..{high}" for low, high in ranges if LEAST_TOKENS <= low < high < longest] * 2
+    return found or [LEAST_TOKENS]
 
 
 def _prefix(limits: ServerLimits) -> list[Any]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from loadchaos.campaigns.hunt.genes import GENES, GenePool, value_key
+from loadchaos.campaigns.hunt.genes import GENES, LEAST_TOKENS, GenePool, value_key
 from loadchaos.campaigns.hunt.workload import Genes, Workload
 
 Weigh = Callable[[str], float]
@@ -15,7 +15,6 @@ _MOST_TRAFFIC, _MOST_ATTACKS = 4, 2
 _ATTACK_SHARE = 0.3
 _DEADLY_WEIGHT = 0.2
 """Weight of a value below which it counts as deadly: a value has it after two deaths in two workloads."""
-_LEAST_TOKENS = 32
 _MANY_USERS = 64
 """So many users get the most requests; fewer get a share of them, a quarter at least.
 
@@ -127,7 +126,7 @@ class Breeder:
         if rng.random() < 0.5:
             length = round(length / block) * block
         length += rng.choice((-block, -1, 0, 1, 2, block))
-        length = max(_LEAST_TOKENS, min(length, self._pool.longest - 1))
+        length = max(LEAST_TOKENS, min(length, self._pool.longest - 1))
         return _replaced(parent, i, {**parent.traffic[i], "tokens": length})
 
     def _load(self, parent: Workload, _: Sequence[Workload], rng: random.Random) -> Workload:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.campaigns.hunt.genes import GenePool, value_key
+from loadchaos.core.units import int_range
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS
 
 Genes = Mapping[str, Any]
@@ -193,8 +194,8 @@ def attack_entry(genes: Genes) -> dict[str, Any]:
 
 
 def _lowest(tokens: Any) -> int:
-    return int(str(tokens).partition("..")[0])
+    return int_range(tokens).low
 
 
 def _highest(tokens: Any) -> int:
-    return int(str(tokens).rpartition("..")[2])
+    return int_range(tokens).high

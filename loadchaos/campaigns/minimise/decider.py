@@ -22,6 +22,8 @@ _KEPT_SHARE, _LOST_SHARE = 0.7, 0.1
 WRONG = 0.1
 """Error of a decision about requests and flags."""
 _MOST_TRIES = 60
+ESTIMATE_TRIES = 8
+"""Tries from which the probability of a failure is estimated."""
 SMALL = 10
 """A candidate with more requests is only a step on the way: a wrong decision about it does less harm."""
 Attempt = Callable[[Reduction], Awaitable[bool | None]]

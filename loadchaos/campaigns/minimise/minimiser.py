@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.minimise.decider import LEAST_P, WRONG, BudgetSpentError, Decider, Decision
+from loadchaos.campaigns.minimise.decider import ESTIMATE_TRIES, LEAST_P, WRONG, BudgetSpentError, Decider, Decision
 from loadchaos.campaigns.minimise.reductions import LEVELS, Fails, first_guesses
 
-_ESTIMATE_TRIES = 8
 _WANTED_P = 0.9
 RAISED_BELOW = 0.5
 _ONE_SURVIVOR_WRONG, _REPEATED_WRONG, _OFTEN = 0.33, 0.25, 0.9
@@ -159,7 +158,7 @@ async def raised(whole: Reduction, decider: Decider, most_rounds: int) -> tuple[
     rounds = whole.rounds
     while True:
         candidate = replace(whole, rounds=rounds)
-        successes, tries = await decider.estimate(candidate, _ESTIMATE_TRIES)
+        successes, tries = await decider.estimate(candidate, ESTIMATE_TRIES)
         p = successes / tries if tries else 0.0
         if p >= RAISED_BELOW or (rounds >= most_rounds and p >= LEAST_P):
             return candidate, p

@@ -14,11 +14,12 @@ from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.campaigns.minimise.script import CHECKS, WRONG
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.servers import ServerChoice
+from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.run.held_server import HeldServer
 
 _ENOUGH_SUCCESSES = 3
 _MOST = 8
-_LAST_LINES_S = 8.0
+_LAST_LINES_READ_S = LAST_LINES_S + 2.0
 _LAST_LINE_OF_A_REQUEST_S = 1.0
 _POLL_S = 0.1
 
@@ -114,7 +115,7 @@ async def run_once(
         return ScriptRun(None, text, process.returncode)
     if expected.id in CHECKS:  # no log has it
         return ScriptRun(next((line for line in text.splitlines() if line.startswith(WRONG)), None), text, 1)
-    deadline_s = time.monotonic() + (_LAST_LINES_S if expected.deadly else _LAST_LINE_OF_A_REQUEST_S)
+    deadline_s = time.monotonic() + (_LAST_LINES_READ_S if expected.deadly else _LAST_LINE_OF_A_REQUEST_S)
     while True:
         if ended := held.launched.exit.done():
             await held.launched.wait_recorded()
@@ -136,8 +137,8 @@ def _failure_in(log: Path, begin: int, expected: ExpectedFailure) -> tuple[str |
         text = f.read().decode("utf-8", "replace")
     other = None
     for failure in classify_text(text):
-        data = failure.to_json()
-        if expected.matches(data):
-            return str((data.get("evidence") or {}).get("text") or ""), None
-        other = other or str(data.get("id"))
+        found = failure.result(None, None, None, None)
+        if expected.matches(found):
+            return found.evidence.text or "", None
+        other = other or found.id
     return None, other

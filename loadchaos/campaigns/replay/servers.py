@@ -12,6 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.redact import REDACTED, Redactor, launch_secrets
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.run.held_server import HeldServer
@@ -21,8 +22,6 @@ from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine, parse_command_line
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import SimulatorSpec
-
-READY_WITHIN_S = 1200.0
 
 
 @dataclass(frozen=True)

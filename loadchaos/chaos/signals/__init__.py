@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from loadchaos.chaos.signals.base import ROLES, SignalType
+from loadchaos.chaos.signals.base import SignalType
 from loadchaos.core import attack_names
 
-__all__ = ["ROLES", "SIGNALS", "SignalType"]
+__all__ = ["SIGNALS", "SignalType"]
 
 SIGNALS: dict[str, SignalType] = {
     name: import_module(f"loadchaos.chaos.signals.{name}").SIGNAL for name in attack_names.PROCESS_SIGNALS

@@ -6,9 +6,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-ROLES = ("engine_core", "api_server", "worker")
-"""Processes of a server that a signal may be sent to; the first is the default."""
-
 PROCESS_GONE = (
     "http_error",
     "stream_error",

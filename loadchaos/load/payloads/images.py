@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 from loadchaos.core import rng as draws
+from loadchaos.core.limits import MOST_IMAGE_PIXELS
 from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
 from loadchaos.load.payloads import image_tokens
@@ -21,7 +22,6 @@ ORDER = 0
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
 _PART_BEGINS: dict[str, bytes] = {name: _PART_BEGIN % f.media_type for name, f in FORMATS.items()}
 _PART_END = b'"}},'
-_MAX_PIXELS = 100_000_000
 
 
 def _aspects(value: object) -> object:
@@ -78,8 +78,8 @@ class Options(BaseModel):
     @field_validator("size")
     @classmethod
     def _size_allowed(cls, value: Size) -> Size:
-        if value.width * value.height > _MAX_PIXELS:
-            raise ValueError(f"an image has at most 100 megapixels here (got {value})")
+        if value.width * value.height > MOST_IMAGE_PIXELS:
+            raise ValueError(f"an image has at most {MOST_IMAGE_PIXELS // 1_000_000} megapixels here (got {value})")
         return value
 
     @model_validator(mode="after")

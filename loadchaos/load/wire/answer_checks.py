@@ -10,8 +10,8 @@ import itertools
 import zlib
 
 from loadchaos.core.ledger.rows import WrongPart
+from loadchaos.core.outcome_rules import WORD_OF_ANOTHER, OutcomeEvent
 from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.outcome import WORD_OF_ANOTHER, OutcomeEvent
 
 _EXCERPT = 400
 _WINDOW = 256

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 8 << 20
-"""Limit of one event. Those of chat answers have up to some 100 kB (log probabilities)."""
+"""Limit of one event of a stream. Those of chat answers have up to some 100 kB (log probabilities)."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 

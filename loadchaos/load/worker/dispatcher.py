@@ -21,12 +21,13 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import ClockRow
+from loadchaos.core.limits import HEARTBEAT_S
 from loadchaos.core.model import Reply, Step
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import Exchange, WireRequest
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange, WireRequest
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import backoff
@@ -42,13 +43,15 @@ from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 from loadchaos.profile.request_trace import RequestTrace
 
-HEARTBEAT_S = 0.25
 CONTROL_POLL_S = 0.05
-SWEEP_S = 0.05
+PARENT_POLL_S = 0.5
+"""Period at which a load process looks whether its parent still runs."""
 TOKEN_POLL_S = 0.002
 """Interval at which a replay counts the tokens that other requests wait for."""
 STOP_GRACE_S = 4.0
-"""Time that requests in flight have after a `stop`, in seconds, before we hang up."""
+"""Time that requests in flight have after a `stop` before we hang up."""
+SIGNAL_GRACE_S = 1.0
+"""The same after a signal to this process."""
 
 _GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of gc.set_threshold: rare searches, as a request leaves no cyclic garbage."""

@@ -32,7 +32,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress, WireRequest
 from loadchaos.load.wire.headers import headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
@@ -43,7 +43,6 @@ from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import load
 from loadchaos.profile.steps import of_phase
 
-_SWEEP_S = 0.05
 _NO_PLAN_PAUSE_S = 0.5
 _ENDLESS_LOAD = [{"users": 1, "for": "87600h"}]
 _SEED_STRIDE = 1_000_003
@@ -68,7 +67,7 @@ class SharedPlan:
 
     def _sweep(self) -> None:
         while not self.ended or self.exchanges:
-            sleep(_SWEEP_S)
+            sleep(SWEEP_S)
             for exchange in list(self.exchanges):
                 exchange.sweep(time.monotonic_ns())
 

@@ -24,6 +24,7 @@ from loadchaos.core.ledger.rows import (
     MissReason,
 )
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.limits import SILENT_STREAMS
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.worker import request_rows
@@ -31,7 +32,6 @@ from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 
 _ABORTED = ("aborted", "finish_abort")
-_LONGEST_SILENCES = 3  # streams that are silent together prove that the server is
 _COMPACT_SILENCE_NS = 2_000_000_000
 """In compact mode, silence of a request after which its start is written: no end may follow."""
 
@@ -165,7 +165,7 @@ class RequestRecorder:
         silent = [i for i, exchange in self.in_flight.items() if exchange.silence_ns(now) > _COMPACT_SILENCE_NS]
         self._write_begins(i for i in silent if i in self._unwritten_begins)
         silences = [exchange.silence_ns(now) for exchange in self.in_flight.values()]
-        longest = nlargest(_LONGEST_SILENCES, filter(None, (e.token_silence_ns(now) for e in self.in_flight.values())))
+        longest = nlargest(SILENT_STREAMS, filter(None, (e.token_silence_ns(now) for e in self.in_flight.values())))
         self._put(
             {
                 "row": "heartbeat",

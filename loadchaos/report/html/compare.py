@@ -23,16 +23,14 @@ from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.latency_names import REPORTED_LATENCIES, label, quantile_label
+from loadchaos.core.latency_names import FEWEST_SAMPLES, REPORTED_LATENCIES, REPORTED_QUANTILES, label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
 
-QUANTILES = (0.5, 0.9, 0.99)
 _DRAWS = 1000
-_FEWEST = 10
-"""Answers below which a median is not compared; a p99 needs 200."""
 _NS = 1_000_000_000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
@@ -129,7 +127,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
     run = RunFigures()
-    for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
+    for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), f"reading {path.name}", say):
         run.fold(row)
     failed = {
         name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)
@@ -203,10 +201,8 @@ def _latencies(
     """Compare the quantiles of each latency that both runs have."""
     for kind in REPORTED_LATENCIES:
         if a[kind].n and b[kind].n:
-            for q in QUANTILES:
-                yield _latency(
-                    f"{name} {label(kind, quantile_label(q))}", _Sample(a, kind), _Sample(b, kind), q, random
-                )
+            for quantile in REPORTED_QUANTILES:
+                yield _latency(f"{name} {label(kind, quantile)}", _Sample(a, kind), _Sample(b, kind), quantile, random)
 
 
 def _traffic_name(a: Side, b: Side, traffic: str) -> str:
@@ -246,14 +242,14 @@ def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]
     return [
         *(
             _latency(
-                f"{traffic} session {quantile_label(q)}",
+                f"{traffic} session {quantile}",
                 _Sample({"e2e": times_a[traffic]}, "e2e"),
                 _Sample({"e2e": times_b[traffic]}, "e2e"),
-                q,
+                quantile,
                 random,
             )
             for traffic in sorted(set(times_a) & set(times_b))
-            for q in QUANTILES
+            for quantile in REPORTED_QUANTILES
         ),
         *(_share(text, a.sessions[end], n_a, b.sessions[end], n_b) for end, text in _SESSION_ENDS.items()),
     ]
@@ -307,10 +303,10 @@ class _Sample:
         return found
 
 
-def _latency(what: str, a: _Sample, b: _Sample, q: float, random: np.random.Generator) -> Difference:
+def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random.Generator) -> Difference:
+    q = REPORTED_QUANTILES[quantile]
     quantile_a, quantile_b = a.hist.quantile(q), b.hist.quantile(q)
-    # With fewer answers the quantile is the extreme of a few values, and resampling only repeats them.
-    if min(a.n, b.n) < max(_FEWEST, 2 / (1 - q)) or quantile_a is None or quantile_b is None:
+    if min(a.n, b.n) < FEWEST_SAMPLES[quantile] or quantile_a is None or quantile_b is None:
         low = high = None
         says: Says = "too few"
     else:

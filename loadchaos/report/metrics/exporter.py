@@ -26,7 +26,7 @@ from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.requests import TrafficFigures
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
-from loadchaos.core.model import OUTCOMES, STATES
+from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,
@@ -249,12 +249,9 @@ def _states(page: SamplePage, live: LiveFigures) -> None:
         ):  # its first state row comes a moment later; until then it would be counted as `other` and then again
             continue
         shown = replica if replica in names[:REPLICAS] else OTHER
-        memory[shown, role if role in _ROLES else "other"] += rss
+        memory[shown, role if role in SERVER_ROLES else "other"] += rss
     for labels, rss in memory.items():
         page.add("loadchaos_process_resident_bytes", labels, rss)
-
-
-_ROLES = ("api_server", "engine_core", "worker")
 
 
 def _findings(page: SamplePage, live: LiveFigures) -> None:

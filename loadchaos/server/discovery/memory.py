@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, bytes]
 """Method, URL and body of a request."""
-_REFUSED_NOW = frozenset({401, 403, 408, 429})
+REFUSED_NOW = frozenset({401, 403, 408, 429})
 """Refusals that another try may not get."""
 
 
@@ -61,5 +61,5 @@ class DiscoveryMemory:
 
         Failures are not kept: 5xx, broken connections, refusals that may end.
         """
-        if 200 <= answer.status < 500 and answer.status not in _REFUSED_NOW:
+        if 200 <= answer.status < 500 and answer.status not in REFUSED_NOW:
             (self._process if process else self._command)[key] = answer

@@ -19,6 +19,7 @@ from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import get, parse_endpoint
 
 EVERY_S = 5.0
+"""Period of reads of `watch: {dcgm, node}`."""
 _LIMIT_S = 5.0
 _MIB = 1024.0 * 1024.0
 _NO_DISKS = frozenset({

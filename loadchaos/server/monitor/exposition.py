@@ -15,7 +15,8 @@ from prometheus_client.samples import Sample
 
 from loadchaos.server.dialects import MetricName
 
-_MOST_SERIES = 20_000  # a server that adds labels without end must not fill our memory, nor take our CPU
+MOST_SERIES = 20_000
+"""Series read of a page of metrics: a server that adds labels without end must not fill our memory, nor take our CPU."""
 _LONGEST_LINE_BYTES = 1 << 16
 _LARGEST = float(1 << 62)  # no count of a server: overflowed, and too large for a row of the ledger
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -85,7 +86,7 @@ class PageParser:
                 if name is None or name[0] not in self._wanted_names or len(line) > _LONGEST_LINE_BYTES:
                     self.bad_lines += len(line) > _LONGEST_LINE_BYTES or _OTHER.fullmatch(line) is None
                     continue
-                if len(known) >= _MOST_SERIES:
+                if len(known) >= MOST_SERIES:
                     self.unread += 1
                     continue
                 number, series = self._learn(line, text, number)

@@ -20,8 +20,11 @@ from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
 
 TCP_EVERY_S = 0.1
+"""Period of connects to a server that is up."""
 HEALTH_EVERY_S = 0.25
+"""Period of reads of `/health` of such a server."""
 DOWN_EVERY_S = 1.0
+"""Period of both for a server that is down, and of `/v1/models` where there is no `/health`."""
 LIMIT_S = 2.0
 _DOWN_AFTER_S = 2.0
 _STARTING_S = 30.0  # time for which a server that was never up is probed at full rate

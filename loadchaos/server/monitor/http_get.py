@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from loadchaos.core.limits import MOST_ANSWER_BYTES
+
 _READ_BYTES = 1 << 16
-_LONGEST_BODY_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -173,5 +174,5 @@ async def _read(reader: asyncio.StreamReader, parser: httptools.HttpResponsePars
                 raise ConnectionResetError("the connection ended inside the response")
             return  # a body without a length ends with its connection
         parser.feed_data(data)
-        if collector.size > _LONGEST_BODY_BYTES:
-            raise ValueError(f"more than {_LONGEST_BODY_BYTES} bytes")
+        if collector.size > MOST_ANSWER_BYTES:
+            raise ValueError(f"more than {MOST_ANSWER_BYTES} bytes")

@@ -19,7 +19,8 @@ from loadchaos.core.ledger.rows import Emit, OrchestratorEvent
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import read_spec
 
-_EVERY_S = 2.0
+EVERY_S = 2.0
+"""Period at which Docker, Kubernetes or systemd is asked."""
 _LIMIT_S = 10.0
 _MOST_BYTES = 8 << 20
 _WHY_CHARS = 200
@@ -192,7 +193,7 @@ class OrchestratorMonitor:
         while True:
             begin = time.monotonic()
             await self._poll()
-            await asyncio.sleep(max(begin + _EVERY_S - time.monotonic(), _EVERY_S / 2))
+            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), EVERY_S / 2))
 
     async def _poll(self) -> None:
         assert self._command is not None
@@ -222,7 +223,7 @@ class OrchestratorMonitor:
         assert self._command is not None
         if not self._command.past or not now.running:
             return now
-        span = ("--since", f"{self._polled - _EVERY_S:.3f}", "--until", f"{time.time():.3f}")
+        span = ("--since", f"{self._polled - EVERY_S:.3f}", "--until", f"{time.time():.3f}")
         try:
             return _docker_ends(await _output((*self._command.past, *span)), now)
         except (OSError, ValueError, LookupError, TypeError):

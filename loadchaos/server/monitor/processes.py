@@ -19,6 +19,7 @@ from loadchaos.core.ledger.rows import Emit, ProcessEvent
 from loadchaos.core.redact import Redactor
 
 POLL_S = 0.25
+"""Period of reads of the process tree."""
 SAMPLE_S = 1.0
 _YOUNG_S = 10.0  # a server that has just started adds its processes one by one: search at every poll
 _FORK_S = 2.0  # a child that begins another program has its parent's title until then

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.base import MonitorOutput
@@ -18,7 +19,6 @@ from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import Endpoint, get
 
-EVERY_S = 1.0
 LIMIT_S = 5.0
 _SLOW_S = 1.0
 _PAGE_EVERY_S = 600.0
@@ -91,7 +91,7 @@ class Scraper:
                 self._gap.open(reason)
             elif reason is not None:
                 await self._scrape()
-            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
+            await asyncio.sleep(max(begin + SCRAPE_EVERY_S - time.monotonic(), 0.05))
 
     async def _scrape(self) -> None:
         answer = await get(self._endpoint, LIMIT_S)

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionRow
+from loadchaos.server.discovery.memory import REFUSED_NOW
 from loadchaos.server.probes.question import Question
 
 _MOST_MOVED = 0.1
 """Logprob margin that two idle answers of one server may differ by: the least that the oracles allow, too."""
 _FAILED = 500
-_REFUSED_NOW = frozenset({401, 403, 408, 429})
-"""Refusals that another try may not get."""
 Learned = QuestionRow | LearnedRow
 
 
@@ -80,4 +79,4 @@ def _passes(row: QuestionRow) -> bool:
     One with status 200 ended an answer.
     """
     status = row["status"]
-    return not status or status >= _FAILED or status in _REFUSED_NOW or (status < 400 and bool(row["error"]))
+    return not status or status >= _FAILED or status in REFUSED_NOW or (status < 400 and bool(row["error"]))

@@ -110,7 +110,7 @@ def test_percentile_options_are_checked(metrics: str | None, percentiles: str | 
     ("words", "told"),
     [
         (["--result-dir", "x"], "--result-dir has no effect without --save-result"),
-        (["--save-result", "--metadata", "x"], "--metadata x: KEY=VALUE was expected"),
+        (["--save-result", "--metadata", "x"], "--metadata 'x': KEY=VALUE was expected"),
         (["--percentile-metrics", "x"], "--percentile-metrics x: ttft, tpot, itl, e2el were expected"),
     ],
 )

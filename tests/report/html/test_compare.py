@@ -78,7 +78,7 @@ def test_bootstrap_interval_has_its_coverage() -> None:
     held, rng = 0, np.random.default_rng(0)
     for seed in range(30):
         a, b = (compare._Sample(answers(100, 300, 2 * seed + x).latency["chat"], "ttft") for x in (0, 1))
-        d = compare._latency("p50", a, b, 0.5, rng)
+        d = compare._latency("p50", a, b, "p50", rng)
         held += d.low is not None and d.high is not None and d.low <= 0 <= d.high
     assert held >= 25  # 95 % of 30 is 28
 

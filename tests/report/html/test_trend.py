@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadchaos.cli.main import main
+from loadchaos.core.latency_names import FEWEST_SAMPLES
 from loadchaos.report.html.trend import rate, read
 from loadchaos.report.html.trend_page import html, text
 
@@ -87,8 +88,14 @@ def test_trend_has_no_baseline_for_the_first_runs(home: Path) -> None:
 
 
 def test_trend_skips_quantiles_of_too_few_answers(home: Path) -> None:
-    write_runs(home, 1, sent=900)
-    assert list(read(home).runs[0].figures) == ["text TTFT p50"]
+    write_run(home, 0, sent=FEWEST_SAMPLES["p50"] - 1)
+    write_run(home, 1, sent=FEWEST_SAMPLES["p99"] - 1)
+    write_run(home, 2, sent=FEWEST_SAMPLES["p99"])
+    assert [list(run.figures) for run in read(home).runs] == [
+        [],
+        ["text TTFT p50"],
+        ["text TTFT p50", "text TTFT p99"],
+    ]
 
 
 @pytest.mark.parametrize(

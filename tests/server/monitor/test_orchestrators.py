@@ -56,7 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (home / name).write_text(script)
         (home / name).chmod(0o755 | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
-    monkeypatch.setattr(asking, "_EVERY_S", 0.05)
+    monkeypatch.setattr(asking, "EVERY_S", 0.05)
     return home
 
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
-from loadchaos.core.probe_names import NEW_QUESTIONS, ProbeKind, is_exact, is_right
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.base import idle_error
@@ -25,8 +25,6 @@ from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import Question
 
 IDLE_TIMES = 6
-_AGAIN = 2
-_ANEW = 2
 _MOST_CHECKED = 20
 _SHOWN = 60
 
@@ -36,7 +34,7 @@ class KeyedPart:
 
     part: QuestionPart = "probes"
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
         self._asker, self._rng, self.every_s, self._asked = asker, rng, every_s, kinds
         self._exact: dict[ProbeKind, bool] = {}
         self._known: set[str] = set()
@@ -93,7 +91,7 @@ class KeyedPart:
             if await self._right(kind, self._redrawn(question), group, "again"):
                 continue
             stayed[kind] = None
-            for _ in range(_ANEW):
+            for _ in range(ASKED_ANEW):
                 salted = replace(self._redrawn(question), salt=f"loadchaos-{self._rng.getrandbits(48):x}")
                 if not await self._right(kind, salted, group, "anew"):
                     break
@@ -113,7 +111,7 @@ class KeyedPart:
         if row["error"] or row["status"] != 200 or self._matches(kind, question, row):
             return
         self._wrong.append((kind, question, group))
-        for _ in range(_AGAIN):
+        for _ in range(ASKED_AGAIN):
             await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "load", group, "again"))
 
     def _matches(self, kind: ProbeKind, question: Question, row: QuestionRow) -> bool:
