@@ -74,17 +74,18 @@ class Campaign:
     def output(self) -> str:
         return (self.home / "output").read_text()
 
-    def sends(self) -> bool:
-        """True when a request of the load of this process has begun."""
+    def tries(self) -> bool:
+        """True when this process has begun a try: a request of its load, or a script of the minimiser."""
         assert self.process is not None
         assert self.process.poll() is None, self.output
         files = [f for f in self.home.glob("runs/**/requests-*.jsonl") if f.stat().st_mtime > self.begun_s]
-        return any(b'"row":"begin"' in f.read_bytes() for f in files)
+        scripts = [f for f in self.home.glob("runs/**/tries/*/repro.py") if f.stat().st_mtime > self.begun_s]
+        return bool(scripts) or any(b'"row":"begin"' in f.read_bytes() for f in files)
 
     def ended_by(self, number: signal.Signals) -> int:
         """Send a signal at the first try; returns the exit code."""
         assert self.process is not None
-        wait(self.sends, "the first request", 120)
+        wait(self.tries, "the first try", 120)
         self.process.send_signal(number)
         return self.process.wait(60)
 

@@ -17,7 +17,7 @@ import orjson
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.whole_file import write_whole
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, clean_line
 from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
 from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_EVIDENCE
@@ -46,9 +46,7 @@ def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mappin
     """
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
-    write_whole(
-        home / "incident.json", orjson.dumps(incident.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-    )
+    write_json(home / "incident.json", incident.to_json())
     if excerpts:
         write_whole(home / "server.log.excerpt", b"\n".join(excerpts))
     if requests is not None:
