@@ -78,9 +78,12 @@ class Campaign:
         """True when this process has begun a try: a request of its load, or a script of the minimiser."""
         assert self.process is not None
         assert self.process.poll() is None, self.output
-        files = [f for f in self.home.glob("runs/**/requests-*.jsonl") if f.stat().st_mtime > self.begun_s]
-        scripts = [f for f in self.home.glob("runs/**/tries/*/repro.py") if f.stat().st_mtime > self.begun_s]
-        return bool(scripts) or any(b'"row":"begin"' in f.read_bytes() for f in files)
+        try:
+            begun = [f for f in self.home.glob("runs/**/*") if f.stat().st_mtime > self.begun_s]
+            requests = any(b'"row":"begin"' in f.read_bytes() for f in begun if f.match("requests-*.jsonl"))
+        except FileNotFoundError:  # a folder of the try before was just removed
+            return False
+        return requests or any(f.match("tries/*/repro.py") for f in begun)
 
     def ended_by(self, number: signal.Signals) -> int:
         """Send a signal at the first try; returns the exit code."""
