@@ -45,8 +45,8 @@ from loadchaos.analysis.verdict.model import (
     FailureResult,
     IncidentReference,
     StateChange,
-    Target,
     Verdict,
+    VerdictTarget,
 )
 from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
@@ -520,8 +520,8 @@ class Judge(RowFold):
         hits, source = self.figures.efficiency.parts().get("prefix_hit_rate", {}), self.figures.efficiency.prefix_source
         return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 
-    def _target(self) -> Target:
-        target = typed_json.from_json(Target, self._health.begin.get("target"))
+    def _target(self) -> VerdictTarget:
+        target = typed_json.from_json(VerdictTarget, self._health.begin.get("target"))
         if (facts := self._facts) is None:
             return target
         return replace(target, dialect=facts.dialect, version=facts.version, model=facts.model)

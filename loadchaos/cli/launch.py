@@ -41,7 +41,7 @@ def launch(
     from loadchaos.core.ledger.recorder import create_folder
     from loadchaos.core.tls import TlsSettings
     from loadchaos.run.interrupts import Interrupts
-    from loadchaos.run.launch_only import launch_alone
+    from loadchaos.run.launch_only import StandaloneLaunch, launch_alone
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 
@@ -55,7 +55,7 @@ def launch(
     settings = TlsSettings(**tls)
     interrupts = Interrupts()
     result = interrupts.run(
-        launch_alone(server, folder, ready_within_s, check=check, print_line=say, tls=settings, interrupts=interrupts)
+        launch_alone(StandaloneLaunch(server, folder, say, settings, interrupts), ready_within_s, check=check)
     )
     echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:

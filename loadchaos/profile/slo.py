@@ -102,7 +102,7 @@ def _limits(pairs: Iterable[tuple[str, str]], option: str) -> dict[str, float]:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise OptionError(f"{option} {name}: one of {', '.join(LIMITS)} was expected{hint}")
         if name in found:
-            raise OptionError(f"{option} {name}: given twice")
+            raise OptionError(f"{option} {name}: given twice; give it once")
         try:
             found[name] = _limit_s(value)
         except ValueError as e:

@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import httpx
 
@@ -20,7 +20,7 @@ from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
-from loadchaos.server.answer import Answer
+from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
 
 _HEADERS = {"accept-encoding": "identity"}
@@ -47,15 +47,12 @@ class HttpAsker:
         body: bytes,
         *,
         limit_s: float,
-        silence_s: float | None = None,
-        stream: bool = False,
-        answers: int | None = None,
-        leave_after: int | None = None,
-        dialect: Dialect | None = None,
+        **options: Unpack[AskOptions],
     ) -> Answer:
         """Ask one question; see `Asker`."""
-        rules = replace(AnswerRules.of((dialect or self.dialect).outcome_rules), answers=answers)
-        reading = _Reading(url, rules, stream=stream)
+        dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
+        rules = replace(AnswerRules.of(dialect.outcome_rules), answers=options.get("answers"))
+        reading = _Reading(url, rules, stream=options.get("stream", False))
         headers = _HEADERS | dict(reading.endpoint.headers) | {"content-type": reading.endpoint.content_type}
         try:
             async with (
@@ -64,7 +61,7 @@ class HttpAsker:
             ):
                 reading.begin(response)
                 async for piece in response.aiter_bytes():
-                    if reading.feed(piece, leave_after):
+                    if reading.feed(piece, options.get("leave_after")):
                         break
             return reading.answer()
         except (TimeoutError, httpx.TimeoutException) as e:
@@ -78,7 +75,7 @@ class HttpAsker:
 
 
 def _end_of(error: Exception) -> End:
-    """How an exchange ended that httpx gave up."""
+    """End of an exchange that httpx gave up."""
     if isinstance(error, httpx.ConnectError | httpx.InvalidURL | httpx.UnsupportedProtocol):
         return "unreached"
     broken = isinstance(error, httpx.RemoteProtocolError) and not any(text in str(error) for text in _CLOSED)

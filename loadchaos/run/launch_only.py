@@ -72,6 +72,11 @@ class StandaloneLaunch:
         self._interrupts = interrupts
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def announce(self) -> None:
+        """Print what is started. Raises OptionError when another server has its port."""
+        refuse_taken_port(self._typed.url)
+        self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
+
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
         """Start the server and stay with it.
 
@@ -175,23 +180,13 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def launch_alone(
-    server: CommandLine,
-    folder: RunFolder,
-    ready_within_s: float,
-    *,
-    check: bool,
-    print_line: Callable[[str], None],
-    tls: TlsSettings,
-    interrupts: Interrupts,
-) -> StartResult:
+async def launch_alone(launch: StandaloneLaunch, ready_within_s: float, *, check: bool) -> StartResult:
     """Start a server and stay with it.
 
     Raises OptionError when another server has its port.
     """
-    refuse_taken_port(server.url)
-    print_line(f"starting {server.argv[0]} for {server.url}, log in {folder.server_log}")
-    result = await StandaloneLaunch(server, folder, print_line, tls, interrupts).run(ready_within_s, check=check)
+    launch.announce()
+    result = await launch.run(ready_within_s, check=check)
     if result.exit_code != exit_codes.TARGET_ERROR or result.log is None:
         return result
     return replace(result, text=explained(result.text, result.log))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 import httpx
 
@@ -67,6 +67,24 @@ class Answer:
 NOT_WAITED_FOR = Answer("unfinished", "not waited for")
 
 
+class AskOptions(TypedDict, total=False):
+    """Options of one question.
+
+    Attributes:
+        silence_s: limit of the time without a byte; None: only the other limit.
+        stream: a streamed answer is asked for.
+        answers: choices that are asked for; None: unknown.
+        leave_after: close the connection after so many chunks with content; None: read all.
+        dialect: kind of server in place of the asker's own.
+    """
+
+    silence_s: float | None
+    stream: bool
+    answers: int | None
+    leave_after: int | None
+    dialect: Dialect | None
+
+
 class Asker(Protocol):
     """Asks questions over HTTP; the server decides nothing but the answer.
 
@@ -84,11 +102,7 @@ class Asker(Protocol):
         body: bytes,
         *,
         limit_s: float,
-        silence_s: float | None = None,
-        stream: bool = False,
-        answers: int | None = None,
-        leave_after: int | None = None,
-        dialect: Dialect | None = None,
+        **options: Unpack[AskOptions],
     ) -> Answer:
         """Ask one question and wait for its answer; raises nothing for what a server does.
 
@@ -96,11 +110,7 @@ class Asker(Protocol):
             url: whole URL; the end of its path tells the endpoint, and so headers and reader.
             body: the request.
             limit_s: limit of the whole exchange in seconds.
-            silence_s: limit of the time without a byte; None: only the other limit.
-            stream: a streamed answer is asked for.
-            answers: choices that are asked for; None: unknown.
-            leave_after: close the connection after so many chunks with content; None: read all.
-            dialect: kind of server in place of its own.
+            options: as `AskOptions` has them.
         """
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.report.phrases import cause_text
 
 S = 1_000_000_000
@@ -119,10 +120,11 @@ def test_judge_names_a_killed_engine_core_with_only_echoes(history: Any) -> None
     ids = history.begin().work(5).send(3)
     history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
     history.log(history.MISS.splitlines()[-1]).die(ids).idle(2).end()
-    [failure] = history.verdict()["failures"]
+    verdict = history.verdict()
+    [failure] = verdict["failures"]
     assert (failure["id"], failure["lost_requests"]) == ("engine_core_proc_died", 3)
     assert "OOM killer" in failure["remedy"]
-    assert "a kill from outside: no server bug is known" in cause_text(failure)
+    assert "a kill from outside: no server bug is known" in cause_text(Verdict.from_json(verdict).failures[0])
 
 
 def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: Any) -> None:
@@ -293,7 +295,7 @@ def test_judge_reports_an_orderly_shutdown_as_terminated(history: Any) -> None:
     verdict = history.verdict()
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("server_terminated", "node")]
     assert [i["kind"] for i in verdict["incidents"]] == ["terminated"]
-    assert "server bug (" not in cause_text(verdict["failures"][0])
+    assert "server bug (" not in cause_text(Verdict.from_json(verdict).failures[0])
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
@@ -400,4 +402,4 @@ def test_judge_names_a_kill_by_the_first_process_gone(history: Any, order: tuple
         history.now += 150_000_000
     verdict = history.close().run(5).end().verdict()
     assert [f["id"] for f in verdict["failures"]] == [name]
-    assert "server bug (" not in cause_text(verdict["failures"][0])
+    assert "server bug (" not in cause_text(Verdict.from_json(verdict).failures[0])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.phrases import generator_text
 
@@ -189,7 +190,7 @@ def test_judge_counts_stale_connections(history: Any) -> None:
         history.answer(history.send(1), "ok", detail={"stale_retry": 1})
     verdict = history.end().verdict()
     assert (verdict["generator"]["stale_connections"], verdict["failures"]) == (3, [])
-    assert "3 idle connections that the server had closed were replaced" in generator_text(verdict)
+    assert "3 idle connections that the server had closed were replaced" in generator_text(Verdict.from_json(verdict))
 
 
 @pytest.mark.parametrize(("answers", "resent", "expected"), [(100, 2, "pass"), (1000, 5, "pass"), (500, 3, "fail")])
@@ -204,7 +205,7 @@ def test_judge_fails_requests_sent_again_above_half_a_percent(
     (check,) = [c for c in verdict["checks"] if c["name"] == "retries"]
     assert (check["verdict"], verdict["generator"]["retries"], verdict["failures"]) == (expected, resent, [])
     assert f"{resent} of {answers} requests sent again" in check["actual"]
-    assert f"{resent} requests sent again" in generator_text(verdict)
+    assert f"{resent} requests sent again" in generator_text(Verdict.from_json(verdict))
 
 
 def test_requests_whose_second_connection_failed_too_hide_nothing(history: Any) -> None:

@@ -24,7 +24,7 @@ class SearchedServer:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is known of it."""
+        """Known facts of the server."""
         return tuple(part for part in (self.dialect, self.version, self.model) if part)
 
 
@@ -98,7 +98,7 @@ class SearchFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class ShortDecision:
-    """What a step measured, before its queue was found to be too long in the long run."""
+    """Figures of a step, before its queue was found to be too long in the long run."""
 
     status: StepStatus
     leans: bool | None = None

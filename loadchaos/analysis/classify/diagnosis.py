@@ -71,7 +71,7 @@ class Landmarks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogLine:
+class DiagnosisLine:
     """A line of a log."""
 
     line: int
@@ -95,7 +95,7 @@ class LogFailure:
     severity: Severity
     title: str
     role: Literal["cause", "echo"]
-    evidence: LogLine
+    evidence: DiagnosisLine
     process: str | None
     at: str | None
     frames: tuple[str, ...]
@@ -117,7 +117,7 @@ class LogFailure:
             severity=failure.severity,
             title=failure.title,
             role=failure.role,
-            evidence=LogLine(line=failure.evidence.line or 0, text=failure.evidence.text or ""),
+            evidence=DiagnosisLine(line=failure.evidence.line or 0, text=failure.evidence.text or ""),
             process=failure.process,
             at=format_clock(failure.clock_s) if failure.clock_s is not None else None,
             frames=failure.frames,

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from loadchaos.analysis.verdict.model import CandidateLine, Evidence, Kind, KnownIssue, Target, WrongAnswerExample
+from loadchaos.analysis.verdict.model import (
+    CandidateLine,
+    Evidence,
+    Kind,
+    KnownIssue,
+    VerdictTarget,
+    WrongAnswerExample,
+)
 from loadchaos.core import typed_json
 from loadchaos.core.model import Attribution, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET
@@ -67,7 +74,7 @@ class LineWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineEntry:
-    """What happened, in seconds from the start of the load."""
+    """Event of an incident, in seconds from the start of the load."""
 
     at_s: float | None
     text: str
@@ -104,7 +111,7 @@ class ReadingRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """What reports show of the facts that were learned of the server; None: unknown."""
+    """Facts of the server that reports show; None: unknown."""
 
     dialect: str | None = None
     version: str | None = None
@@ -126,7 +133,7 @@ class ServerFacts:
 class RunEnvironment:
     """Server, load and loadchaos of a run, as far as its rows tell them."""
 
-    target: Target | None = None
+    target: VerdictTarget | None = None
     profile: str | None = None
     argv: tuple[str, ...] = ()
     version: str | None = None

@@ -25,7 +25,7 @@ _EXIT_CODES = (*range(5), exit_codes.INTERNAL_ERROR, *exit_codes.BY_SIGNAL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class VerdictTarget:
     """The server under test."""
 
     kind: Literal["external", "launched", "embedded"]
@@ -201,7 +201,7 @@ class IncidentReference:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackCounts:
-    """How often an attack began, and how it went."""
+    """Counts of an attack: begun, and how it went."""
 
     begun: Count
     ok: Count
@@ -382,7 +382,7 @@ class Verdict:
     ] = field(metadata=if_missing(exit_codes.UNKNOWN))
     started: str | None
     ended: str | None
-    target: Target
+    target: VerdictTarget
     outcomes: Outcomes
     by_traffic: Mapping[str, Outcomes]
     failures: tuple[FailureResult, ...]

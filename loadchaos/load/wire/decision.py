@@ -60,4 +60,6 @@ def decide(
         ending = [final_event(answer)]
     events = [*answer.outcome_events, *ending]
     wrong = answer_checks.wrong_parts(answer) if events[0].outcome == "ok" else ()
-    return ([OutcomeEvent("wrong_output", wrong[0]["text"])] if wrong else events), wrong
+    if wrong:
+        return [OutcomeEvent("wrong_output", wrong[0]["text"])], wrong
+    return events, answer_checks.part_of_event(events[0])

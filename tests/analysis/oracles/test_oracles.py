@@ -21,7 +21,7 @@ RIGHT = "a b c d e f g h"
 
 def keyed(server: Any, *, exact: bool = True) -> Any:
     server.calibrate()
-    server.oracle.feed(
+    server.oracle.fold(
         {"row": "learned", "at_ns": 1, "kind": "copy", "used": True, "exact": exact, "asked": 6, "right": 6, "why": ""}
     )
     return server
@@ -501,7 +501,7 @@ UNSTEADY = {
 @pytest.mark.parametrize("oracle", [o for o in ORACLES if o is not KeyedOracle])
 def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: Any, oracle: Any) -> None:
     server = questions(oracle)
-    server.oracle.feed(UNSTEADY)
+    server.oracle.fold(UNSTEADY)
     server.calibrate()
     part = "reference" if oracle is AloneVsLoadOracle else oracle.asked_by
     for role, text in (("cold", RIGHT), ("warm", "x y"), ("whole", RIGHT), ("streamed", "y z")):
@@ -514,7 +514,7 @@ def test_oracle_that_compares_is_off_where_idle_answers_disagree(questions: Any,
 
 def test_keyed_goes_on_where_idle_answers_disagree(questions: Any) -> None:
     server = keyed(questions(KeyedOracle))
-    server.oracle.feed(UNSTEADY)
+    server.oracle.fold(UNSTEADY)
     server.ask("a b x", part="probes", expected=RIGHT, group=7)
     again(server, RIGHT)
     assert [f.id for f in server.found()] == ["wrong_answer"]

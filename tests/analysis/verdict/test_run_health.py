@@ -161,7 +161,8 @@ def test_preflight_that_failed_is_unknown() -> None:
 
 def test_load_that_its_rule_ended_is_not_delivered() -> None:
     stats = RequestStats()
-    stats.traffic_of("t").outcomes["ok"] += 100
+    stats.on_missed({"row": "missed", "at_ns": 1, "traffic": "t", "phase": 0, "why": "stopped", "count": 0})
+    stats.outcomes["t"]["ok"] += 100
     load_end: Row = {"row": "run", "what": "load_end", "at_ns": 2, "shortened": True}
     assert verdict_of("load_delivered", load_end, stats=stats) == "pass"
     check = check_of("load_delivered", {**load_end, "aborted": "error_rate > 50% for 10s"}, stats=stats)

@@ -60,9 +60,9 @@ def test_wait_in_the_queue_of_an_overloaded_server_is_no_finding() -> None:
 
 def test_questions_are_counted_apart_from_the_load(tmp_path: Path) -> None:
     rows = [
-        {"row": "begin", "at_ns": 1},
-        {"row": "question", "at_ns": 2},
-        {"row": "question", "at_ns": 3},
+        {"row": "begin", "at_ns": 1, "id": "0-0"},
+        {"row": "question", "at_ns": 2, "text": ""},
+        {"row": "question", "at_ns": 3, "text": ""},
         {"row": "last_question", "what": "ask", "at_ns": 4},
         {"row": "last_question", "what": "answer", "at_ns": 5},
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.expected import choose
 from loadchaos.campaigns.replay.from_run import trace_of_run
@@ -36,8 +37,8 @@ def test_trace_of_a_run_of_loadchaos_0_1_has_its_requests_and_bodies(run: RunFol
 
 
 def test_source_of_a_run_of_loadchaos_0_1_names_its_failure_and_server(run: RunFolder, tmp_path: Path) -> None:
-    verdict = orjson.loads(run.verdict.read_bytes())
-    assert choose(verdict, None, "run-0.1").id == "index_oob_indexkernel"
+    verdict = Verdict.from_json(orjson.loads(run.verdict.read_bytes()))
+    assert choose(verdict.failures, None, "run-0.1").id == "index_oob_indexkernel"
     trace = read_source(run.path, tmp_path / "scratch")
     launch = of_source(trace).launch
     assert launch is not None
