@@ -6,8 +6,7 @@ from typing import Any
 
 from loadchaos.analysis.coverage import WorkloadCoverage, steps_up_to, tenths_up_to
 from loadchaos.analysis.log_templates import TemplateMiner, masked
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def metrics(at_s: float, **values: float) -> dict[str, Any]:

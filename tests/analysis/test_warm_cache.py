@@ -13,8 +13,8 @@ from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.report.performance import efficiency_texts
 from tests.analysis.conftest import SCHEMA
+from tests.rows import S
 
-S = 1_000_000_000
 BEGIN = 100 * S
 TEMPLATE_TOKENS = 20
 REQUESTS = 100

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from tests.run.conftest import Start
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["kv_leak_on_abort"], []])
-def test_kv_leak_of_aborted_requests_is_found(defects: list[str], start: Any) -> None:
+def test_kv_leak_of_aborted_requests_is_found(defects: list[str], start: Start) -> None:
     leaving = {
         "name": "leaving", "payload": {"text": {"tokens": "64..256"}}, "output": {"exact": 200},
         "behaviour": {"abort": {"share": "100%", "at_token": "1..5"}},

@@ -21,6 +21,7 @@ from loadchaos.run.pause_gate import PauseGate
 from loadchaos.run.prepare import Preparation
 from loadchaos.run.run import run
 from loadchaos.run.server_under_test import ServerUnderTest
+from tests.run.conftest import Start
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 PROFILE = {
@@ -71,7 +72,7 @@ async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> A
 
 
 @pytest.mark.slow
-def test_supervisor_killed_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
+def test_supervisor_killed_is_no_death_of_the_server(start: Start, for_long: Any) -> None:
     run = start(**for_long).loaded()
     run.signal(signal.SIGKILL, "supervisor")
     assert run.ends() == 3
@@ -81,7 +82,7 @@ def test_supervisor_killed_is_no_death_of_the_server(start: Any, for_long: Any) 
 
 
 @pytest.mark.slow
-def test_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None:
+def test_load_process_that_hangs_is_ended(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGSTOP, "locust")
     assert run.ends(90) == 3
@@ -92,7 +93,7 @@ def test_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None
 
 
 @pytest.mark.slow
-def test_terminal_lost_ends_the_run_in_order(start: Any, slow_answers: Any) -> None:
+def test_terminal_lost_ends_the_run_in_order(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGHUP)
     assert run.ends() == 143

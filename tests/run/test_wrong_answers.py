@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start
+
 EVERY: dict[str, Any] = {"canary": {"every": "300ms"}}
 TEXT = {"name": "text", "payload": {"text": {"tokens": "32..64"}}, "output": {"exact": 120}}
 SMALL_CACHE = {"num_gpu_blocks": 120, "enable_prefix_caching": False}
@@ -23,7 +25,7 @@ def ids(run: Any) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["stale_kv_on_resume"], []])
-def test_canary_finds_wrong_answers_under_load(defects: list[str], start: Any) -> None:
+def test_canary_finds_wrong_answers_under_load(defects: list[str], start: Start) -> None:
     load = [{"users": 2, "for": "3s"}, {"users": 24, "for": "10s"}]
     run = start(target=embedded(*defects, **SMALL_CACHE), watch=EVERY, traffic=[TEXT], load=load)
     assert ids(run) == ({"canary_changed"} if defects else set())
@@ -33,7 +35,7 @@ def test_canary_finds_wrong_answers_under_load(defects: list[str], start: Any) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["rows_slip_on_abort"], []])
-def test_secret_words_find_answers_of_other_requests(defects: list[str], start: Any) -> None:
+def test_secret_words_find_answers_of_other_requests(defects: list[str], start: Start) -> None:
     load = [{"users": 12, "for": "10s"}]
     run = start(target=embedded(*defects), watch=EVERY, traffic=[TEXT, LEAVING], load=load)
     found = ids(run)

@@ -14,6 +14,7 @@ import pytest
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from loadchaos.simulator.server import config_from_args
+from tests.simulator.conftest import Start
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 DEAD_TO_CLIENTS = "The server had an error while processing your request."
@@ -51,7 +52,7 @@ def refused(server: Any) -> bool:
     return False
 
 
-def test_killed_engine_core_of_0_33_has_a_text_of_its_own_for_clients(start: Any, eventually: Any) -> None:
+def test_killed_engine_core_of_0_33_has_a_text_of_its_own_for_clients(start: Start, eventually: Any) -> None:
     server = start(era="0.33")
     flying = InFlight(server, eventually)
     server.core.kill()
@@ -62,7 +63,7 @@ def test_killed_engine_core_of_0_33_has_a_text_of_its_own_for_clients(start: Any
     eventually(lambda: f"vllm.v1.engine.exceptions.EngineDeadError: {DEAD}" in server.text)
 
 
-def test_killed_engine_core_has_the_effects_of_a_real_server(start: Any, eventually: Any) -> None:
+def test_killed_engine_core_has_the_effects_of_a_real_server(start: Start, eventually: Any) -> None:
     server = start(env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
     flying = InFlight(server, eventually)
     server.core.kill()
@@ -77,7 +78,7 @@ def test_killed_engine_core_has_the_effects_of_a_real_server(start: Any, eventua
     assert server.text.index("Shutting down") < server.text.index("Application shutdown complete.")
 
 
-def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Any, eventually: Any) -> None:
+def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Start, eventually: Any) -> None:
     server = start(env={**os.environ, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"})
     flying = InFlight(server, eventually)
     server.core.kill()
@@ -92,14 +93,14 @@ def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Any, eventu
 
 
 @pytest.mark.parametrize(("era", "status"), [("0.8.1", 200), ("0.10", 500), ("0.18", 503)])
-def test_health_after_a_death_follows_the_era(start: Any, eventually: Any, era: str, status: int) -> None:
+def test_health_after_a_death_follows_the_era(start: Start, eventually: Any, era: str, status: int) -> None:
     server = start(era=era, env={**os.environ, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"})
     server.core.kill()
     eventually(lambda: "EngineDeadError" in server.text)
     assert server.get("/health") == (status, "")
 
 
-def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Any, eventually: Any) -> None:
+def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Start, eventually: Any) -> None:
     server = start()
     flying, core = InFlight(server, eventually), server.core
     server.process.terminate()
@@ -111,7 +112,7 @@ def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Any, eventually
     assert "ERROR" not in server.text
 
 
-def test_sigterm_to_the_process_group_is_a_shutdown(start: Any) -> None:
+def test_sigterm_to_the_process_group_is_a_shutdown(start: Start) -> None:
     server = start()
     core = server.core
     core.send_signal(signal.SIGTERM)
@@ -120,14 +121,14 @@ def test_sigterm_to_the_process_group_is_a_shutdown(start: Any) -> None:
     assert "ERROR" not in server.text
 
 
-def test_engine_core_never_outlives_its_api_server(start: Any, eventually: Any) -> None:
+def test_engine_core_never_outlives_its_api_server(start: Start, eventually: Any) -> None:
     server = start()
     core = server.core
     server.process.kill()
     eventually(lambda: not core.is_running() or core.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_frozen_engine_core_leaves_health_at_200(start: Any, eventually: Any) -> None:
+def test_frozen_engine_core_leaves_health_at_200(start: Start, eventually: Any) -> None:
     server = start()
     core = server.core
     core.suspend()
@@ -142,7 +143,7 @@ def test_frozen_engine_core_leaves_health_at_200(start: Any, eventually: Any) ->
     assert answers[0][0] == 200
 
 
-def test_engine_death_is_logged_with_traceback_and_prefixes(start: Any, eventually: Any, png: Any) -> None:
+def test_engine_death_is_logged_with_traceback_and_prefixes(start: Start, eventually: Any, png: Any) -> None:
     server = start(era="0.18", defects=("near_max_oob",), max_model_len=4096, speed=4)
     status, _ = server.post("/v1/completions", {"prompt": [1000] * 3700, "max_tokens": 1})
     assert status == 500
@@ -154,7 +155,7 @@ def test_engine_death_is_logged_with_traceback_and_prefixes(start: Any, eventual
     assert "IndexKernel.cu:94" in server.text
 
 
-def test_server_starts_fast_and_logs_its_address(start: Any) -> None:
+def test_server_starts_fast_and_logs_its_address(start: Start) -> None:
     began = time.monotonic()
     server = start()
     assert server.port > 0
@@ -163,7 +164,7 @@ def test_server_starts_fast_and_logs_its_address(start: Any) -> None:
     assert "Route: /reset_mm_cache, Methods: POST" in server.text
 
 
-def test_flag_reaches_the_engine_under_its_real_name(start: Any) -> None:
+def test_flag_reaches_the_engine_under_its_real_name(start: Start) -> None:
     server = start(**{"max-model-len": 2048, "num_gpu_blocks_override": 512, "no_enable_prefix_caching": True})
     info = json.loads(server.get("/server_info?config_format=json")[1])["vllm_config"]
     assert (info["max_model_len"], info["num_gpu_blocks"], info["enable_prefix_caching"]) == (2048, 512, False)

@@ -7,8 +7,7 @@ from typing import Any
 
 from loadchaos.analysis.detectors.answer_usage import AnswerUsage
 from loadchaos.analysis.failure import Failure
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def begin(n: int, body: str) -> dict[str, Any]:

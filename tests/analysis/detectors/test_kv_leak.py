@@ -10,8 +10,7 @@ from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Terms
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def metrics(at_s: float, running: float = 0, kv: float = 0.0, waiting: float = 0) -> Mapping[str, Any]:

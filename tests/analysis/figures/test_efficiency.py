@@ -11,8 +11,8 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import efficiency_texts
 from tests.analysis.conftest import SCHEMA
+from tests.rows import S
 
-S = 1_000_000_000
 BEGIN = 100 * S
 EXPECT = ("prefix_hit_rate >= 50%", "text.prefix_hit_rate >= 50%", "acceptance >= 60%")
 

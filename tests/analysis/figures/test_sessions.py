@@ -11,8 +11,8 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import session_rows, sessions_text
 from tests.analysis.conftest import SCHEMA
+from tests.rows import S
 
-S = 1_000_000_000
 BEGIN = 100 * S
 EXPECT = ("turns_lost == 0", "session_e2e_p50 <= 4s", "talk.session_e2e_max <= 9s")
 

@@ -9,8 +9,8 @@ import pytest
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import warm_up_text
+from tests.rows import S
 
-S = 1_000_000_000
 SLOW, FAST = 5 * S, S // 5
 
 

@@ -23,6 +23,7 @@ from loadchaos.load.worker.timer import Timer
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
+from tests.rows import MS
 
 _gevent = cast("Any", gevent)
 SLICES: list[bool] = []
@@ -212,9 +213,6 @@ def test_timer_is_never_early_and_lets_others_run(arrivals: Receiver) -> None:
     timer.close()
     assert min(late_ns) >= 0
     assert turns == [1]
-
-
-MS = 1_000_000
 
 
 @pytest.mark.parametrize(
