@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psutil
@@ -18,6 +17,7 @@ import pytest
 from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import Rows, injector
+from tests.waiting import until
 
 # A server's tree: an API server whose child calls itself VLLM::EngineCore, as vLLM's do.
 _PARENT = """\
@@ -39,13 +39,6 @@ class Tree:
 
     def pid(self) -> int | None:
         return self.server.pid
-
-
-def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.01)
 
 
 @pytest.fixture

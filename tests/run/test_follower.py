@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from loadchaos.run import finalize
 from loadchaos.run.finalize import conclude
 from loadchaos.run.follower import FindingsFile, FollowerOptions, follow
 from tests.report.made_up_run import write_run
+from tests.waiting import until
 
 Start = Callable[..., subprocess.Popen[Any]]
 COMMAND = [sys.executable, "-m", "loadchaos.run.follower"]
@@ -41,15 +41,6 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 def findings(folder: RunFolder) -> list[dict[str, Any]]:
     return [row for row in Tail(folder.findings).rows() if row["row"] != "header"]
-
-
-def until(what: Callable[[], Any], limit_s: float = 60.0) -> Any:
-    """Wait until a condition holds; returns its value."""
-    end = time.monotonic() + limit_s
-    while not (value := what()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-    return value
 
 
 class Growing:

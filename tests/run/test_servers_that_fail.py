@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start, wait
+from tests.run.conftest import Sim, Start
 from tests.run.foreign_server import ForeignServer, serving
+from tests.waiting import until
 
 OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
 NO_MEMORY = (
@@ -88,7 +89,7 @@ def test_launched_server_that_loses_its_port_to_another_is_not_mixed_up_with_it(
     started = tmp_path / "started"
     code = f"open({str(started)!r}, 'w'); import time; time.sleep(3); raise SystemExit('[Errno 98] in use')"
     run = start(target=launching(python(code), unused_port))
-    wait(started.exists, "the launched command")
+    until(started.exists, "the launched command")
     with serving(ForeignServer(pages={"/health": (200, ""), "/v1/models": (200, '{"data": []}')}), unused_port):
         assert run.ends() == 4
     assert f"process {os.getpid()} (" in run.output

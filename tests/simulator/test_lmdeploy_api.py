@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulator.conftest import Start
+from tests.waiting import until
 
 LONG = {"messages": [{"role": "user", "content": " river" * 1500}], "max_tokens": 3}
 
@@ -17,12 +18,12 @@ def lmdeploy(start: Start, era: str, *defects: str, **flags: object) -> Any:
     return start(dialect="lmdeploy", era=era, defects=defects, cache_max_entry_count=0.1, **flags)
 
 
-def test_kv_capacity_as_500_answers_a_bare_500(start: Start, eventually: Any) -> None:
+def test_kv_capacity_as_500_answers_a_bare_500(start: Start) -> None:
     server = lmdeploy(start, "0.6", "kv_capacity_as_500")
     assert server.post("/v1/chat/completions", LONG) == (500, "Internal Server Error")
     with pytest.raises(http.client.IncompleteRead):
         server.post("/v1/chat/completions", {**LONG, "stream": True})
-    eventually(lambda: "1 validation error for ChatCompletionResponseStreamChoice" in server.text)
+    until(lambda: "1 validation error for ChatCompletionResponseStreamChoice" in server.text)
     text = server.text
     assert "pydantic_core._pydantic_core.ValidationError: 1 validation error for ChatCompletionResponseChoice" in text
     assert "[type=literal_error, input_value='error', input_type=str]" in text
@@ -121,10 +122,10 @@ def test_lmdeploy_metrics_have_the_real_names(start: Start, captures: Path) -> N
     assert "lmdeploy:gpu_cache_usage_perc" in ours
 
 
-def test_lmdeploy_health_reports_a_dead_engine_from_0_14(start: Start, eventually: Any) -> None:
+def test_lmdeploy_health_reports_a_dead_engine_from_0_14(start: Start) -> None:
     server = lmdeploy(start, "0.18")
     server.core.kill()
-    eventually(lambda: server.get("/health")[0] == 503)
+    until(lambda: server.get("/health")[0] == 503)
     assert "PyTorch ZMQ engine process is not alive." in server.get("/health")[1]
     assert server.chat()[0] == 500
     assert server.process.poll() is None

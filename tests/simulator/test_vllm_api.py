@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulator.conftest import Start
+from tests.waiting import until
 
 # The Server and Start types live in conftest.py, which cannot be imported; Any stands for them.
 
@@ -271,7 +272,7 @@ def test_vllm_image_uuid_is_its_cache_key(server: Any, png: Any) -> None:
     assert metric(server, "mm_cache_hits_total") - before == 1
 
 
-def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any, eventually: Any) -> None:
+def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any) -> None:
     import socket
 
     body = json.dumps({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
@@ -283,7 +284,7 @@ def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any, eventuall
         while b"text_completion" not in client.recv(65536):
             pass
         assert metric(server, "num_requests_running") == 1
-    eventually(lambda: metric(server, "num_requests_running") == 0)
+    until(lambda: metric(server, "num_requests_running") == 0)
 
 
 def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
@@ -297,11 +298,11 @@ def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
     assert info["vllm_config"]["max_model_len"] == 4096
 
 
-def test_vllm_paused_server_answers_health_only_until_resume(server: Any, eventually: Any) -> None:
+def test_vllm_paused_server_answers_health_only_until_resume(server: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True, stream=True)))
     long.start()
-    eventually(lambda: metric(server, "num_requests_running") == 1)
+    until(lambda: metric(server, "num_requests_running") == 1)
     assert server.post("/pause?mode=abort", {}) == (200, '{"status":"paused"}')
     long.join(5)
     assert '"finish_reason":"abort"' in answers[0][1]
@@ -343,11 +344,11 @@ def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Start) -> Non
     assert answers[0][0] == 200
 
 
-def test_vllm_abort_requests_ends_running_requests(server: Any, eventually: Any) -> None:
+def test_vllm_abort_requests_ends_running_requests(server: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))
     long.start()
-    eventually(lambda: metric(server, "num_requests_running") == 1)
+    until(lambda: metric(server, "num_requests_running") == 1)
     assert server.post("/abort_requests", {"abort_all": True}) == (200, '{"status":"aborted","aborted":1}')
     long.join(5)
     assert json.loads(answers[0][1])["choices"][0]["finish_reason"] == "abort"
@@ -359,12 +360,12 @@ def test_vllm_development_endpoints_need_development_mode(start: Start) -> None:
         assert server.post(path, {}) == (404, '{"detail":"Not Found"}')
 
 
-def test_vllm_full_queue_refuses_streams_inside_a_200(start: Start, eventually: Any) -> None:
+def test_vllm_full_queue_refuses_streams_inside_a_200(start: Start) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
     threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 400, "ignore_eos": True}) for _ in range(2)]
     for thread in threads:
         thread.start()
-    eventually(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
+    until(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
     status, body = server.chat(stream=True)
     assert status == 200
     assert '"type": "Service Unavailable", "param": null, "code": 503' in body

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.load.worker.conftest import Child, Server
+from tests.waiting import until
 
 BEGIN_KEYS = {
     "row", "id", "step", "phase", "round", "traffic", "at_ns", "due_ns", "conn", "reused", "len", "hash", "tokens",
@@ -118,7 +119,7 @@ def test_dispatcher_open_phase_never_waits_and_counts_from_due(server: Server, c
     assert all(r["at_ns"] >= r["due_ns"] for r in sent)
 
 
-def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Server, child: Child, until: Any) -> None:
+def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Server, child: Child) -> None:
     child.plan(server, [{"rate": "50/s", "for": "2s", "max_in_flight": 8}])
     child.start()
     until(lambda: len(child.rows("end")) > 5)
@@ -131,7 +132,7 @@ def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Server
     assert child.rows("begin")[-1]["step"] > 50, "it went on after the pause"
 
 
-def test_dispatcher_closed_phase_does_not_count_paused_time(server: Server, child: Child, until: Any) -> None:
+def test_dispatcher_closed_phase_does_not_count_paused_time(server: Server, child: Child) -> None:
     server.gap_s = 0.01
     child.plan(server, [{"users": 2, "for": "1s"}])
     child.start()
@@ -149,7 +150,7 @@ def test_dispatcher_closed_phase_does_not_count_paused_time(server: Server, chil
     assert outcomes(child.rows()) == {"ok": len(child.rows("begin"))}
 
 
-def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Server, child: Child, until: Any) -> None:
+def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Server, child: Child) -> None:
     server.hold.set()
     child.plan(server, [{"users": 3, "for": "10m"}])
     child.start()
@@ -163,7 +164,7 @@ def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Ser
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_dispatcher_signal_ends_in_order(server: Server, child: Child, until: Any, how: signal.Signals) -> None:
+def test_dispatcher_signal_ends_in_order(server: Server, child: Child, how: signal.Signals) -> None:
     server.hold.set()
     child.plan(server, [{"users": 2, "for": "10m"}])
     process = child.start()
@@ -174,7 +175,7 @@ def test_dispatcher_signal_ends_in_order(server: Server, child: Child, until: An
     assert child.rows()[-1] == {**child.rows()[-1], "row": "load", "what": "end", "why": "stopped"}
 
 
-def test_worker_killed_in_the_middle_loses_no_complete_row(server: Server, child: Child, until: Any) -> None:
+def test_worker_killed_in_the_middle_loses_no_complete_row(server: Server, child: Child) -> None:
     server.gap_s = 0.002
     child.plan(server, [{"users": 8, "for": "10m"}])
     process = child.start()
@@ -187,7 +188,7 @@ def test_worker_killed_in_the_middle_loses_no_complete_row(server: Server, child
     assert child.rows("load") == child.rows("load")[:1]
 
 
-def test_worker_ends_when_its_parent_was_killed(server: Server, child: Child, until: Any, tmp_path: Path) -> None:
+def test_worker_ends_when_its_parent_was_killed(server: Server, child: Child, tmp_path: Path) -> None:
     server.gap_s = 0.01
     child.plan(server, [{"users": 2, "for": "10m"}])
     process = child.start(through_parent=True)
@@ -207,7 +208,7 @@ def test_workers_share_the_steps(server: Server, child: Child) -> None:
 
 
 @pytest.mark.slow
-def test_workers_lost_share_is_missed(server: Server, child: Child, until: Any) -> None:
+def test_workers_lost_share_is_missed(server: Server, child: Child) -> None:
     server.gap_s = 0.02
     child.plan(server, [{"users": 4, "requests": 200}], workers=2)
     child.start("--processes", "2")
