@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 MS = 1_000_000
 Row = dict[str, Any]
 
 
-def begin_row(at_s: float, id_: str = "r", *, traffic: str = "text", **more: Any) -> Row:
-    """Begin of a request that was due at once."""
-    at_ns = round(at_s * S)
-    base = {"id": id_, "step": 0, "phase": 0, "traffic": traffic, "due_ns": at_ns, "expect": ["ok"]}
-    return {"row": "begin", "at_ns": at_ns, **base, **more}
-
-
-def end_row(at_s: float, id_: str = "r", *, traffic: str = "text", outcome: str = "ok", **more: Any) -> Row:
-    """End of a request without times of its answer."""
-    base = {"id": id_, "step": 0, "phase": 0, "traffic": traffic, "outcome": outcome, "expect": ["ok"]}
-    return {"row": "end", "at_ns": round(at_s * S), **base, **more}
-
-
-def answered(sent_ns: int, n: int, *, took_ns: int = S, traffic: str = "text", **more: Any) -> list[Row]:
+def answered(sent_ns: int, n: int, *, took_ns: int = S, traffic: str = "text", phase: int = 0, **end: Any) -> list[Row]:
     """Begin and end of request `n`, sent when due; its first token comes after half of its time."""
     last_ns = sent_ns + took_ns
-    ended = {"sent_ns": sent_ns, "first_token_ns": sent_ns + took_ns // 2, "last_byte_ns": last_ns, "itl_hist": {}}
-    base = {"step": n, "due_ns": sent_ns, "phase": more.pop("phase", 0), "traffic": traffic}
-    begin = {**begin_row(0, f"r{n}"), **base, "at_ns": sent_ns}
-    return [begin, {**end_row(0, f"r{n}"), **base, "at_ns": last_ns, **ended, "detail": {}, **more}]
+    base = {"id": f"r{n}", "step": n, "traffic": traffic, "phase": phase, "due_ns": sent_ns, "expect": ["ok"]}
+    times = {"at_ns": last_ns, "sent_ns": sent_ns, "first_token_ns": sent_ns + took_ns // 2, "last_byte_ns": last_ns}
+    return [
+        {"row": "begin", "at_ns": sent_ns, **base},
+        {"row": "end", **base, **times, "outcome": "ok", "itl_hist": {}, "detail": {}, **end},
+    ]
 
 
-def metrics_row(at_s: float, *, replica: str = "server", engine: str = "0", **values: float) -> Row:
-    """Scraped values of one engine."""
-    return {"row": "metrics", "at_ns": round(at_s * S), "replica": replica, "engine": engine, "values": values}
+def metrics_row(
+    at_s: float, values: Mapping[str, float] | None = None, *, replica: str = "server", engine: str = "0", **more: float
+) -> Row:
+    """Scraped values of one engine, as a mapping or as keywords."""
+    scraped = {**(values or {}), **more}
+    return {"row": "metrics", "at_ns": round(at_s * S), "replica": replica, "engine": engine, "values": scraped}
 
 
-def run_row(what: str, at_s: float) -> Row:
-    """Event of the run itself."""
-    return {"row": "run", "at_ns": round(at_s * S), "what": what}
+def judged(terms: Terms, rows: Iterable[Any]) -> dict[str, Any]:
+    """Verdict of rows, folded in this order."""
+    judge = Judge(terms)
+    for row in rows:
+        judge.fold(row)
+    return judge.verdict()

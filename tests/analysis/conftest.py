@@ -10,10 +10,9 @@ from typing import Any, Self
 import jsonschema
 import pytest
 
-from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.core.model import Terms
-from tests.rows import MS, S
+from tests.rows import MS, S, judged
 
 Row = dict[str, Any]
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
@@ -254,12 +253,17 @@ class History(World):
         )
         return self
 
-    def end(self, **more: Any) -> Self:
-        """The load ends, what we started is stopped, the record closes."""
-        self.in_flight = 0
+    def end_load(self) -> Self:
+        """The load ends; the server still runs."""
         self.add("load", what="end", why="done", file="requests-0")
         self.add("locust", what="exit", pid=10, code=0)
         self.add("run", what="load_end")
+        return self
+
+    def end(self, **more: Any) -> Self:
+        """The load ends, what we started is stopped, the record closes."""
+        self.in_flight = 0
+        self.end_load()
         if self.tcp == "ok":
             self.add(
                 "launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="ended (asked)", asked=True
@@ -275,10 +279,7 @@ class History(World):
 
     def verdict(self, **terms: Any) -> Row:
         """The verdict; every one that any test makes must fit the schema."""
-        judge = Judge(Terms("test", **terms))
-        for row in self.rows:
-            judge.fold(row)
-        verdict = judge.verdict()
+        verdict = judged(Terms("test", **terms), self.rows)
         jsonschema.validate(verdict, SCHEMA)
         json.dumps(verdict)
         return verdict

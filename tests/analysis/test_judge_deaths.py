@@ -136,11 +136,7 @@ def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: History) 
 
 
 def test_judge_ignores_refusals_while_we_stop_the_server(history: History) -> None:
-    history.begin().work(30)
-    history.add("load", what="end", why="done", file="requests-0")
-    history.add("locust", what="exit", pid=10, code=0)
-    history.add("run", what="load_end")
-    history.close().run(2)
+    history.begin().work(30).end_load().close().run(2)
     history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
     history.add("run", what="end")
     verdict = history.verdict()
@@ -150,11 +146,7 @@ def test_judge_ignores_refusals_while_we_stop_the_server(history: History) -> No
 
 
 def test_judge_counts_a_death_after_the_load(history: History) -> None:
-    history.begin().work(30)
-    history.add("load", what="end", why="done", file="requests-0")
-    history.add("locust", what="exit", pid=10, code=0)
-    history.add("run", what="load_end")
-    history.close().run(1)
+    history.begin().work(30).end_load().close().run(1)
     history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="code 1", asked=False)
     history.add("run", what="end")
     assert history.verdict()["verdict"] == "fail"

@@ -37,6 +37,13 @@ SMALL: Row = {
     "load": [{"rate": "10/s", "law": "constant", "for": "2s", "max_in_flight": 32}],
     "limits": {"first_byte": "10s", "between_bytes": "5s", "total": "20s"},
 }
+
+
+def embedded_target(*defects: str, **flags: Any) -> Row:
+    """Target of a profile: an embedded server with defects and flags."""
+    return {"embedded": {"dialect": "vllm", "era": "0.18", "defects": list(defects), "flags": flags}}
+
+
 CHILD_MODULES = {"follower": "loadchaos.run.follower", "supervisor": "loadchaos.server.process.supervisor"}
 FOR_LONG = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
 """A load that somebody has to end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.run.conftest import Start
+from tests.run.conftest import Start, embedded_target
 
 
 @pytest.mark.slow
@@ -16,7 +16,7 @@ def test_kv_leak_of_aborted_requests_is_found(defects: list[str], start: Start) 
     }  # fmt: skip
     staying = {"name": "staying", "payload": {"text": {"tokens": "64..256"}}, "output": {"max": 4}}
     run = start(
-        target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects}},
+        target=embedded_target(*defects),
         traffic=[leaving, staying],
         load=[{"users": 4, "requests": 40}],
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Start
+from tests.run.conftest import Start, embedded_target
 
 
 def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers: Any) -> None:
@@ -22,18 +22,10 @@ def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers:
 
 @pytest.mark.slow
 def test_load_process_killed_does_not_hide_a_failure(start: Start, for_long: Any) -> None:
-    target = {
-        "on_death": "restart",
-        "embedded": {
-            "dialect": "vllm",
-            "era": "0.18",
-            "defects": ["near_max_oob"],
-            "flags": {"max_model_len": 2048, "num_speculative_tokens": 0},
-        },
-    }
+    server = embedded_target("near_max_oob", max_model_len=2048, num_speculative_tokens=0)
     killer = {"name": "killer", "weight": 0.1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}}
     short = {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}
-    run = start(**for_long, target=target, traffic=[short, killer])
+    run = start(**for_long, target={"on_death": "restart", **server}, traffic=[short, killer])
     run.wait_for(row="state", to="dead")
     run.note_pids()
     run.signal(signal.SIGKILL, "locust")

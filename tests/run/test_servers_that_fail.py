@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.conftest import Sim, Start
+from tests.run.conftest import Sim, Start, embedded_target
 from tests.run.foreign_server import ForeignServer, serving
 from tests.waiting import until
 
@@ -119,7 +119,7 @@ def test_external_server_that_dies_of_the_first_request_is_named(start: Start, s
 @pytest.mark.slow
 def test_embedded_server_that_dies_of_the_first_request_is_named(start: Start) -> None:
     flags = {"max_model_len": 900, "num_speculative_tokens": 0}
-    run = start(target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}})
+    run = start(target=embedded_target("near_max_oob", **flags))
     assert run.ends() == 4
     assert "died before the load, during the first requests" in run.output
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]

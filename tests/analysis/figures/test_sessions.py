@@ -11,7 +11,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import session_rows, sessions_text
 from tests.analysis.conftest import SCHEMA
-from tests.rows import S
+from tests.rows import S, judged
 
 BEGIN = 100 * S
 EXPECT = ("turns_lost == 0", "session_e2e_p50 <= 4s", "talk.session_e2e_max <= 9s")
@@ -33,10 +33,10 @@ def session(n: int, seconds: float, end: str = "finished", **counts: Any) -> lis
 
 
 def verdict(*sessions: list[dict[str, Any]], warm_up: dict[str, Any] | None = None, expect: Any = EXPECT) -> Any:
-    judge = Judge(Terms("p", expect=expect, warm_up=warm_up or {}))
-    for row in sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]):
-        judge.fold(row)
-    found = judge.verdict()
+    found = judged(
+        Terms("p", expect=expect, warm_up=warm_up or {}),
+        sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]),
+    )
     jsonschema.validate(found.get("sessions", {}), SCHEMA["properties"]["sessions"])
     return found
 
