@@ -50,6 +50,7 @@ demo: $(READY)
 schemas: $(READY)
 	$(BIN)/python -m loadchaos.profile.schema > schemas/profile.json
 	$(BIN)/python -m loadchaos.profile.request_trace > schemas/trace.json
+	$(BIN)/python -m loadchaos.analysis.verdict.model > schemas/verdict.json
 
 # Write docs/conformance.md: the outcome of a request for each way a server can misbehave.
 conformance: $(READY)
@@ -58,7 +59,7 @@ conformance: $(READY)
 	@cat docs/conformance.md
 
 dashboards: $(READY)
-	$(BIN)/python -m loadchaos.report.metrics.dashboards dashboards
+	$(BIN)/python -m dashboards.generator.dashboards dashboards
 
 docs: $(READY)
 	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md

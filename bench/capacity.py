@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.analysis.capacity.result import Unit
 from loadchaos.analysis.capacity.step_watch import StepWatch
 from loadchaos.campaigns.capacity.search import CapacitySearch, SearchSettings, answer
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
@@ -40,7 +41,7 @@ class CapacityCase:
     output: str
     slo: Mapping[str, str]
     goal: float = 0.99
-    by: str = "rate"
+    by: Unit = "rate"
 
 
 CASES = (

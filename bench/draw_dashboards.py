@@ -1,6 +1,6 @@
 """Draw the Grafana dashboards over finished runs, for a look at them.
 
-Usage: python bench/draw_dashboards.py FOLDER RUN...
+Usage: python -m bench.draw_dashboards FOLDER RUN...
 
 It loads the runs into Prometheus, asks every panel's queries, and draws the 24-column grid as SVG: Soak over all
 runs, Capacity over the last capacity search, the others over the last run. It writes NAME.html and, with a Chromium,
@@ -24,11 +24,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from dashboards.generator.dashboards import DASHBOARDS
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export.export import openmetrics, search_openmetrics
-from loadchaos.report.metrics import prometheus_binaries
-from loadchaos.report.metrics.dashboards import DASHBOARDS
+from tests.report import prometheus_programs
 
 Json = dict[str, Any]
 COLORS = ("#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300")
@@ -43,14 +44,14 @@ def is_search(folder: Path) -> bool:
 
 def backfilled(runs: list[Path], data: Path) -> list[Span]:
     """Write blocks of all runs under `data`; return begin and end of each."""
-    promtool, spans = prometheus_binaries.find("promtool"), list[Span]()
-    if promtool is None:
-        sys.exit("no promtool: python -m loadchaos.report.metrics.prometheus_binaries")
+    if prometheus_programs.find("promtool") is None and (trouble := prometheus_programs.fetch()):
+        sys.exit(trouble)
+    promtool, spans = prometheus_programs.find("promtool"), list[Span]()
     for run in runs:
         text = data.parent / f"{run.name}.om"
         with text.open("w") as f:
             if is_search(run):
-                search_openmetrics(files.read(run), run.name, f)
+                search_openmetrics(CapacityResult.from_json(files.read(run)), run.name, f)
             else:
                 openmetrics(RunFolder(run), f)
         always = "loadchaos_capacity_running" if is_search(run) else "loadchaos_users"
@@ -189,7 +190,7 @@ def table(panel: Json, results: list[list[Json]]) -> str:
 def main() -> None:
     folder, runs = Path(sys.argv[1]), [Path(x) for x in sys.argv[2:]]
     folder.mkdir(parents=True, exist_ok=True)
-    program = prometheus_binaries.find("prometheus")
+    program = prometheus_programs.find("prometheus")
     with tempfile.TemporaryDirectory() as work, socket.socket() as s:
         data = Path(work) / "data"
         spans = list(zip(runs, backfilled(runs, data), strict=True))

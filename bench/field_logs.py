@@ -428,10 +428,10 @@ def score(case: Case) -> Score:
     before, rows, after = FORMS[case.form](case)
     found = classify_text("\n".join([*before, *rows, *after]) + "\n")
     first, last = len(before) + 1, len(before) + len(rows)
-    texts = [str(t) for f in found for t in (f.title, f.evidence["text"], *(c["text"] for c in f.candidates))]
+    texts = [str(t) for f in found for t in (f.title, f.evidence.text, *(c.text for c in f.candidates))]
     ids = [
         f.id for f in found
-        if f.role == "cause" and f.id not in _UNNAMED and first <= int(f.evidence["line"] or 0) <= last
+        if f.role == "cause" and f.id not in _UNNAMED and first <= (f.evidence.line or 0) <= last
     ]  # fmt: skip
     placed = bool(ids) and all(i in PLACES for i in ids)
     worst = min((_ORDER.index(f.severity) for f in found), default=-1)

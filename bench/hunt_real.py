@@ -35,6 +35,7 @@ import httpx
 from bench.cost.contenders import Environments
 from bench.hunt_tools import TOOLS, ToolRun
 from bench.record import free_port
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.hunt.corpus import findings_of
 from loadchaos.campaigns.hunt.slot import summary
 from loadchaos.core.ledger.folder import RunFolder
@@ -317,7 +318,7 @@ def _judged(folder: Path) -> tuple[int, float, str]:
     if run is None or verdict is None or not verdict.exists():
         return 0, 0.0, ""
     data: dict[str, Any] = json.loads(verdict.read_text())
-    made, begins = summary(Result(0, data, RunFolder(run))), _begins(run)
+    made, begins = summary(Result(0, Verdict.from_json(data), RunFolder(run))), _begins(run)
     found = sorted(findings_of(made), key=lambda f: int(f["after_requests"]))
     if not found or not begins:
         return len(begins), 0.0, ""

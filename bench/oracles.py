@@ -36,11 +36,11 @@ from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import QUOTE_ORDER, write_prompt
 from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile.correctness import CorrectnessOptions
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.run_probes import PARTS, PartSetup
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.text_tokens import measure_text
-from loadchaos.server.monitor.base import ServerAccess
-from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.pictures import draw_number
 from loadchaos.server.probes.prober import Prober
 from loadchaos.simulator.engine.tokenizer import WORDS
@@ -220,7 +220,7 @@ def options(case: Case) -> CorrectnessOptions:
 async def _facts(url: str) -> Facts:
     """What the questions need to know of the server."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        client = DiscoveryClient(http, url, url, model="sim")
+        client = DiscoveryClient(HttpAsker(http), url, url, model="sim")
         return await measure_text(client, Facts(url, url, "vllm", "sim"), CalibrationRequest())
 
 
@@ -228,7 +228,8 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
     judge, result = Judge(), Trial()
     async with serving((case.defect,) if case.defect else (), {"seed": seed, **case.flags}, injection) as port:
         url = f"http://127.0.0.1:{port}"
-        asker = Asker(url, "sim", judge.emit, Redactor(), ServerAccess())
+        http_asker = HttpAsker.with_own_client({})
+        asker = RecordedAsker(http_asker, url, "sim", judge.emit, Redactor())
         rng = random.Random(f"questions {seed}")
         asked, facts = options(case), replace(await _facts(url), lora_adapters=case.adapters)
         load = Load(port, seed, case, facts)
@@ -251,7 +252,7 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
             user.cancel()
         await asyncio.gather(*users, return_exceptions=True)
         await prober.check()
-        await prober.close()
+        await http_asker.http.aclose()
     result.found = [(failure.id, name) for name, failure in judge.failures]
     result.found += [("answer_of_another_request", "secret words")] * load.mixed_up
     result.checks = judge.checks()

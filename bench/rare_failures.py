@@ -22,7 +22,7 @@ from loadchaos.profile.request_trace import RequestTrace, TraceHeader, TraceSend
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.request import Batch
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest
-from loadchaos.simulator.engine.virtual_time import closed_loop
+from tests.simulator.virtual_time import closed_loop
 
 REQUESTS, MOST_ROUNDS = 40, 400
 FLAGS = ("--port", "--max-num-seqs", "--pipeline-parallel-size", "--no-enable-prefix-caching")

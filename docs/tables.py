@@ -127,7 +127,6 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "analysis.detectors.memory_leak": ("SPAN_S",),
     },
     "record": {"recorder.freeze": ("WINDOW_S", "FEWEST")},
-    "hunt": {"campaigns.hunt.link": ("LOST_AFTER_S",)},
 }
 """Constants by what they limit and by module; each has its meaning in a docstring."""
 

@@ -33,8 +33,8 @@ def metrics_row(
 
 
 def judged(terms: Terms, rows: Iterable[Any]) -> dict[str, Any]:
-    """Verdict of rows, folded in this order."""
+    """verdict.json of rows, folded in this order."""
     judge = Judge(terms)
     for row in rows:
         judge.fold(row)
-    return judge.verdict()
+    return judge.verdict().to_json()

@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "chaos": {"core", "server.dialects"},
     "load": {"core", "profile", "server.dialects", "simulator.defects"},
     "run": RUN,
-    "recorder": {"core", "profile", "server"},
+    "recorder": {"core", "profile", "server", "load.endpoints", "load.wire"},
     "campaigns": ALL,
     "cli": ALL,
     "__main__": {"cli"},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import errors
 from loadchaos.report.phrases import advice_text
 
@@ -30,7 +31,7 @@ PASSED_ON = {
     ("run/children.py", "output"), ("load/worker/locust_user.py", "finished.stderr"),
     ("run/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
     ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"), ("campaigns/hunt/workers.py", "reason"),
-    ("campaigns/hunt/remote_worker.py", "data.get('why')"), ("cli/suite.py", "probed.trouble"),
+    ("cli/suite.py", "probed.trouble"),
 }  # fmt: skip
 
 
@@ -99,13 +100,13 @@ def test_checks_of_the_analysis_are_found() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(checks())))
 def test_a_condition_that_was_not_met_says_what_to_do(name: str) -> None:
-    assert advice_text({"name": name, "verdict": "unknown"})
-    assert not advice_text({"name": name, "verdict": "pass"})
+    assert advice_text(CheckResult(name, "", "", "unknown"))
+    assert not advice_text(CheckResult(name, "", "", "pass"))
 
 
 def test_what_to_do_about_requests_that_were_not_sent_depends_on_why() -> None:
     def told(actual: str) -> str:
-        return advice_text({"name": "load_delivered", "verdict": "unknown", "actual": actual})
+        return advice_text(CheckResult("load_delivered", "", actual, "unknown"))
 
     assert (
         told("87.5% (7 of 8; 1 missed: no_slot)") == "use a larger max_in_flight or a lower rate: every slot was taken"

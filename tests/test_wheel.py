@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from loadchaos import __version__
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -55,6 +57,12 @@ def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
         "LICENSE",
     }
     assert list((package / "analysis" / "signatures").glob("*.toml"))
+
+
+def test_it_holds_no_tools_of_the_repository(installed: Path) -> None:
+    assert {p.name for p in installed.iterdir()} == {"loadchaos", f"loadchaos-{__version__}.dist-info"}
+    assert {p.name for p in (installed / "loadchaos" / "_shipped").iterdir()} == {"profiles", "schemas", "images"}
+    assert list(installed.rglob("*grafana*")) == []
 
 
 def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_path: Path) -> None:

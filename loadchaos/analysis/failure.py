@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.incidents.attribution import known_and_remedy
+from loadchaos.analysis.verdict.model import CandidateLine, Evidence, FailureResult, KnownIssue
 from loadchaos.core.model import Attribution, Severity
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ _MOST_NAMED = 5
 _KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_", "error_in_")
 
 
-def evidence(source: str, text: str, line: int | None = None) -> dict[str, Any]:
+def evidence(source: str, text: str, line: int | None = None) -> Evidence:
     """Evidence of a failure, as verdict.json has it."""
-    return {"source": source, "line": line, "text": text}
+    return Evidence(source=source, line=line, text=text)
 
 
 @dataclass(slots=True)
@@ -34,17 +36,16 @@ class Failure:
     """One failure, with shapes as in verdict.json.
 
     Attributes:
-        evidence: `{source, line, text}`.
         at_ns: CLOCK_MONOTONIC; 0 for a log that was not recorded live.
         clock_s: the log's own clock, in seconds of some year.
-        known: upstream issues, `[{issue, fixed, ...}]`.
+        known: upstream issues.
         frames: the stack, outermost first.
         frame: the guilty one of `frames`; "" where the stack names the wrong place, as with CUDA faults.
         facts: figures that the log contains.
         repeats: further equal lines.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
-        candidates: unexplained lines that may name its cause, likeliest first: `{source, line, process, text}`.
+        candidates: unexplained lines that may name its cause, likeliest first.
         outcome: the request outcome it shows as; an attack may list it among its effects.
         replica: the server it belongs to, where a detector knows it.
         explains_death: it names the cause of a death at the same time, if nothing else does.
@@ -63,12 +64,12 @@ class Failure:
     id: str
     severity: Severity
     title: str
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     at_ns: int = 0
     role: Literal["cause", "echo"] = "cause"
     process: str | None = None
     frames: tuple[str, ...] = ()
-    known: Sequence[Any] = ()
+    known: Sequence[KnownIssue] = ()
     remedy: str = ""
     alt: tuple[str, ...] = ()
     layer: str = ""
@@ -79,7 +80,7 @@ class Failure:
     clock_s: float | None = None
     frame: str = ""
     gone: bool = False
-    candidates: tuple[Mapping[str, Any], ...] = ()
+    candidates: tuple[CandidateLine, ...] = ()
     outcome: str = ""
     replica: str | None = None
     explains_death: bool = False
@@ -127,40 +128,57 @@ class Failure:
         more = f" and {len(self.images) - _MOST_NAMED} more" if len(self.images) > _MOST_NAMED else ""
         return f"{self.title} (image{'s' * (len(self.images) > 1)} {', '.join(self.images[:_MOST_NAMED])}{more})"
 
-    def to_json(self) -> dict[str, Any]:
-        """The failure as in verdict.json, without times and acceptance."""
+    @property
+    def first_seen_ns(self) -> int:
+        """Time of its first death, else of the failure."""
+        return self.deaths[0].opened_ns if self.deaths else self.at_ns
+
+    def result(
+        self, dialect: str | None, version: str | None, first_seen: str | None, first_seen_s: float | None
+    ) -> FailureResult:
+        """The failure as in verdict.json, not accepted.
+
+        Args:
+            dialect: of the server under test.
+            version: of the server: known issues say how they stand for it.
+            first_seen: UTC time of `first_seen_ns`.
+            first_seen_s: the same in seconds from the start of the load.
+        """
         known, remedy = known_and_remedy(self.attribution, self.known, self.remedy)
-        found: dict[str, Any] = {
-            "id": self.id, "severity": self.severity, "title": self.shown_title, "count": self.count,
-            "first_seen_ns": self.deaths[0].opened_ns if self.deaths else self.at_ns,
-            "evidence": {k: self.evidence.get(k) for k in ("source", "line", "text")},
-            "attribution": self.attribution, "known": known, "remedy": remedy,
-            "incident": self.incident.folder if self.incident is not None else None,
-            "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
-            **({"layer": self.layer} if self.layer else {}),
-            **({"frame": self.frame} if self.frames else {}),
-            **({"images": list(self.images)} if self.images else {}),
-            **({"before_load": True} if self.before_load else {}),
-            **({"wrong_answers": [w.to_json() for w in self.wrong]} if self.is_wrong_answer else {}),
-        }  # fmt: skip
-        if self.requests:
-            by_traffic: dict[str, dict[str, int]] = {}
-            for (traffic, outcome), n in sorted(self.requests.items()):
-                by_traffic.setdefault(traffic, {})[outcome] = n
-            found["requests"] = by_traffic
-        if self.candidates:
-            found["candidates"] = [dict(c) for c in self.candidates]
-        if self.deaths:
-            first = self.deaths[0]
-            found |= {
-                "incidents": [d.folder for d in self.deaths],
-                "lost_requests": sum(d.lost.total() for d in self.deaths),
-                "in_flight_at_death": len(first.in_flight),
-                "recovered_after_s": _slowest([d.recovered_after_s() for d in self.deaths]),
-                "noticed_after_s": first.noticed_after_s(),
-                "signs": list(first.signs),
-            }
-        return found
+        first = self.deaths[0] if self.deaths else None
+        by_traffic: dict[str, dict[str, int]] = {}
+        for (traffic, outcome), n in sorted(self.requests.items()):
+            by_traffic.setdefault(traffic, {})[outcome] = n
+        return FailureResult(
+            id=self.id,
+            severity=self.severity,
+            title=self.shown_title,
+            count=self.count,
+            evidence=self.evidence,
+            attribution=self.attribution,
+            known=with_standing(known, dialect, version),
+            remedy=remedy,
+            incident=self.incident.folder if self.incident is not None else None,
+            alt=self.alt,
+            frames=self.frames,
+            process=self.process,
+            layer=self.layer,
+            frame=self.frame if self.frames else None,
+            images=self.images,
+            before_load=self.before_load,
+            wrong_answers=tuple(w.example() for w in self.wrong) if self.is_wrong_answer else None,
+            requests=by_traffic,
+            candidates=self.candidates,
+            incidents=tuple(d.folder for d in self.deaths) if first else None,
+            lost_requests=sum(d.lost.total() for d in self.deaths) if first else None,
+            in_flight_at_death=len(first.in_flight) if first else None,
+            recovered_after_s=_slowest([d.recovered_after_s() for d in self.deaths]) if first else None,
+            noticed_after_s=first.noticed_after_s() if first else None,
+            signs=tuple(first.signs) if first else (),
+            first_seen=first_seen,
+            first_seen_s=first_seen_s,
+            accepted=False,
+        )
 
 
 def _slowest(recoveries: list[float | None]) -> float | None:

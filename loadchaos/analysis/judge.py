@@ -15,7 +15,6 @@ from typing import Any, cast
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
-from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
@@ -40,10 +39,20 @@ from loadchaos.analysis.verdict.exact_lengths import ExactLengths
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, shed_allowed
 from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
+from loadchaos.analysis.verdict.model import (
+    AttackCounts,
+    EndpointResult,
+    FailureResult,
+    IncidentReference,
+    StateChange,
+    Target,
+    Verdict,
+)
 from loadchaos.analysis.verdict.open_restarts import OpenRestarts
 from loadchaos.analysis.verdict.run_health import RunHealth, slots_of
 from loadchaos.analysis.warm_cache import WarmCache, why_warm
 from loadchaos.analysis.wrong_answer import MOST_EXAMPLES
+from loadchaos.core import typed_json
 from loadchaos.core.ledger.row_fold import RowFold, RowRouter
 from loadchaos.core.ledger.rows import (
     AttackRow,
@@ -250,7 +259,7 @@ class Judge(RowFold):
         self._detectors.poll(newest_ns, self._health.load_begin_ns or newest_ns, final=now_ns is None)
 
     def _logged(self, failure: Failure) -> None:
-        source = str(failure.evidence.get("source") or "")
+        source = str(failure.evidence.source or "")
         replica = "" if source == KERNEL_LOG else PurePath(source).stem
         failure = replace(bad_answers.at(failure, self._health.newest_ns), replica=replica)
         if failure.severity in DEADLY:
@@ -333,8 +342,8 @@ class Judge(RowFold):
         """All incidents so far without false alarms; open ones still change."""
         return [i for i in self._tracker.incidents if i.real]
 
-    def verdict(self, *, bad_rows: int = 0) -> dict[str, Any]:
-        """The contents of verdict.json for the rows so far.
+    def verdict(self, *, bad_rows: int = 0) -> Verdict:
+        """The verdict of the rows so far.
 
         Call it when the run is over. `bad_rows`: lines the reader had to skip.
         """
@@ -342,10 +351,10 @@ class Judge(RowFold):
         terms = self._terms or Terms(profile=str(self._health.begin.get("profile") or ""))
         failures = self._accepted(terms)
         episodes = self._tracker.real()
-        checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
+        checks = self._checks(terms, episodes, bad_rows, against=any(f.counts for f in failures))
         figures = rules.figures_of(failures, episodes, self._figures(episodes, terms))
         judged = rules.expectations(terms, figures)
-        error_budget.excuse(failures, judged, figures.errors[""].n)
+        failures = error_budget.excused(failures, judged, figures.errors[""].n)
         checks += rules.uncovered(failures, judged)
         decision = rules.decide(failures, judged, checks)
         exposure = str((terms.exposure or {}).get("count") or "requests")
@@ -353,37 +362,31 @@ class Judge(RowFold):
             exposure = "requests"
         totals = self._stats.total()
         notes = [*self._health.notes, *self._detectors.notes, *self._log_classifier.unexplained.notes()]
-        return {
-            "schema": rules.SCHEMA,
-            "profile": terms.profile,
-            "verdict": decision,
-            "exit_code": rules.exit_code(decision, self._health.end, sent=self._stats.begun > 0),
-            "started": self._health.utc(self._health.begin_ns),
-            "ended": self._health.utc(self._health.newest_ns or None),
-            "target": self._target(),
-            "outcomes": dict(totals),
-            "by_traffic": {t: dict(c) for t, c in sorted(self._stats.outcomes.items())},
-            "failures": failures,
-            "failure_counts": rules.failure_counts(failures),
-            "states": self._state_changes(),
-            "latency": {t: latency.to_json() for t, latency in sorted(self.figures.answers.latency.items())},
-            "latency_all": self.figures.answers.all_latency().to_json(),
-            "throughput": (throughput := self.figures.throughput.to_json()),
-            "efficiency": {
-                **self.figures.efficiency.to_json(throughput["output_tokens"]),
-                "warm_cache": figures.warm,
-            },
-            **({"by_endpoint": by_endpoint} if (by_endpoint := self._by_endpoint(terms)) else {}),
-            **({"sessions": sessions} if (sessions := self.figures.sessions.to_json()) else {}),
-            **({"warm_up": warm_up} if (warm_up := self.figures.warm_up.to_json()) else {}),
-            **(
-                {"goodput": self.figures.goodput.to_json(terms.slo, self.figures.throughput.seconds())}
-                if terms.slo
-                else {}
-            ),
-            "expectations": [j.to_json() for j in judged],
-            "checks": [c.to_json() for c in checks],
-            "worth": rules.worth(
+        throughput = self.figures.throughput.figures()
+        return Verdict(
+            schema=1,
+            profile=terms.profile,
+            verdict=decision,
+            exit_code=rules.exit_code(decision, self._health.end, sent=self._stats.begun > 0),
+            started=self._health.utc(self._health.begin_ns),
+            ended=self._health.utc(self._health.newest_ns or None),
+            target=self._target(),
+            outcomes=dict(totals),
+            by_traffic={t: dict(c) for t, c in sorted(self._stats.outcomes.items())},
+            failures=tuple(failures),
+            failure_counts=rules.failure_counts(failures),
+            states=tuple(self._state_changes()),
+            latency={t: latency.figures() for t, latency in sorted(self.figures.answers.latency.items())},
+            latency_all=self.figures.answers.all_latency().figures(),
+            throughput=throughput,
+            efficiency=self.figures.efficiency.figures(throughput.output_tokens, figures.warm),
+            by_endpoint=self._by_endpoint(terms),
+            sessions=self.figures.sessions.figures(),
+            warm_up=self.figures.warm_up.figures(),
+            goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
+            expectations=tuple(judged),
+            checks=tuple(checks),
+            worth=rules.worth(
                 decision,
                 figures.counts["engine_deaths"],
                 self._mechanisms.exposures.get(exposure, 0),
@@ -391,19 +394,20 @@ class Judge(RowFold):
                 open_restart=self._open_restarts.check(self._health.newest_ns) is not None,
                 unproved=figures.unproved.get("engine_deaths"),
             ),
-            "generator": self._health.generator(self._stats, terms),
-            "exposures": dict(self._mechanisms.exposures),
-            "incidents": [
-                {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
-            ],
-            "attacks": {name: dict(counts) for name, counts in sorted(self._attacks.counts.items())},
-            **({"by_hand": self._health.by_hand} if self._health.by_hand else {}),
-            **({"notes": notes} if notes else {}),
-        }
+            generator=self._health.generator(self._stats, terms),
+            exposures=dict(self._mechanisms.exposures),
+            incidents=tuple(
+                IncidentReference(n=i.n, id=i.id, folder=i.folder, kind=i.kind, replica=i.replica)
+                for i in self.incidents
+            ),
+            attacks={name: AttackCounts(**counts) for name, counts in sorted(self._attacks.counts.items())},
+            by_hand=tuple(self._health.by_hand),
+            notes=tuple(notes),
+        )
 
-    def _by_endpoint(self, terms: Terms) -> dict[str, Any]:
+    def _by_endpoint(self, terms: Terms) -> dict[str, EndpointResult]:
         goodput = self.figures.goodput.parts() if terms.slo else {}
-        return EndpointFigures(terms.endpoints, self.figures).to_json(goodput)
+        return EndpointFigures(terms.endpoints, self.figures).results(goodput)
 
     def _finish(self) -> None:
         self._poll(None)
@@ -412,8 +416,8 @@ class Judge(RowFold):
         if self._unfinished is None or self._stats.in_flight:
             self._unfinished = (self._unfinished or 0) + self._stats.finish()
 
-    def failures(self) -> list[dict[str, Any]]:
-        """All failures so far with counts, as in verdict.json without acceptance.
+    def failures(self) -> list[FailureResult]:
+        """All failures so far with counts, none accepted.
 
         Folding continues unchanged.
         """
@@ -422,44 +426,42 @@ class Judge(RowFold):
         name_by_length(found, self._length_symptoms, self._log_classifier.kv, self._facts)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
         found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
-        return [self._failure_json(failure) for failure in found]
+        return [self._result(failure) for failure in found]
 
-    def _accepted(self, terms: Terms) -> list[dict[str, Any]]:
-        failures = self.failures()
+    def _accepted(self, terms: Terms) -> list[FailureResult]:
         started = self._health.utc(self._health.begin_ns)
-        rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
-        return failures
+        return rules.accepted(self.failures(), terms, date.fromisoformat(started[:10]) if started else None)
 
     def _failure_row(self, failure: Failure, at_ns: int) -> FailureRow:
-        return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._failure_json(failure)})
+        found = typed_json.to_json(self._result(failure))
+        del found["accepted"]  # only the verdict knows it
+        return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **found})
 
     def _zero_ns(self) -> int | None:
         """Time zero of the run: first request, else start of load or run."""
         return self._stats.first_sent_ns or self._health.load_begin_ns or self._health.begin_ns
 
-    def _failure_json(self, failure: Failure) -> dict[str, Any]:
-        found = failure.to_json()
-        first_ns = found.pop("first_seen_ns")
-        begin_ns = self._zero_ns()
-        facts = self._facts
-        found["known"] = with_standing(found["known"], *((facts.dialect, facts.version) if facts else (None, None)))
-        found["first_seen"] = self._health.utc(first_ns)
-        found["first_seen_s"] = None if begin_ns is None else round((first_ns - begin_ns) / S, 3)
-        return found
+    def _result(self, failure: Failure) -> FailureResult:
+        first_ns = failure.first_seen_ns
+        dialect, version = (self._facts.dialect, self._facts.version) if self._facts else (None, None)
+        return failure.result(dialect, version, self._health.utc(first_ns), self._at_s(first_ns))
 
-    def _state_changes(self) -> list[dict[str, Any]]:
+    def _at_s(self, at_ns: int) -> float | None:
         begin_ns = self._zero_ns()
+        return None if begin_ns is None else round((at_ns - begin_ns) / S, 3)
+
+    def _state_changes(self) -> list[StateChange]:
         return [
-            {
-                "replica": r.get("replica"),
-                "engine": r.get("engine"),
-                "state": r.get("to"),
-                "from": r.get("from"),
-                "at": self._health.utc(r["at_ns"]),
-                "at_s": None if begin_ns is None else round((r["at_ns"] - begin_ns) / S, 3),
-                "signs": list(r.get("signs") or ()),
-                "noticed_after_s": r.get("noticed_after_s"),
-            }
+            StateChange(
+                replica=r.get("replica"),
+                engine=r.get("engine"),
+                state=r["to"],
+                before=r.get("from"),
+                at=self._health.utc(r["at_ns"]),
+                at_s=self._at_s(r["at_ns"]),
+                signs=tuple(r.get("signs") or ()),
+                noticed_after_s=r.get("noticed_after_s"),
+            )
             for r in self._states
         ]
 
@@ -518,8 +520,8 @@ class Judge(RowFold):
         hits, source = self.figures.efficiency.parts().get("prefix_hit_rate", {}), self.figures.efficiency.prefix_source
         return why_warm(self._warm_cache.hit_rate(hits, source, terms.new_prompts))
 
-    def _target(self) -> dict[str, Any]:
-        target = dict(self._health.begin.get("target") or {})
-        if self._facts is not None:
-            target |= {"dialect": self._facts.dialect, "version": self._facts.version, "model": self._facts.model}
-        return {"kind": "external", "dialect": None, "version": None, **target}
+    def _target(self) -> Target:
+        target = typed_json.from_json(Target, self._health.begin.get("target"))
+        if (facts := self._facts) is None:
+            return target
+        return replace(target, dialect=facts.dialect, version=facts.version, model=facts.model)

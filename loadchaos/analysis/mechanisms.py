@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadchaos.analysis.figures.requests import S
-from loadchaos.analysis.verdict.expectations import CheckResult
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import figure

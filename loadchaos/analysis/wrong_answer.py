@@ -12,6 +12,7 @@ from typing import Any
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.verdict.model import TextDifference, WrongAnswerExample
 
 OUTCOME = "wrong_output"
 """Outcome of a failure that counts as a wrong answer."""
@@ -60,30 +61,28 @@ class WrongAnswer:
         pairs = enumerate(zip(self.expected, self.got, strict=False))
         return next((i for i, (a, b) in pairs if a != b), min(len(self.expected), len(self.got)))
 
-    def _difference(self, at: int | None) -> dict[str, str] | None:
+    def _difference(self, at: int | None) -> TextDifference | None:
         """The first characters from the first difference on."""
         if at is None:
             return None
-        return {"expected": self.expected[at : at + _DIFFERENCE_CHARS], "got": self.got[at : at + _DIFFERENCE_CHARS]}
+        until = at + _DIFFERENCE_CHARS
+        return TextDifference(expected=self.expected[at:until], got=self.got[at:until])
 
-    def to_json(self) -> dict[str, Any]:
-        """The wrong answer as in verdict.json.
-
-        Long texts are cut around the first difference.
-        """
+    def example(self) -> WrongAnswerExample:
+        """The wrong answer as in verdict.json: long texts are cut around the first difference."""
         at = self.first_difference
-        return {
-            "subject": self.subject,
-            "found_by": self.found_by,
-            "traffic": self.traffic,
-            "summary": self.summary[:EXCERPT_CHARS],
-            "prompt": excerpt(self.prompt),
-            "expected": excerpt(self.expected, at),
-            "got": excerpt(self.got, at),
-            "first_difference": at,
-            "difference": self._difference(at),
-            "facts": dict(self.facts),
-        }
+        return WrongAnswerExample(
+            subject=self.subject,
+            found_by=self.found_by,
+            traffic=self.traffic,
+            summary=self.summary[:EXCERPT_CHARS],
+            prompt=excerpt(self.prompt),
+            expected=excerpt(self.expected, at),
+            got=excerpt(self.got, at),
+            first_difference=at,
+            difference=self._difference(at),
+            facts=dict(self.facts),
+        )
 
 
 def excerpt(text: str, around: int | None = None) -> str:

@@ -1,1 +1,1 @@
-"""Campaigns: strategies that make many runs, or replay them, and decide what to try next."""
+"""Campaigns: strategies that make many runs and decide what to try next."""

@@ -15,9 +15,8 @@ from loadchaos.chaos.admin import operation_named
 from loadchaos.chaos.base import ActResult, Attack, AttackedReplica
 from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.chaos.manual import Offer, offers
-from loadchaos.chaos.network import LocalProxy, RunProxy
+from loadchaos.chaos.network import LocalProxy
 from loadchaos.chaos.registry import ATTACKS
-from loadchaos.chaos.toxiproxy import ToxiproxyProxy
 
 __all__ = [
     "ATTACKS",
@@ -28,8 +27,6 @@ __all__ = [
     "AttackedReplica",
     "LocalProxy",
     "Offer",
-    "RunProxy",
-    "ToxiproxyProxy",
     "offers",
     "operation_named",
 ]

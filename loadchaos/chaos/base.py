@@ -20,11 +20,8 @@ class TrafficProxy(Protocol):
     Methods raise OSError where they fail.
     """
 
-    async def add(self, toxic: Toxic) -> tuple[int, int] | None:
-        """Lay a toxic.
-
-        Returns how many open connections it hits, of how many; None where the proxy does not report it.
-        """
+    async def add(self, toxic: Toxic) -> tuple[int, int]:
+        """Lay a toxic. Returns how many open connections it hits, of how many."""
         ...
 
     async def remove(self, toxic: Toxic) -> None:

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica, TrafficProxy
+from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
@@ -26,32 +26,6 @@ _START_S = 10.0
 _ORDER_S = 5.0
 _MEASURED = 9
 _NO_ANSWER = (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError)
-
-
-class RunProxy(TrafficProxy, Protocol):
-    """A traffic proxy that a run opens before the load and closes at the end.
-
-    Clients connect to `address` instead of the server's. They still name the server in Host and in TLS.
-    `description` names the proxy in messages.
-    """
-
-    address: tuple[str, int]
-    description: str
-
-    async def open(self) -> None:
-        """Start listening. TargetError where that fails."""
-        ...
-
-    async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """Measure the delay that the proxy adds to a request, in seconds.
-
-        Returns None where no request was answered.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Remove the proxy; connections through it end."""
-        ...
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -91,14 +65,17 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
 
 
 class LocalProxy:
-    """Our own proxy (proxy.py) as a child process, a RunProxy."""
+    """Our own proxy (proxy.py) as a child process, a TrafficProxy.
+
+    A run opens it before the load and closes it at the end. Clients connect to `address` instead of the server's, and
+    still name the server in Host and in TLS.
+    """
 
     def __init__(self, url: str) -> None:
         self._target = url
         self._child: asyncio.subprocess.Process | None = None
         self._order = asyncio.Lock()
         self.address = ("", 0)
-        self.description = "a proxy"
 
     async def open(self) -> None:
         """Start the child. TargetError where it does not listen within 10 s."""
@@ -123,7 +100,10 @@ class LocalProxy:
         self.address = ("127.0.0.1", int(answer["port"]))
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """Measure the delay that the proxy adds."""
+        """Measure the delay that the proxy adds to a request, in seconds.
+
+        Returns None where no request was answered.
+        """
         return await added_delay_s(self._target, self.address, path, tls)
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
@@ -219,13 +199,11 @@ class NetworkAttack:
             return ActResult(ok=False, text="there is no proxy between the clients and the server")
         return ActResult(ok=True, text="a proxy is between the clients and the server")
 
-    def _describe(self, hits: tuple[int, int] | None) -> str:
+    def _describe(self, hits: tuple[int, int]) -> str:
         known = TOXICS[self._toxic.type].attributes
         text = self._toxic.stream
         if self._toxic.share < 1:
             text += f", {self._toxic.share:.0%} of the connections"
         if self._toxic.attributes:
             text += ": " + ", ".join(f"{a.name} {self._toxic.attributes[a.name]:g} {a.unit}" for a in known)
-        if hits is not None:
-            text += f"; hit {hits[0]} of {hits[1]} open connection{'' if hits[1] == 1 else 's'}"
-        return text
+        return f"{text}; hit {hits[0]} of {hits[1]} open connection{'' if hits[1] == 1 else 's'}"

@@ -115,6 +115,7 @@ def capacity(
     import asyncio
     import random
 
+    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
@@ -156,7 +157,7 @@ def capacity(
     if as_json:
         print_json(data)
     else:
-        echo(render(data, folder, width=terminal()[1]))
+        echo(render(CapacityResult.from_json(data), folder, width=terminal()[1]))
     sys.exit(data["exit_code"])
 
 

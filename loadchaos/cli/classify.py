@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ import click
 
 from loadchaos.cli.common import print_json, text_width
 from loadchaos.core.errors import OptionError
+from loadchaos.core.typed_json import from_json, to_json
 
 if TYPE_CHECKING:
-    from loadchaos.analysis.classify.diagnosis import Diagnosis
-    from loadchaos.analysis.classify.signature_file import Signature
+    from loadchaos.analysis.classify.diagnosis import Diagnosis, LogFailure
+    from loadchaos.analysis.classify.signature_summary import SignatureSummary
     from loadchaos.analysis.failure import Failure
+    from loadchaos.core.whole_lines import WholeLine
 
 _KEYS = (
     "id",
@@ -65,16 +68,16 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
             click.echo(f"loadchaos: {e}", err=True)
             unreadable = True
             continue
-        found = [{key: f[key] for key in _KEYS} for f in found]
-        failures += [{"file": path, **f} for f in found] if len(files) > 1 else found
+        data = [{key: f[key] for key in _KEYS} for f in map(to_json, found)]
+        failures += [{"file": path, **f} for f in data] if len(files) > 1 else data
     if as_json:
         print_json(failures)
     sys.exit(2 if unreadable else 1 if failures else 0)
 
 
-def classify_file(path: str, *, as_json: bool) -> list[dict[str, Any]]:
+def classify_file(path: str, *, as_json: bool) -> list[LogFailure]:
     """Find the failures of one file. Without `as_json`, also print them."""
-    from loadchaos.analysis.classify.diagnosis import Diagnosis
+    from loadchaos.analysis.classify.diagnosis import Diagnosis, LogFailure
     from loadchaos.cli.logfiles import UnreadableError, lines
     from loadchaos.core.redact import Redactor
     from loadchaos.report.terminal.diagnosis import render
@@ -88,7 +91,8 @@ def classify_file(path: str, *, as_json: bool) -> list[dict[str, Any]]:
             raise
         found, broken = diagnosis.finish(), e  # report what could be read, then the error
     redactor = Redactor()  # people send the result to the server's developers
-    failures = [redactor.data(_failure_data(failure, diagnosis)) for failure in found]
+    shown = (LogFailure.of(failure, diagnosis.landmarks) for failure in found)
+    failures = [from_json(LogFailure, redactor.data(to_json(failure))) for failure in shown]
     if not as_json:
         marks, version = diagnosis.landmarks.lines, diagnosis.landmarks.version
         name = "stdin" if path == "-" else path
@@ -133,23 +137,29 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
     from loadchaos.analysis.classify.rejoin import rejoin
 
-    head: list[tuple[int, str]] = []
+    head: list[WholeLine] = []
     size = 0
     whole = rejoin(lines)
-    for count, line in whole:
-        head.append((count, line))
-        size += len(line)
-        body = head[0][1].startswith(_BODY_STARTS) or PAGE.match(head[0][1]) is not None
+    for line in whole:
+        head.append(line)
+        size += len(line.text)
+        body = head[0].text.startswith(_BODY_STARTS) or PAGE.match(head[0].text) is not None
         if size > _BODY_CHARS or (len(head) > 1 and not body):
             break
     else:
-        for count, line in head:
-            diagnosis.feed(line, count)
-        text = "\n".join(line for _, line in head)
-        return classify_text(text) or _unknown_error(text) if head else []
-    for count, line in chain(head, whole):
-        diagnosis.feed(line, count)
+        for line in head:
+            diagnosis.feed(line)
+        text = "\n".join(line.text for line in head)
+        return [_at_its_line(f, head) for f in classify_text(text)] or _unknown_error(text) if head else []
+    for line in chain(head, whole):
+        diagnosis.feed(line)
     return diagnosis.finish()
+
+
+def _at_its_line(failure: Failure, lines: Sequence[WholeLine]) -> Failure:
+    """Give a failure the number of its line in the file."""
+    at = failure.evidence.line or 1
+    return replace(failure, evidence=replace(failure.evidence, line=lines[min(at, len(lines)) - 1].line_no))
 
 
 def _unknown_error(text: str) -> list[Failure]:
@@ -157,31 +167,6 @@ def _unknown_error(text: str) -> list[Failure]:
 
     found = unknown(text)
     return [] if found is None else [found]
-
-
-def _failure_data(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
-    from loadchaos.analysis.classify.prefixes import format_clock
-    from loadchaos.analysis.classify.versions import with_standing
-
-    dialect, version, _ = diagnosis.landmarks.version or (None, None, 0)
-    return {
-        "id": failure.id,
-        "severity": failure.severity,
-        "title": failure.title,
-        "role": failure.role,
-        "evidence": {"line": failure.evidence["line"], "text": failure.evidence["text"]},
-        "process": failure.process,
-        "at": format_clock(failure.clock_s) if failure.clock_s is not None else None,
-        "frames": list(failure.frames),
-        "known": with_standing(failure.known, dialect, version),
-        "remedy": failure.remedy,
-        "alt": list(failure.alt),
-        "candidates": [{k: c[k] for k in ("line", "process", "text")} for c in failure.candidates],
-        "frame": failure.frame or None,
-        "repeats": failure.repeats,
-        "also": list(failure.also),
-        "why": failure.why,
-    }
 
 
 @click.command()
@@ -193,10 +178,11 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
     The explanation has the log lines that identify the failure, its cause and its remedy.
     """
     from loadchaos.analysis.classify.signature_file import load
+    from loadchaos.analysis.classify.signature_summary import SignatureSummary
 
     loaded = load()
     if signature_id is None:
-        _print_signatures([_signature_data(s, loaded.known) for s in loaded.all], as_json=as_json)
+        _print_signatures([SignatureSummary.of(s, loaded) for s in loaded.all], as_json=as_json)
         return
     found = loaded.get(signature_id)
     if found is None:
@@ -208,47 +194,24 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
             + (f"; did you mean {near[0]}?" if near else "; `loadchaos signatures` lists all of them")
         )
     if as_json:
-        _print_signatures([_signature_data(found, loaded.known)], as_json=True)
+        _print_signatures([SignatureSummary.of(found, loaded)], as_json=True)
     else:
         from loadchaos.report.terminal.diagnosis import explain
 
-        click.echo(explain(_signature_data(found, loaded.known), text_width()))
+        click.echo(explain(SignatureSummary.of(found, loaded), text_width()))
 
 
-def _signature_data(s: Signature, known: Any) -> dict[str, Any]:
-    return {
-        "id": s.id,
-        "title": s.title,
-        "severity": s.severity,
-        "role": s.role,
-        "speaker": s.file.removesuffix(".toml"),
-        "layer": s.layer,
-        "versions": s.versions,
-        "trigger": s.trigger,
-        "why": s.why,
-        "remedy": s.remedy,
-        "patterns": [p.pattern for p in s.patterns],
-        "examples": list(s.examples),
-        "refines": list(s.refines),
-        "variants": [{"title": v.title, "frames": list(v.frames)} for v in s.variants],
-        "known": [
-            {"issue": issue, **known.get(issue, {})}
-            for issue in dict.fromkeys((*s.known, *(k for v in s.variants for k in v.known)))
-        ],
-    }
-
-
-def _print_signatures(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_signatures(found: Sequence[SignatureSummary], *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(to_json(found))
         return
     speaker = ""
     for s in found:
-        if s["speaker"] != speaker:
-            speaker = s["speaker"]
+        if s.speaker != speaker:
+            speaker = s.speaker
             click.echo(f"{speaker}:")
-        kind = s["severity"] if s["role"] == "cause" else f"{s['severity']}, {s['role']}"
-        click.echo(f"  {s['id']:38} {kind:22} {_listed_title(s['title'])}")
+        kind = s.severity if s.role == "cause" else f"{s.severity}, {s.role}"
+        click.echo(f"  {s.id:38} {kind:22} {_listed_title(s.title)}")
 
 
 def _listed_title(title: str) -> str:

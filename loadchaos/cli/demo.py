@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from loadchaos.analysis.verdict.model import Verdict
+
 _PLANTED = "encoder_cache_miss"
 _RUNS = Path("runs")
 
@@ -33,10 +35,10 @@ def main() -> int:
 
 def _is_found(path: Path) -> bool:
     try:
-        verdict = json.loads(path.read_text())
+        verdict = Verdict.from_json(json.loads(path.read_text()))
     except (OSError, ValueError):
         return False
-    return any(f["id"] == _PLANTED and f["severity"] == "engine_death" for f in verdict.get("failures", ()))
+    return any(f.id == _PLANTED and f.severity == "engine_death" for f in verdict.failures)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from loadchaos.cli.common import (
     positive_duration,
 )
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
-from loadchaos.cli.worker import bind_options, check_free
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -49,12 +48,6 @@ Exit codes:
 @click.option(
     "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Servers at once, on successive ports."
 )
-@click.option(
-    "--master",
-    is_flag=True,
-    help="Let workers on other machines take part, each with its own server (`loadchaos worker`).",
-)
-@bind_options
 @click.option("--findings", type=click.IntRange(min=1), metavar="N", help="End after N findings.")
 @click.option(
     "--requests",
@@ -88,7 +81,6 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     from loadchaos.campaigns.hunt.findings import Reproduction
     from loadchaos.campaigns.hunt.journal import SETTINGS, read_settings, write_json
     from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
-    from loadchaos.campaigns.hunt.worker_port import WorkerPort
     from loadchaos.campaigns.hunt.workers import SlotProcess
 
     create_privately()
@@ -104,9 +96,6 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
         options["seed"], budget_s, options["requests"], options["findings"], not options["no_feedback"], chosen
     )
     slots = _slots(line, options, folder or Path())
-    bound = (options["master_bind_host"], options["master_bind_port"])
-    if options["master"]:
-        check_free(*bound)
     if folder is None:
         from loadchaos.core.ledger.recorder import create_folder
 
@@ -121,9 +110,8 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     say = lambda text: echo(text, err=True)  # noqa: E731 - one line
     echo(f"hunting on {shown}; files are in {folder}", err=True)
     runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
-    workers = WorkerPort(*bound, options["workload_time"] or _WORKLOAD_S, say) if options["master"] else None
     reproduction = Reproduction(folder, command, _passed_on(options), say)
-    session = HuntSession(settings, folder, runners, reproduction, say, workers)
+    session = HuntSession(settings, folder, runners, reproduction, say)
     code = asyncio.run(session.run())
     if code in (130, 143):
         echo(f"continue with: loadchaos hunt --resume --out {out}", err=True)

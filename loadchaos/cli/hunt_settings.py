@@ -29,9 +29,6 @@ _REPLACEABLE = (
     "headers",
     "ca",
     "insecure",
-    "master",
-    "master_bind_host",
-    "master_bind_port",
 )
 """Options that a resumed hunt takes from the stored hunt unless they are given again."""
 

@@ -29,7 +29,6 @@ from loadchaos.cli.run import run
 from loadchaos.cli.runs import compare, export, follow, judge, report, runs
 from loadchaos.cli.sim import sim
 from loadchaos.cli.soak import soak, trend
-from loadchaos.cli.stack import stack
 from loadchaos.cli.suite import suite
 from loadchaos.cli.worker import worker
 from loadchaos.core import exit_codes
@@ -117,7 +116,6 @@ for _command in (
     classify,
     signatures,
     oracles,
-    stack,
     launch,
     worker,
     images,

@@ -34,6 +34,7 @@ def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bo
     from loadchaos.core import resources
     from loadchaos.core.tls import TlsSettings
     from loadchaos.run import probe as server_probe
+    from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
@@ -53,7 +54,9 @@ def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bo
     async def ask() -> server_probe.ProbeResult:
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
             request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
-            return await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles, lengths=lengths)
+            return await server_probe.probe(
+                DiscoveryClient(HttpAsker(client), base, admin), request, profiles, lengths=lengths
+            )
 
     probed = asyncio.run(ask())
     if as_json:

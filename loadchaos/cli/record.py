@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,7 +15,6 @@ from loadchaos.core.private import create_privately
 
 if TYPE_CHECKING:
     from loadchaos.recorder.proxy import Upstream
-    from loadchaos.recorder.ring import RingLimits
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -47,11 +45,8 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
 
 
 @click.command()
-@click.option("--upstream", metavar="URL", help="Server whose requests are recorded.  [required]")
-@click.option("--listen", metavar="HOST:PORT", help="Address for the clients; port 0: a free one.  [required]")
-@click.option(
-    "--middleware", type=int, hidden=True, help="Socket of loadchaos_vllm.Recorder, which starts this command."
-)
+@click.option("--upstream", required=True, metavar="URL", help="Server whose requests are recorded.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Address for the clients; port 0: a free one.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the recording.")
 @click.option(
     "--minutes",
@@ -80,49 +75,28 @@ def _bytes(_: click.Context, __: click.Parameter, text: str) -> int:
 )
 @click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's.")
 @click.option("-k", "--insecure", is_flag=True, help="Accept any certificate.")
-def record(upstream: str | None, listen: str | None, out: Path, **options: Any) -> None:
+def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     """Record the newest requests of a production server, as a proxy.
 
     The oldest requests are deleted. The recording is kept as frozen-* and a new one begins when the engine dies, when the
     limit of --freeze-on is exceeded, or on SIGUSR1. `loadchaos replay` sends the requests of a recording again. Ctrl-C
     ends the recording when the open answers are complete.
     """
-    from loadchaos.recorder.ring import RingLimits
-
-    create_privately()
-    limits = RingLimits(options["minutes"] * 60, options["max_size"])
-    if options["middleware"] is not None:
-        sys.exit(_from_middleware(out, limits, options))
-    for name, value in (("--upstream", upstream), ("--listen", listen)):
-        if value is None:
-            raise click.MissingParameter(param_hint=f"'{name}'", param_type="option")
-    sys.exit(_as_proxy(str(upstream), str(listen), out, limits, options))
-
-
-def _from_middleware(out: Path, limits: RingLimits, options: Mapping[str, Any]) -> int:
-    from loadchaos.recorder.middleware import MiddlewareRecording, record_from_middleware
-
-    def announce(text: str) -> None:
-        echo(f"loadchaos-record: {text}", err=True)
-
-    bodies, most_failed = options["bodies"], options["most_failed"]
-    recording = MiddlewareRecording(out, limits, announce, bodies=bodies, most_failed=most_failed)
-    return record_from_middleware(options["middleware"], recording)
-
-
-def _as_proxy(upstream: str, listen: str, out: Path, limits: RingLimits, options: Mapping[str, Any]) -> int:
     import uvloop
 
     from loadchaos.recorder.recorder import RecordingSession, RecordOptions
+    from loadchaos.recorder.ring import RingLimits
 
+    create_privately()
     host, port = _address(listen)
     server, url = _upstream(upstream, options["ca"], insecure=options["insecure"])
+    limits = RingLimits(options["minutes"] * 60, options["max_size"])
     given = RecordOptions(server, url, host, port, out, limits, options["bodies"], options["most_failed"])
 
     async def run() -> int:
         return await RecordingSession(given, lambda text: echo(text, err=True)).run()
 
-    return uvloop.run(run())
+    sys.exit(uvloop.run(run()))
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ import click
 from loadchaos.cli.common import duration, echo, lock_folder, parse_header_options, server_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
 
     Raises OptionError where it is not clear.
     """
+    from loadchaos.analysis.verdict.model import FailureResult
     from loadchaos.campaigns.replay.expected import ExpectedFailure, choose
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.run.finalize import read_verdict
@@ -154,9 +156,11 @@ def expected_failure(source: Path, trace: RequestTrace, options: Mapping[str, An
         run = RunFolder(source.parent.parent)
         wanted = wanted or str((trace.header.failure or {}).get("id") or "") or None
     if run.events.exists() and source.is_dir():
-        return choose(read_verdict(run), wanted, str(source), any_death=any_death)
+        return choose(read_verdict(run).failures, wanted, str(source), any_death=any_death)
     if trace.header.failure is not None and wanted in (None, trace.header.failure.get("id")):
-        return choose({"failures": [trace.header.failure]}, None, str(source), any_death=any_death)
+        failure = from_json(FailureResult, trace.header.failure)
+        found = choose([failure], None, str(source), any_death=any_death)
+        return found if trace.header.failure.get("severity") else replace(found, severity="")  # not told: maybe deadly
     if any_death:
         return ExpectedFailure("", any_death=True)
     if wanted is not None:

@@ -42,6 +42,7 @@ from loadchaos.core.private import create_privately
 from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
+    from loadchaos.analysis.verdict.model import Verdict
     from loadchaos.campaigns.webui.web_runs import WebAddress
     from loadchaos.profile.profile import Profile
     from loadchaos.run.finalize import Result
@@ -113,9 +114,6 @@ if TYPE_CHECKING:
 )
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
 @click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
-@click.option(
-    "--toxiproxy", metavar="URL", help="Use the toxiproxy at this API for network attacks, not the built-in proxy."
-)
 @click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true or the profile has none.")
@@ -309,7 +307,6 @@ def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variabl
         authorize=options["authorize"],
         shared=options["shared"],
         pid=options["pid"],
-        toxiproxy=options["toxiproxy"],
         wait_ready_s=options["wait_ready"],
         embedded=options["embedded"],
         exporter_port=free_exporter_port(options["exporter_port"]),
@@ -349,7 +346,7 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
     from loadchaos.report.terminal.summary import render
 
     if result.verdict is not None:
-        verdict, home = dict(result.verdict), result.folder.path
+        verdict, home = result.verdict, result.folder.path
         color, width = terminal()
         summary = render(verdict, home, color=color, width=width)
         echo(summary if ci is None else github.fenced(summary))
@@ -372,7 +369,7 @@ def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     )
 
 
-def _print_github(verdict: Mapping[str, Any], home: Path, profile: str | None) -> None:
+def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
     from loadchaos.core import resources
     from loadchaos.report.export import github
 

@@ -41,11 +41,11 @@ def judge(run_folder: Path, as_json: bool) -> None:
     create_privately()
     verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
     if as_json:
-        print_json(verdict)
+        print_json(verdict.to_json())
     else:
         color, width = terminal()
         click.echo(render(verdict, run_folder, color=color, width=width))
-    sys.exit(verdict["exit_code"])
+    sys.exit(verdict.exit_code)
 
 
 @click.command()
@@ -62,7 +62,7 @@ def report(run_folder: Path) -> None:
     create_privately()
     folder = _run_folder(run_folder)
     verdict = conclude(folder, rebuild.store, on_terminal())
-    if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
+    if unwritten := [note for note in verdict.notes if "could not be" in note]:
         raise LedgerError(
             f"{folder.path}: {'; '.join(unwritten)}; make room, make the folder writable, or move the run to one that is"
         )
@@ -103,6 +103,7 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
 
 def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bool, page: Path | None) -> None:
     """Compare the answers of two capacity searches."""
+    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report import capacity_compare
 
@@ -112,11 +113,11 @@ def _compare_searches(a: Path, b: Path, searches: Sequence[bool], *, as_json: bo
         )
     if page is not None:
         raise OptionError("--html: each capacity search has its own report.html; leave the option out")
-    found = [files.read(path) for path in (a, b)]
+    first, second = (CapacityResult.from_json(files.read(path)) for path in (a, b))
     if as_json:
-        print_json(capacity_compare.to_json(*found))
+        print_json(capacity_compare.to_json(first, second))
     else:
-        click.echo(capacity_compare.text(*found))
+        click.echo(capacity_compare.text(first, second))
 
 
 @click.command()
@@ -195,7 +196,9 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
             click.echo(str(path))
         if formats["vllm_bench"]:
             figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
-            vllm_bench.save(vllm_bench.result(folder, read_verdict(folder), figures, say), to / "vllm_bench.json")
+            vllm_bench.save(
+                vllm_bench.result(folder, read_verdict(folder).to_json(), figures, say), to / "vllm_bench.json"
+            )
             click.echo(str(to / "vllm_bench.json"))
     except OSError as e:
         raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
@@ -203,6 +206,7 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
 
 def _export_search(folder: Path, to: Path, step: float, *, others: bool, **formats: bool) -> None:
     """Export a capacity search as OpenMetrics."""
+    from loadchaos.analysis.capacity.result import CapacityResult
     from loadchaos.campaigns.capacity import files
     from loadchaos.report.export import export as tables
 
@@ -210,7 +214,7 @@ def _export_search(folder: Path, to: Path, step: float, *, others: bool, **forma
         raise OptionError(
             f"{folder} is a capacity search: give --openmetrics alone; {files.RESULT} and {files.TABLE} are already in it"
         )
-    data, path = files.read(folder), to / "openmetrics.txt"
+    data, path = CapacityResult.from_json(files.read(folder)), to / "openmetrics.txt"
     try:
         to.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as f:

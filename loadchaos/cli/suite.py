@@ -26,9 +26,11 @@ from loadchaos.cli.run import run_options, run_parameters, with_launch
 from loadchaos.core.errors import OptionError, ProfileError
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.private import create_privately
+from loadchaos.core.typed_json import to_json
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
+    from loadchaos.report.suite_result import SuiteResult
     from loadchaos.run.probe import ProbeResult
 
 _EXIT_CODES = """\b
@@ -93,7 +95,7 @@ def suite(
     found, code = asyncio.run(_suite(target, profiles, folder, options))
     color_and_width = terminal()
     if as_json:
-        print_json(found)
+        print_json(to_json(found))
     else:
         echo(render(found, folder, width=color_and_width[1]))
     sys.exit(code)
@@ -101,8 +103,8 @@ def suite(
 
 async def _suite(
     target: str | None, profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
-    """Probe, select, run. Returns suite.json and the exit code."""
+) -> tuple[SuiteResult, int]:
+    """Probe, select, run. Returns the suite and the exit code."""
     from loadchaos.campaigns.suite.record import SuiteRecord
     from loadchaos.campaigns.suite.selection import SuiteChoice, select
     from loadchaos.campaigns.suite.session import SuiteSession
@@ -120,7 +122,7 @@ async def _suite(
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
-    return record.to_json(ended=True), code
+    return record.result(ended=True), code
 
 
 def _shown(command: str) -> str:
@@ -186,6 +188,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     from loadchaos.core.errors import TargetError
     from loadchaos.core.tls import TlsSettings
     from loadchaos.run import probe as server_probe
+    from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
     from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
@@ -196,7 +199,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     tls = TlsSettings(options["ca"], options["insecure"]).context()
     async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
         request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
-        probed = await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles)
+        probed = await server_probe.probe(DiscoveryClient(HttpAsker(client), base, admin), request, profiles)
     if probed.trouble:
         raise TargetError(probed.trouble)
     return probed

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.failure import Failure
-from loadchaos.load.wire.outcome import ErrorObject, error_object, matches
+from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.core.outcome_rules import ErrorObject, error_object, matches
 from loadchaos.server.dialects import DIALECTS
 
 _TITLE = 200
@@ -26,7 +26,7 @@ def unknown(text: str) -> Failure | None:
             id="unknown_error_answer",
             severity="request",
             title=f"error response{code} with an unknown text: {normalise(error.text)[:_TITLE]}",
-            evidence={"source": "", "line": line_no, "text": error.text},
+            evidence=evidence("", error.text, line_no),
             layer="http",
             remedy="look at the server log for the time of this request. Treat a 4xx with this text as a server "
             "failure until the request is known to be wrong",

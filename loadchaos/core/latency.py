@@ -8,11 +8,12 @@ at least until it was given up.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency_names import REPORTED_STATISTICS
 from loadchaos.core.model import Row
+from loadchaos.core.typed_json import Keywords
 
 _NS = 1_000_000_000
 _FEWEST_TOKENS = 2
@@ -133,6 +134,54 @@ def _since(due_ns: int, at_ns: int | None) -> int | None:
     return max(0, at_ns - due_ns) if at_ns else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Statistics of times in seconds; null without samples."""
+
+    mean: float | None = None
+    p50: float | None
+    p90: float | None
+    p95: float | None = None
+    p99: float | None
+    max: float | None = None
+    n: Annotated[int, Keywords(minimum=0)]
+
+    def of(self, name: str) -> float | None:
+        """The statistic of that name, one of `REPORTED_STATISTICS`."""
+        value: float | None = getattr(self, name)
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyFigures:
+    """Statistics of the latencies of requests, as in verdict.json."""
+
+    ttft_s: Statistics
+    ttfo_s: Statistics | None = None
+    itl_s: Statistics
+    tpot_s: Statistics | None = None
+    e2e_s: Statistics
+    lower_bounds: Annotated[
+        int, Keywords(minimum=0), "requests that timed out: they are in the figures with what they took at least"
+    ] = 0
+
+    def of(self, name: str) -> Statistics | None:
+        """Statistics of `ttft`, `ttfo`, `itl`, `tpot` or `e2e`."""
+        found: Statistics | None = getattr(self, f"{name}_s")
+        return found
+
+
+def statistics_of(histogram: LogHistogram) -> Statistics:
+    """Statistics of a histogram of nanoseconds."""
+
+    def of(name: str) -> float | None:
+        return _seconds(histogram.statistic(name))
+
+    return Statistics(
+        mean=of("mean"), p50=of("p50"), p90=of("p90"), p95=of("p95"), p99=of("p99"), max=of("max"), n=histogram.n
+    )
+
+
 class LatencyHistograms:
     """Histograms of TTFT, TTFO, ITL, TPOT and E2E in nanoseconds.
 
@@ -208,16 +257,16 @@ class LatencyHistograms:
         """Give each histogram with its name."""
         return self._by_name.items()
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON, in seconds.
-
-        `{"ttft_s": {"mean", "p50", ..., "n"}, "ttfo_s": ..., "lower_bounds": n}`, with `REPORTED_STATISTICS`.
-        """
-        found: dict[str, Any] = {}
-        for name, histogram in self.items():
-            statistics = {label: _seconds(histogram.statistic(label)) for label in REPORTED_STATISTICS}
-            found[f"{name}_s"] = {**statistics, "n": histogram.n}
-        return {**found, "lower_bounds": self.lower_bounds}
+    def figures(self) -> LatencyFigures:
+        """Statistics of all latencies, in seconds."""
+        return LatencyFigures(
+            ttft_s=statistics_of(self.ttft),
+            ttfo_s=statistics_of(self.ttfo),
+            itl_s=statistics_of(self.itl),
+            tpot_s=statistics_of(self.tpot),
+            e2e_s=statistics_of(self.e2e),
+            lower_bounds=self.lower_bounds,
+        )
 
 
 def _seconds(ns: float | None) -> float | None:

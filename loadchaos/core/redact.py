@@ -8,6 +8,7 @@ cannot be taken back.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from loadchaos.core.secret_forms import FORMS, PEM_BEGIN, PEM_BODY, PEM_END, PEM_HEAD, TOKEN_BYTES
+from loadchaos.core.secret_forms import FORMS, PEM_BEGIN, PEM_BODY, PEM_END, PEM_HEAD, SECRET_HEADER, TOKEN_BYTES
 
 REDACTED = "[redacted]"
 _PROMPT_MARK = b"[text of a request]"
@@ -49,6 +50,12 @@ def secret_name(name: str) -> bool:
     if not words or words[-1] in _ABOUT_WORD or name in _FOLDERS:
         return False
     return not _SECRET_WORD.isdisjoint(words) or words[-1] in _LAST_WORD or words[-1].endswith(_JOINED)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_secret_header(name: str) -> bool:
+    """Tell whether a header carries credentials: Authorization, x-api-key."""
+    return SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
 
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
@@ -249,9 +256,9 @@ class Redactor:
         """Redact headers or an environment and learn values under secret names."""
         shown = {}
         for name, value in values.items():
-            if secret_name(name):
+            if is_secret_header(name):
                 self.add(re.sub(r"(?i)^(?:bearer|basic|token)\s+", "", value))
-            shown[name] = REDACTED if secret_name(name) and value else self.text(value)
+            shown[name] = REDACTED if is_secret_header(name) and value else self.text(value)
         return shown
 
     def data(self, value: Any) -> Any:

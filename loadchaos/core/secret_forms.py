@@ -79,31 +79,37 @@ _BEGINNINGS = [
     b"atatt3", b"pmak-", b"glsa_", b"glc_", b"age-secret-key-1",
 ]  # fmt: skip
 
+_PARTS = rb"(?:[a-z0-9]{1,20}-){0,3}"
+_AUTHORIZATION, _COOKIE = rb"(?:proxy-)?authorization", rb"(?:set-)?cookie"
+_X_KEY = rb"x-" + _PARTS + rb"(?:api-?key|key|token|secret|auth|password)"
+_OTHER_KEYS = (b"private-token", b"job-token", b"subscription-key")
+_OTHER_KEY = _PARTS + rb"(?:" + rb"|".join(_OTHER_KEYS) + rb")"
+SECRET_HEADER = re.compile(
+    rb"(?i)(?:" + rb"|".join((_AUTHORIZATION, _COOKIE, _X_KEY, _OTHER_KEY)) + rb"|.*" + _NAME + rb")\Z"
+)
+"""Names of headers that carry credentials; `redact.is_secret_header` asks."""
+
 FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     # Headers, as HTTP, as JSON, as Python prints them.
     (
         [b"authorization"],
         re.compile(
-            rb"(?i)(\b(?:proxy-)?authorization\b['\"]?[ \t]*[:=,][ \t]*"
+            rb"(?i)(\b"
+            + _AUTHORIZATION
+            + rb"\b['\"]?[ \t]*[:=,][ \t]*"
             + _QUOTE
             + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"
         ),
     ),
     (
         [b"x-"],
-        re.compile(
-            rb"(?i)(\bx-(?:[a-z0-9]{1,20}-){0,3}(?:api-?key|key|token|secret|auth|password)\b['\"]?[ \t]*[:=,][ \t]*"
-            + _QUOTE
-            + rb")[^\s'\",;]+"
-        ),
+        re.compile(rb"(?i)(\b" + _X_KEY + rb"\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"),
     ),
     (
-        [b"private-token", b"subscription-key", b"job-token"],
-        re.compile(
-            rb"(?i)(\b(?:private-token|job-token|subscription-key)\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"
-        ),
+        _OTHER_KEYS,
+        re.compile(rb"(?i)(\b" + _OTHER_KEY + rb"\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"),
     ),
-    ([b"cookie"], re.compile(rb"(?i)(\b(?:set-)?cookie['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
+    ([b"cookie"], re.compile(rb"(?i)(\b" + _COOKIE + rb"['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
     ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
     (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 _MOST_EXACT_VARIANCE = 10_000
 """A binomial with a larger variance is taken as normal: its ranks are then wrong by less than 1 in 1000."""
@@ -60,38 +60,6 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the exact two-sided interval of a share; (0, 1) when n is 0."""
-    if n == 0:
-        return 0.0, 1.0
-    tail = (1 - confidence) / 2
-    low = 0.0 if successes == 0 else _bisect(lambda p: 1 - _binomial_cdf(successes - 1, n, p) < tail)
-    high = 1.0 if successes == n else _bisect(lambda p: _binomial_cdf(successes, n, p) > tail)
-    return low, high
-
-
-def _binomial_cdf(k: int, n: int, p: float) -> float:
-    """Compute P(X <= k) of a binomial X."""
-    if p <= 0 or k >= n:
-        return 1.0
-    if p >= 1:
-        return 0.0
-    logs = (
-        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p)
-        for i in range(k + 1)
-    )
-    return min(1.0, math.fsum(map(math.exp, logs)))
-
-
-def _bisect(below: Callable[[float], bool]) -> float:
-    """Find where `below` changes from true to false between 0 and 1."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return (low + high) / 2
 
 
 def chance_of_no_success(tries: int, successes_before: int, tries_before: int) -> float:

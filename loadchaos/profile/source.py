@@ -189,8 +189,8 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
         kind, got = error["type"], error["input"]
         text = str(error["msg"]).removeprefix("Value error, ")
         if kind == "extra_forbidden":
-            option = _OPTIONS.get(str(loc[-1])) if loc[:-1] == ("target",) else None
-            hint = f"; it is an option: {option}" if option else near(str(loc[-1]), _keys_at(model, error["loc"][:-1]))
+            under_target = _UNDER_TARGET.get(str(loc[-1])) if loc[:-1] == ("target",) else None
+            hint = f"; {under_target}" if under_target else near(str(loc[-1]), _keys_at(model, error["loc"][:-1]))
             found.append(Mistake(loc, f"unknown key{hint}", of_key=True))
             continue
         if kind == "too_short" and got:
@@ -217,6 +217,11 @@ _OPTIONS = {
     **dict.fromkeys(("log", "logs", "server_log"), "--server-log SOURCE"),
 }
 """Keys that one would look for under `target`, as they differ from server to server: options of `loadchaos run`."""
+_UNDER_TARGET = {
+    **{key: f"it is an option: {option}" for key, option in _OPTIONS.items()},
+    "toxiproxy": "it was removed: leave it out, and the built-in proxy lays the same network faults",
+}
+"""What to do instead of a key under `target` that does not exist."""
 
 
 def _meant(got: str, text: str) -> str:

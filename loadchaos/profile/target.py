@@ -132,7 +132,6 @@ class Target(ProfilePart):
     embedded: EmbeddedServer | None = None
     launch: Launch | None = None
     replicas: tuple[Replica, ...] = ()
-    toxiproxy: str | None = None
     ca: str | None = None
     insecure: bool = False
     tokenizer: str | None = None

@@ -31,10 +31,6 @@ class FrameKind(enum.IntEnum):
     """JSON: reason."""
     GAP = 8
     """JSON: frames that were lost."""
-    ANSWER = 9
-    """JSON: facts of an answer as the middleware saw it, with its last bytes."""
-    CLOSE = 10
-    """JSON: time; `errored` if the engine is dead. The middleware ends."""
 
 
 def frame(kind: FrameKind, number: int, data: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from re import Pattern
 
+from loadchaos.core.model import BLAMELESS
 from loadchaos.recorder.tap import TappedExchange
 from loadchaos.server.dialects import any_server
 
@@ -14,10 +15,6 @@ WINDOW_S = 30.0
 """Time over which `--freeze-on 'error-rate>...'` counts."""
 FEWEST = 20
 """Requests in this time from which on their share counts."""
-_FAILED = {
-    "http_error", "stream_error", "finish_error", "truncated", "empty", "protocol_error", "wrong_output",
-    "connect_error", "reset", "stalled", "timeout",
-}  # fmt: skip
 _CUT = ("reset", "truncated")
 ENGINE_DEAD = any_server(lambda dialect: dialect.engine_dead)
 HEALTH_DEAD = any_server(lambda dialect: dialect.health_dead)
@@ -36,15 +33,15 @@ def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
 class FreezeWatch:
     """Folds the ends of exchanges.
 
-    After a death the server has to answer a new POST request before the next one counts; before the first death, too,
-    unless `answers`. `suspect` is True after an answer was cut: then the server has to be asked.
+    The server has to answer a POST request before its death counts, and again before the next one. `suspect` is True
+    after an answer was cut: then the server has to be asked.
     """
 
-    def __init__(self, most_failed: float | None, *, answers: bool = False) -> None:
+    def __init__(self, most_failed: float | None) -> None:
         self._most_failed = most_failed
         self._window: deque[tuple[int, bool]] = deque()
         self._failed = 0
-        self._answers = answers
+        self._answers = False
         self._died_ns = -1
         self._rate_armed = True
         self.suspect = False
@@ -81,7 +78,7 @@ class FreezeWatch:
         if self._most_failed is None or exchange.outcome == "aborted":
             return None
         now = time.monotonic_ns()
-        failed = exchange.outcome in _FAILED
+        failed = exchange.outcome not in BLAMELESS
         self._window.append((now, failed))
         self._failed += failed
         while self._window[0][0] < now - WINDOW_S * 1e9:

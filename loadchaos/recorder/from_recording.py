@@ -118,7 +118,7 @@ def _requests(path: Path, server: dict[str, Any]) -> dict[str, RecordedRequest]:
             kind = row.get("row")
             if kind == "recording":
                 header = row
-                server.update({"url": str(row.get("upstream") or ""), **(row.get("server") or {})})
+                server["url"] = str(row.get("upstream") or "")
                 continue
             if not header:
                 continue

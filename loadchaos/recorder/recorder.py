@@ -153,21 +153,21 @@ class RecordingSession:
         self.channel.freeze(reason)
 
     def _on_notice(self, notice: dict[str, Any]) -> None:
-        self._tell(describe_notice(notice, "proxy"))
+        self._tell(describe_notice(notice))
 
 
-def describe_notice(notice: Mapping[str, Any], what: str) -> str:
-    """Describe a message of the writer; `what` continues in any case."""
+def describe_notice(notice: Mapping[str, Any]) -> str:
+    """Describe a message of the writer; the proxy continues in any case."""
     kind = notice["what"]
     if kind == "frozen":
         return f"kept {notice['path']} ({notice['reason']}); loadchaos replay sends its requests again"
     if kind == "not_frozen":
         return f"not kept ({notice['reason']}): {notice['why']}"
     if kind == "stopped":
-        return f"recording stopped: {notice['why']}; the {what} continues, and tries to record every 5 s"
+        return f"recording stopped: {notice['why']}; the proxy continues, and tries to record every 5 s"
     if kind == "resumed":
         return f"recording again; {notice['rows']:,} rows are lost"
-    return f"the recording process ended with code {notice['code']}; the {what} continues and starts it again"
+    return f"the recording process ended with code {notice['code']}; the proxy continues and starts it again"
 
 
 async def is_dead(upstream: Upstream) -> str | None:

@@ -10,14 +10,22 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any, Protocol
 
 import httptools
 
 from loadchaos.core.model import Outcome
+from loadchaos.core.outcome_rules import End
+from loadchaos.core.redact import is_secret_header
+from loadchaos.recorder.answer_outcome import JSON_BYTES, STREAM_BYTES, STREAM_END_BYTES, SeenAnswer, outcome_of
 
 _TAIL_BYTES = 8192
+_END_OF_REASON: Mapping[str, End] = {
+    "refused": "unreached", "client_closed": "hung_up", "client_reset": "hung_up", "upstream_closed": "cut",
+    "upstream_reset": "cut", "not_http": "not_http",
+}  # fmt: skip
 _SMALL_BYTES = 128
 _MOST_SIZE_CHARS = 8
 _USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
@@ -26,10 +34,8 @@ _FINISHES = {
     "stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "repetition", "end_turn",
     "max_tokens", "tool_use", "stop_sequence",
 }  # fmt: skip
-_DONE = (b"[DONE]", b"response.completed", b"message_stop")
-_SECRET_HEADERS = {b"authorization", b"x-api-key", b"api-key", b"proxy-authorization", b"cookie"}
 _NO_BODY = (204, 304)
-_SHED = (429, 503)
+_HEADERS = (b"retry-after", b"content-encoding")
 
 
 class TappedExchange:
@@ -39,8 +45,9 @@ class TappedExchange:
     """
 
     __slots__ = (
-        "at_ns", "body_bytes", "events", "first_ns", "gap_ns", "got_bytes", "id", "last_ns", "lost", "method", "outcome",
-        "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail", "tokens",
+        "at_ns", "body_bytes", "drop_at", "dropped", "events", "first_ns", "gap_ns", "got_bytes", "headers", "id", "kept",
+        "last_ns", "lost", "method", "outcome", "path", "recorded", "secrets", "sent_whole", "sse", "status", "tail",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, number: int, at_ns: int, method: str, path: bytes) -> None:
@@ -50,6 +57,9 @@ class TappedExchange:
         self.sse = self.sent_whole = self.lost = False
         self.recorded = method == "POST"
         self.tail: tuple[bytes, bytes, bytes] = (b"", b"", b"")
+        self.headers: Mapping[str, str] = {}
+        self.kept: list[bytes] = []
+        self.dropped, self.drop_at = 0, JSON_BYTES
         self.secrets: list[bytes] = []
         self.outcome: Outcome | None = None
 
@@ -57,6 +67,28 @@ class TappedExchange:
     def end_text(self) -> bytes:
         """Last bytes of the answer's body."""
         return b"".join(self.tail)[-_TAIL_BYTES:]
+
+    def drop_front(self) -> None:
+        """Drop the first pieces of a body that is too long to be kept.
+
+        The rest is at least STREAM_END_BYTES long.
+        """
+        spare, count = self.got_bytes - self.dropped - STREAM_END_BYTES, 0
+        while spare >= len(self.kept[count]):
+            spare -= len(self.kept[count])
+            self.dropped += len(self.kept[count])
+            count += 1
+        del self.kept[:count]
+        self.drop_at = self.got_bytes + STREAM_END_BYTES
+
+    def end(self, end: End) -> None:
+        """Decide the outcome of an answer that ended so."""
+        body, path = b"".join(self.kept), self.path.decode("latin-1").rstrip("/")
+        whole = len(body) >= self.got_bytes
+        self.outcome = outcome_of(
+            SeenAnswer(self.method == "POST", path, self.status, self.headers, self.sse, body, whole, self.last_ns), end
+        )
+        self.kept = []
 
     def finish(self) -> str | None:
         """Finish reason of the answer."""
@@ -133,47 +165,26 @@ class ConnectionTap:
             answers.feed(data)
         except httptools.HttpParserUpgrade:
             self._upgraded = True
+        except httptools.HttpParserError:
+            self.end("not_http")
+            raise
 
     def end(self, reason: str) -> None:
-        """End all exchanges of the connection."""
+        """End all exchanges of the connection.
+
+        `reason` is that of a `ConnectionObserver`, or not_http: the answer could not be read.
+        """
         if reason == "upstream_closed":
             self._answers.end_of_data()
         now = time.monotonic_ns()
         for exchange in self._open:
-            exchange.outcome = _unfinished_outcome(exchange, reason)
             exchange.last_ns = now
+            exchange.end(_END_OF_REASON[reason])
             if not exchange.sent_whole:
                 exchange.lost = True
                 self._sink.body_end(exchange)
             self._sink.end(exchange)
         self._open.clear()
-
-
-def _unfinished_outcome(exchange: TappedExchange, reason: str) -> Outcome:
-    """Outcome of an exchange whose connection has ended."""
-    if reason == "refused":
-        return "connect_error"
-    if reason.startswith("client"):
-        return "aborted"
-    return "truncated" if reason == "upstream_closed" and exchange.got_bytes else "reset"
-
-
-def outcome_of(exchange: TappedExchange) -> Outcome:
-    """Outcome of a complete answer."""
-    status = exchange.status
-    if status >= 400:
-        return "shed" if status in _SHED else "rejected" if status < 500 else "http_error"
-    text = exchange.end_text
-    finish = exchange.finish()
-    if finish in ("error", "abort"):
-        return "finish_error" if finish == "error" else "finish_abort"
-    if exchange.sse and not any(done in text for done in _DONE):
-        if re.search(rb'(^|\n)(event: error|data: ?\{"error")', text):
-            return "stream_error"
-        return "ok" if finish is not None else "truncated"
-    if exchange.sse and re.search(rb'(^|\n)(event: error|data: ?\{"error")', text):
-        return "stream_error"
-    return "ok"
 
 
 def secret_words(values: list[bytes]) -> list[str]:
@@ -211,7 +222,7 @@ class _RequestReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in _SECRET_HEADERS:
+        if is_secret_header(name.decode("latin-1")):
             self._secrets.append(value)
 
     def on_headers_complete(self) -> None:
@@ -242,6 +253,7 @@ class _AnswerReader:
         self.parser = httptools.HttpResponseParser(self)
         self._now: TappedExchange | None = None
         self._sse = self._framed = self._skip = False
+        self._headers: dict[str, str] = {}
         self._between_chunks = False
         self.streamed: TappedExchange | None = None
         """Exchange whose event stream has brought a token, while the parser is between two chunks."""
@@ -277,7 +289,11 @@ class _AnswerReader:
         exchange.got_bytes += size
         exchange.events += ended
         exchange.tokens += ended
-        exchange.tail = _tail(exchange.tail, data[size_end + 2 : -2])
+        piece = data[size_end + 2 : -2]
+        exchange.tail = _tail(exchange.tail, piece)
+        exchange.kept.append(piece)
+        if exchange.got_bytes > exchange.drop_at:
+            exchange.drop_front()
         gap_ns = now_ns - exchange.last_ns
         if gap_ns > exchange.gap_ns:
             exchange.gap_ns = gap_ns
@@ -292,12 +308,14 @@ class _AnswerReader:
 
     def on_message_begin(self) -> None:
         self._sse = self._framed = self._between_chunks = False
-        self._now = None
+        self._now, self._headers = None, {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name == b"content-type":
             self._sse = value.startswith(b"text/event-stream")
+        elif name in _HEADERS:
+            self._headers[name.decode()] = value.decode("latin-1")
         elif name in (b"content-length", b"transfer-encoding"):
             self._framed = True
 
@@ -306,7 +324,9 @@ class _AnswerReader:
         if status < 200 or not self._open:
             return  # 100 Continue, or an answer to a request that could not be read
         exchange = self._now = self._open[0]
-        exchange.status, exchange.sse = status, self._sse
+        exchange.status, exchange.sse, exchange.headers = status, self._sse, self._headers
+        if self._sse and not self._headers:
+            exchange.drop_at = STREAM_BYTES
         if exchange.method == "HEAD":
             self._skip = True
             self._complete(exchange)
@@ -320,6 +340,7 @@ class _AnswerReader:
         before = exchange.tail[2]
         exchange.got_bytes += len(data)
         exchange.tail = _tail(exchange.tail, data)
+        self._keep(exchange, data)
         now = self.now_ns
         if not exchange.sse:
             exchange.first_ns = exchange.first_ns or now
@@ -341,6 +362,16 @@ class _AnswerReader:
             exchange.first_ns = now
         exchange.last_ns = now
 
+    @staticmethod
+    def _keep(exchange: TappedExchange, data: bytes) -> None:
+        """Keep a piece of a body: the front of an error response, else the end."""
+        if not exchange.recorded and exchange.status < 400:
+            return
+        if exchange.status < 300 or exchange.got_bytes <= JSON_BYTES:
+            exchange.kept.append(data)
+        if exchange.status < 300 and exchange.got_bytes > exchange.drop_at:
+            exchange.drop_front()
+
     def on_chunk_header(self) -> None:
         self._between_chunks = False
 
@@ -357,5 +388,5 @@ class _AnswerReader:
             return
         self._open.popleft()
         exchange.last_ns = self.now_ns
-        exchange.outcome = outcome_of(exchange)
+        exchange.end("complete")
         self._sink.end(exchange)

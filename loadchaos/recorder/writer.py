@@ -91,10 +91,6 @@ class RecordingWriter:
             self.notices.append({"what": "resumed", "rows": self._dropped})
             self._stopped_s, self._dropped = None, 0
 
-    def note(self, row: dict[str, Any]) -> None:
-        """Write a row that no frame has."""
-        self._row(row)
-
     def close(self) -> None:
         """Write all rows and end."""
         self.flush()

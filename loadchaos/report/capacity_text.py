@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, Unit
 from loadchaos.core.units import figure
 from loadchaos.report.formatting import clean, duration, number, percent
 from loadchaos.report.performance import per_second
@@ -20,142 +20,139 @@ RESOURCE_TEXT = {
 }
 
 
-def load_text(data: Mapping[str, Any], load: float | None) -> str:
+def load_text(by: Unit, load: float | None) -> str:
     """A load with its unit: `12.5 requests/s`, `8 users`."""
     if load is None:
         return "–"
-    return (
-        f"{figure(float(f'{load:.4g}'))} requests/s" if data["by"] == "rate" else f"{load:.0f} user{'s' * (load != 1)}"
-    )
+    return f"{figure(float(f'{load:.4g}'))} requests/s" if by == "rate" else f"{load:.0f} user{'s' * (load != 1)}"
 
 
-def goal_text(data: Mapping[str, Any]) -> str:
+def goal_text(data: CapacityResult) -> str:
     """The goal: `goodput >= 99 % within ttft <= 2.0 s`."""
-    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in data["slo_s"].items())
-    return f"goodput >= {100 * data['goal']:g} % within {limits}"
+    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in data.slo_s.items())
+    return f"goodput >= {100 * data.goal:g} % within {limits}"
 
 
-def phase_text(data: Mapping[str, Any]) -> str | None:
+def phase_text(data: CapacityResult) -> str | None:
     """The phase that was searched: `load.1 of 2 phases: images, text`.
 
     None where the profile has no other.
     """
-    phase = data.get("phase") or {}
-    if phase.get("of", 1) == 1:
+    phase = data.phase
+    if phase.of == 1:
         return None
-    return f"load.{phase['number']} of {phase['of']} phases: {', '.join(clean(name, 60) for name in phase['traffic'])}"
+    return f"load.{phase.number} of {phase.of} phases: {', '.join(clean(name, 60) for name in phase.traffic)}"
 
 
-def short_answer(data: Mapping[str, Any]) -> str:
+def short_answer(data: CapacityResult) -> str:
     """The answer in a few words: `capacity 12.5 requests/s (12.1 to 12.9)`."""
-    found = data["answer"]
-    if not data["ended"]:
+    found = data.answer
+    if not data.ended:
         return "capacity search: not finished"
-    if not found["known"]:
+    if not found.known:
         return "capacity unknown"
-    more = " or more" if found["at_least"] else ""
-    return f"capacity {load_text(data, found['low'])}{_interval(data)}{more}"
+    more = " or more" if found.at_least else ""
+    return f"capacity {load_text(data.by, found.low)}{_interval(data)}{more}"
 
 
-def headline(data: Mapping[str, Any]) -> str:
+def headline(data: CapacityResult) -> str:
     """The answer in one sentence, and what became of --at-least."""
-    wanted = data.get("at_least")
-    if wanted is None or not data["ended"] or data.get("ended_by"):
+    if data.at_least is None or not data.ended or data.ended_by:
         return _answer_text(data)
     said = {"pass": "the capacity is not below", "fail": "the capacity is below"}.get(
-        data.get("verdict") or "", "unknown if below"
+        data.verdict or "", "unknown if below"
     )
-    return f"{_answer_text(data)}; {said} --at-least {load_text(data, wanted)}"
+    return f"{_answer_text(data)}; {said} --at-least {load_text(data.by, data.at_least)}"
 
 
-def _answer_text(data: Mapping[str, Any]) -> str:
-    found = data["answer"]
-    if data.get("ended_by"):
-        return f"the search ended early: {clean(data['ended_by'], 400)}{_so_far(data)}"
-    if not data["ended"]:
+def _answer_text(data: CapacityResult) -> str:
+    found = data.answer
+    if data.ended_by:
+        return f"the search ended early: {clean(data.ended_by, 400)}{_so_far(data)}"
+    if not data.ended:
         return f"the search is not finished{_so_far(data)}"
-    if not found["known"]:
-        failed = found["high"]
-        below = f"; {load_text(data, failed)} was proved not to meet it" if failed is not None else ""
-        return f"capacity unknown: {found['why']}{below}"
-    text = f"capacity {load_text(data, found['low'])}{_interval(data)}"
-    if found["at_least"]:
-        limit = found["client_limit"]
-        client = f" (at {load_text(data, limit)})" if limit is not None else ""
-        return f"{text} or more: {found['why']}{client}"
-    wide = "" if found["narrow"] else "; no load between them could be decided"
-    return f"{text}: this load meets the goal, and {load_text(data, found['high'])} does not{wide}"
+    if not found.known:
+        failed = found.high
+        below = f"; {load_text(data.by, failed)} was proved not to meet it" if failed is not None else ""
+        return f"capacity unknown: {found.why}{below}"
+    text = f"capacity {load_text(data.by, found.low)}{_interval(data)}"
+    if found.at_least:
+        limit = found.client_limit
+        client = f" (at {load_text(data.by, limit)})" if limit is not None else ""
+        return f"{text} or more: {found.why}{client}"
+    wide = "" if found.narrow else "; no load between them could be decided"
+    return f"{text}: this load meets the goal, and {load_text(data.by, found.high)} does not{wide}"
 
 
-def _interval(data: Mapping[str, Any]) -> str:
+def _interval(data: CapacityResult) -> str:
     """Interval of a rate in the long run: ` (15.6 to 17.1)`."""
-    low, high = data["answer"].get("interval") or (None, None)
-    if data["by"] != "rate" or low is None or high is None:
+    low, high = data.answer.bounds
+    if data.by != "rate" or low is None or high is None:
         return ""
     return f" ({per_second(low)} to {per_second(high)})"
 
 
-def _so_far(data: Mapping[str, Any]) -> str:
-    low = data["answer"]["low"]
-    return f"; {load_text(data, low)} met the goal before" if low is not None else ""
+def _so_far(data: CapacityResult) -> str:
+    low = data.answer.low
+    return f"; {load_text(data.by, low)} met the goal before" if low is not None else ""
 
 
-def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(data: CapacityResult) -> list[tuple[str, str]]:
     """Knee, saturation and limiting resource, each with its name."""
     found = []
-    knee, most, limit = data.get("knee"), data.get("saturation") or {}, data.get("limit") or {}
-    if knee:
-        after = load_text(data, knee["next"])
-        found.append(("knee", f"between {load_text(data, knee['load'])} and {after}: from there answers slow down"))
-    if most.get("requests_per_s"):
-        tokens = most.get("output_tokens_per_s")
-        shown = f"{per_second(most['requests_per_s'])} requests/s"
+    knee, most, limit = data.knee, data.saturation, data.limit
+    if knee is not None:
+        after = load_text(data.by, knee.next)
+        found.append(("knee", f"between {load_text(data.by, knee.load)} and {after}: from there answers slow down"))
+    if most.requests_per_s:
+        tokens = most.output_tokens_per_s
+        shown = f"{per_second(most.requests_per_s)} requests/s"
         shown += f", {per_second(tokens)} output tokens/s" if tokens else ", tokens unknown (answers have no usage)"
-        found.append(("saturation", shown if most["reached"] else f"not reached; at least {shown}"))
-    if limit.get("resource") and data["steps"]:
-        text = RESOURCE_TEXT[limit["resource"]]
-        at = f" (at {load_text(data, limit['load'])})" if limit.get("load") is not None else ""
-        found.append(("limit", f"{text}{at}: {'; '.join(clean(e, 300) for e in limit['evidence'])}"))
+        found.append(("saturation", shown if most.reached else f"not reached; at least {shown}"))
+    if limit.resource and data.steps:
+        text = RESOURCE_TEXT.get(limit.resource, clean(limit.resource, 60))
+        at = f" (at {load_text(data.by, limit.load)})" if limit.load is not None else ""
+        found.append(("limit", f"{text}{at}: {'; '.join(clean(e, 300) for e in limit.evidence)}"))
     return found
 
 
-def longest_steps(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def longest_steps(steps: Sequence[CapacityStep]) -> list[CapacityStep]:
     """The longest step of each load: a curve has one point there."""
-    by_load: dict[float, Mapping[str, Any]] = {}
+    by_load: dict[float, CapacityStep] = {}
     for step in steps:
-        before = by_load.get(step["load"])
-        if before is None or (step.get("requests") or 0) >= (before.get("requests") or 0):
-            by_load[step["load"]] = step
+        before = by_load.get(step.load)
+        if before is None or (step.requests or 0) >= (before.requests or 0):
+            by_load[step.load] = step
     return list(by_load.values())
 
 
-def status_text(step: Mapping[str, Any]) -> str:
+def status_text(step: CapacityStep) -> str:
     """Status of a step; a short step only shows a direction.
 
     A step whose queue would be too long in the long run met the goal, and proves nothing.
     """
-    if step["status"] == "undecided" and "measured" in step:
+    if step.status == "undecided" and step.measured is not None:
         return "near saturation"
-    if step["status"] == "undecided" and step.get("scout"):
-        return {True: "looks met", False: "looks not met", None: "undecided"}[step.get("leans")]
-    return STATUS_TEXT[step["status"]]
+    if step.status == "undecided" and step.scout:
+        return {True: "looks met", False: "looks not met", None: "undecided"}[step.leans]
+    return STATUS_TEXT.get(step.status, clean(step.status, 40))
 
 
-def step_cells(step: Mapping[str, Any]) -> list[str]:
+def step_cells(step: CapacityStep) -> list[str]:
     """Cells of a step: requests, goodput, throughput, latencies."""
-    share = step.get("goodput")
+    share, low, high = step.goodput, step.goodput_low, step.goodput_high
     goodput = "–"
-    if share is not None:
-        goodput = f"{percent(share, 1)} ({100 * step['goodput_low']:.1f} to {100 * step['goodput_high']:.1f})"
+    if share is not None and low is not None and high is not None:
+        goodput = f"{percent(share, 1)} ({100 * low:.1f} to {100 * high:.1f})"
     return [
-        number(step.get("requests")),
+        number(step.requests),
         goodput,
-        _rate(step.get("requests_per_s")),
-        _rate(step.get("output_tokens_per_s")),
-        duration(step.get("ttft_p50_s")),
-        duration(step.get("ttft_p99_s")),
-        duration(step.get("tpot_p50_s")),
-        duration(step.get("e2e_p50_s")),
+        _rate(step.requests_per_s),
+        _rate(step.output_tokens_per_s),
+        duration(step.ttft_p50_s),
+        duration(step.ttft_p99_s),
+        duration(step.tpot_p50_s),
+        duration(step.e2e_p50_s),
     ]
 
 

@@ -6,10 +6,12 @@ There is one format for each, used by every report.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadchaos.analysis.verdict.model import Verdict
 
 # Terminal escape sequences, then other control characters, what turns the direction of text, what no XML may hold.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
@@ -105,9 +107,9 @@ def _unify_duration(match: re.Match[str]) -> str:
     return duration(int(text[:-2]) / 1e6 if text.endswith("us") else duration_s(text))
 
 
-def parse_time(text: object) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Parse an ISO 8601 time as UTC; None for anything else."""
-    if not isinstance(text, str):
+    if text is None:
         return None
     try:
         when = datetime.fromisoformat(text)
@@ -116,7 +118,7 @@ def parse_time(text: object) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-def since_load(verdict: Mapping[str, Any], at: object, at_s: object = None) -> str:
+def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
     """Format a time relative to the load.
 
     Example: `12.4 s after the load began (14:20:11 UTC)`.
@@ -126,11 +128,11 @@ def since_load(verdict: Mapping[str, Any], at: object, at_s: object = None) -> s
         at: The moment as ISO 8601 text.
         at_s: The moment in seconds since the load began, or since the run began if it had no load.
     """
-    when, begun = parse_time(at), parse_time(verdict.get("started"))
+    when, begun = parse_time(at), parse_time(verdict.started)
     utc = f" ({when:%H:%M:%S} UTC)" if when else ""
-    if isinstance(at_s, int | float) and not isinstance(at_s, bool):
+    if at_s is not None:
         # A run that never came to its load (exit codes 2 and 4) counts from its own begin.
-        return _after(float(at_s), "the run" if verdict.get("exit_code") in (2, 4) else "the load") + utc
+        return _after(at_s, "the run" if verdict.exit_code in (2, 4) else "the load") + utc
     if when is None:
         return "at an unknown time" if at is None else clean(at, 60)
     if begun is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
 from loadchaos.report.formatting import clean, duration, number, plural
-from loadchaos.report.phrases import outcome_count_text, outcome_counts
+from loadchaos.report.phrases import outcome_count_text
 
 SESSION_COLUMNS = {
     "sessions": "sessions", "finished": "finished", "lost": "lost", "left": "left", "cut": "cut", "turns": "turns",
@@ -21,41 +21,41 @@ ENDPOINT_HEADS = tuple(f"{kind.upper()} {name}" for kind, name in ENDPOINT_LATEN
 SHORT_HEADS = {head: head.rpartition(" ")[2] for head in ENDPOINT_HEADS if not head.endswith("p50")}
 """Headings for wide tables, where the column before has the name of the latency."""
 _TURNS = {"turns_lost": "lost", "turns_left": "not sent", "turns_cut": "without room in the context"}
+_ENDS = ("finished", "lost", "left", "cut", "unfinished")
 _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
-def latency_rows(verdict: Mapping[str, Any], statistics: Iterable[str] = REPORTED_STATISTICS) -> list[list[str]]:
+def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTICS) -> list[list[str]]:
     """Rows of the table of latencies: traffic, name, statistics, samples.
 
     Several kinds of traffic have rows together (`all`), too.
     """
-    by_traffic = dict(verdict.get("latency") or {})
-    if len(by_traffic) > 1 and verdict.get("latency_all"):
-        by_traffic["all"] = verdict["latency_all"]
+    by_traffic = dict(verdict.latency)
+    if len(by_traffic) > 1 and verdict.latency_all is not None:
+        by_traffic["all"] = verdict.latency_all
     rows = []
     for traffic, kinds in by_traffic.items():
         for kind in REPORTED_LATENCIES:
-            found = kinds.get(f"{kind}_s") or {}
-            if found.get("n"):
-                figures = (duration(found.get(name)) for name in statistics)
-                rows.append([clean(traffic, 40), kind.upper(), *figures, number(found["n"])])
+            if (found := kinds.of(kind)) is not None and found.n:
+                figures = (duration(found.of(name)) for name in statistics)
+                rows.append([clean(traffic, 40), kind.upper(), *figures, number(found.n)])
     return rows
 
 
-def endpoint_rows(verdict: Mapping[str, Any]) -> list[list[str]]:
+def endpoint_rows(verdict: Verdict) -> list[list[str]]:
     """Rows of the table of endpoints; empty unless there are several.
 
     Endpoint, its traffic, requests, ok, the latencies of `ENDPOINT_HEADS`, and the outcomes that are not ok.
     """
     rows = []
-    for endpoint, figures in (verdict.get("by_endpoint") or {}).items():
-        outcomes, latency = outcome_counts(figures), figures.get("latency") or {}
-        times = ((latency.get(f"{kind}_s") or {}).get(name) for kind, name in ENDPOINT_LATENCIES)
+    for endpoint, figures in verdict.by_endpoint.items():
+        outcomes = figures.outcomes
+        times = (found.of(name) if (found := figures.latency.of(kind)) else None for kind, name in ENDPOINT_LATENCIES)
         others = (outcome_count_text(name, n) for name, n in outcomes.items() if n and name != "ok")
         rows.append(
             [
                 clean(endpoint, 40),
-                ", ".join(clean(traffic, 40) for traffic in figures.get("traffic") or ()),
+                ", ".join(clean(traffic, 40) for traffic in figures.traffic),
                 number(sum(outcomes.values())),
                 number(outcomes.get("ok", 0)),
                 *map(duration, times),
@@ -65,101 +65,108 @@ def endpoint_rows(verdict: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def throughput_text(verdict: Mapping[str, Any]) -> str:
+def throughput_text(verdict: Verdict) -> str:
     """Requests and tokens per second of a verdict; empty without any."""
-    found = verdict.get("throughput") or {}
-    if not found.get("requests") or not found.get("seconds"):
+    found = verdict.throughput
+    if found is None or not found.requests or not found.seconds:
         return ""
-    parts = [f"{per_second(found['requests_per_s'])} requests/s"]
-    tokens = {kind: found.get(f"{kind}_tokens_per_s") for kind in ("input", "output")}
-    parts += [f"{per_second(value)} {kind} tokens/s" for kind, value in tokens.items() if value is not None]
-    return f"{', '.join(parts)} (successful requests, over {duration(found['seconds'])})"
+    rates = (
+        ("requests/s", found.requests_per_s),
+        ("input tokens/s", found.input_tokens_per_s),
+        ("output tokens/s", found.output_tokens_per_s),
+    )
+    parts = [f"{per_second(value)} {unit}" for unit, value in rates if value is not None]
+    return f"{', '.join(parts)} (successful requests, over {duration(found.seconds)})"
 
 
-def efficiency_texts(verdict: Mapping[str, Any]) -> dict[str, str]:
+def efficiency_texts(verdict: Verdict) -> dict[str, str]:
     """Prefix cache, accepted drafts and energy as text, as far as known."""
-    found, texts = verdict.get("efficiency") or {}, dict[str, str]()
-    if found.get("prefix_hit_rate") is not None:
-        source = "usage of the answers" if found.get("prefix_source") == "usage" else "counters of the server"
-        texts["prefix cache"] = f"{100 * found['prefix_hit_rate']:.1f} % of the prompt tokens were cached ({source})"
-        if found.get("warm_cache"):
-            texts["prefix cache"] += f"; latencies are those of a warm cache: {found['warm_cache']}"
-    if found.get("acceptance") is not None:
-        tokens = f"{number(found['accepted_tokens'])} of {number(found['drafted_tokens'])}"
-        source = "told by the answers" if found.get("acceptance_source") == "answers" else "counters of the server"
-        texts["drafts"] = f"{100 * found['acceptance']:.1f} % accepted, {tokens} tokens ({source})"
-        if single := found.get("acceptance_by_request"):
-            quantiles = ", ".join(f"{name} {100 * single[name]:.0f} %" for name in ("p10", "p50", "p90"))
+    found, texts = verdict.efficiency or EfficiencyFigures(), dict[str, str]()
+    if found.prefix_hit_rate is not None:
+        source = "usage of the answers" if found.prefix_source == "usage" else "counters of the server"
+        texts["prefix cache"] = f"{100 * found.prefix_hit_rate:.1f} % of the prompt tokens were cached ({source})"
+        if found.warm_cache:
+            texts["prefix cache"] += f"; latencies are those of a warm cache: {found.warm_cache}"
+    if found.acceptance is not None:
+        tokens = f"{number(found.accepted_tokens)} of {number(found.drafted_tokens)}"
+        source = "told by the answers" if found.acceptance_source == "answers" else "counters of the server"
+        texts["drafts"] = f"{100 * found.acceptance:.1f} % accepted, {tokens} tokens ({source})"
+        if single := found.acceptance_by_request:
+            shares = (("p10", single.p10), ("p50", single.p50), ("p90", single.p90))
+            quantiles = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares)
             which = "single requests" if source == "told by the answers" else "single requests that tell it"
             texts["drafts"] += f"; of {which}: {quantiles}"
-    if found.get("joules_per_output_token") is not None:
-        per_watt = f"{found['output_tokens_per_s_per_w']:.3g} tokens/s per W"
-        power = f"{found['mean_power_w']:,.0f} W of all GPUs"
-        texts["energy"] = f"{found['joules_per_output_token']:.3g} J per output token, {per_watt}, {power}"
+    joules, per_watt, power_w = (
+        found.joules_per_output_token,
+        found.output_tokens_per_s_per_w,
+        found.mean_power_w,
+    )
+    if joules is not None and per_watt is not None and power_w is not None:
+        texts["energy"] = (
+            f"{joules:.3g} J per output token, {per_watt:.3g} tokens/s per W, {power_w:,.0f} W of all GPUs"
+        )
     return texts
 
 
-def sessions_text(verdict: Mapping[str, Any]) -> str:
+def sessions_text(verdict: Verdict) -> str:
     """Sessions and turns of a verdict; empty without sessions."""
-    found = verdict.get("sessions") or {}
-    if not found.get("sessions"):
+    found = verdict.sessions
+    if found is None or not found.sessions:
         return ""
-    ends = [
-        f"{number(found[end])} {end}" for end in ("finished", "lost", "left", "cut", "unfinished") if found.get(end)
-    ]
-    turns = [f"{number(found['turns'])} of {number(found['planned_turns'])} turns answered"]
-    turns += [f"{number(found[key])} {text}" for key, text in _TURNS.items() if found.get(key)]
-    parts = [f"{plural(int(found['sessions']), 'session')}: {', '.join(ends)}", ", ".join(turns)]
-    times = found.get("session_e2e_s") or {}
-    if times.get("n"):
-        parts.append(f"p50 {duration(times['p50'])}, p95 {duration(times['p95'])}, longest {duration(times['max'])}")
-    choices = {traffic.get("tools") for traffic in (found.get("by_traffic") or {}).values()}
-    if found.get("tool_calls") or choices - {None, "none"}:
-        parts.append(
-            plural(int(found["tool_calls"]), "tool call") if found.get("tool_calls") else "no tool call got a result"
-        )
-    if found.get("bad_calls"):
-        parts.append(f"{plural(int(found['bad_calls']), 'call')} cut or without a JSON object")
-    if found.get("why"):
-        parts.append("ended by " + ", ".join(f"{clean(why, 40)}: {number(n)}" for why, n in found["why"].items()))
+    counts = vars(found)
+    ends = [f"{number(counts[end])} {end}" for end in _ENDS if counts[end]]
+    turns = [f"{number(found.turns)} of {number(found.planned_turns)} turns answered"]
+    turns += [f"{number(counts[key])} {text}" for key, text in _TURNS.items() if counts[key]]
+    parts = [f"{plural(found.sessions, 'session')}: {', '.join(ends)}", ", ".join(turns)]
+    times = found.session_e2e_s
+    if times.n:
+        parts.append(f"p50 {duration(times.p50)}, p95 {duration(times.p95)}, longest {duration(times.max)}")
+    choices = {traffic.tools for traffic in found.by_traffic.values()}
+    if found.tool_calls or choices - {None, "none"}:
+        parts.append(plural(found.tool_calls, "tool call") if found.tool_calls else "no tool call got a result")
+    if found.bad_calls:
+        parts.append(f"{plural(found.bad_calls, 'call')} cut or without a JSON object")
+    if found.why:
+        parts.append("ended by " + ", ".join(f"{clean(why, 40)}: {number(n)}" for why, n in found.why.items()))
     return "; ".join(parts)
 
 
-def session_rows(verdict: Mapping[str, Any]) -> list[list[str]]:
+def session_rows(verdict: Verdict) -> list[list[str]]:
     """Rows of the table of sessions: traffic, ends, turns, times."""
-    found = verdict.get("sessions") or {}
-    by_traffic = dict(found.get("by_traffic") or {})
+    found = verdict.sessions
+    if found is None:
+        return []
+    by_traffic: dict[str, SessionCounts] = dict(found.by_traffic)
     if len(by_traffic) > 1:
         by_traffic["all"] = found
     rows = []
     for traffic, figures in by_traffic.items():
-        times = figures.get("session_e2e_s") or {}
-        counts = (number(figures.get(key) or 0) for key in SESSION_COLUMNS)
-        rows.append([clean(traffic, 40), *counts, *(duration(times.get(name)) for name in ("p50", "p95", "max"))])
+        times = figures.session_e2e_s
+        counts = (number(vars(figures)[key]) for key in SESSION_COLUMNS)
+        rows.append([clean(traffic, 40), *counts, *map(duration, (times.p50, times.p95, times.max))])
     return rows
 
 
-def warm_up_text(verdict: Mapping[str, Any]) -> str:
+def warm_up_text(verdict: Verdict) -> str:
     """Requests that the figures leave out; empty without a warm-up."""
-    found = verdict.get("warm_up") or {}
-    if not found:
+    found = verdict.warm_up
+    if found is None:
         return ""
-    seconds = f" of the first {duration(found['seconds'])}" if found.get("seconds") else ""
-    return (
-        f"{plural(int(found.get('requests') or 0), 'request')}{seconds} left out of these figures; failures in it count"
-    )
+    seconds = f" of the first {duration(found.seconds)}" if found.seconds else ""
+    return f"{plural(found.requests, 'request')}{seconds} left out of these figures; failures in it count"
 
 
-def goodput_text(verdict: Mapping[str, Any]) -> str:
+def goodput_text(verdict: Verdict) -> str:
     """Goodput of a verdict with its limits; empty without `slo`."""
-    found = verdict.get("goodput") or {}
-    if not found.get("due"):
+    found = verdict.goodput
+    if found is None or not found.due:
         return ""
-    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in (found.get("slo_s") or {}).items())
-    text = f"{100 * found['share']:.2f} %, {number(found['good'])} of {number(found['due'])} requests within {limits}"
-    if found.get("good_per_s") is not None:
-        text += f", {per_second(found['good_per_s'])} requests/s"
-    over = ", ".join(f"{_OVER.get(name, f'over {name}')}: {number(n)}" for name, n in (found.get("over") or {}).items())
+    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in found.slo_s.items())
+    share = found.good / found.due if found.share is None else found.share
+    text = f"{100 * share:.2f} %, {number(found.good)} of {number(found.due)} requests within {limits}"
+    if found.good_per_s is not None:
+        text += f", {per_second(found.good_per_s)} requests/s"
+    over = ", ".join(f"{_OVER.get(name, f'over {name}')}: {number(n)}" for name, n in found.over.items())
     return f"{text}; {over}" if over else text
 
 

@@ -7,11 +7,14 @@ The terminal, report.html, incident.md, GitHub, JUnit and notifications all use 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
 from loadchaos.core import exit_codes
+from loadchaos.core.model import Attribution, Severity
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
 _BEFORE_LOAD = exit_codes.BEFORE_LOAD
@@ -325,35 +328,53 @@ def state_text(state: object) -> str:
     return STATES.get(str(state), clean(state, 20))
 
 
-def severity_text(failure: Mapping[str, Any]) -> str:
+class Blamed(Protocol):
+    """A failure of a verdict, or an incident: what it is and who caused it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def severity(self) -> Severity: ...
+    @property
+    def attribution(self) -> Attribution: ...
+    @property
+    def layer(self) -> str: ...
+    @property
+    def before_load(self) -> bool: ...
+
+
+def severity_text(failure: Blamed) -> str:
     """Display text of a failure's severity."""
-    severity = str(failure.get("severity"))
-    text = SEVERITY.get(severity, clean(severity, 30))
-    return f"{text} before the load, not counted" if failure.get("before_load") else text
+    text = SEVERITY.get(failure.severity, clean(failure.severity, 30))
+    return f"{text} before the load, not counted" if failure.before_load else text
 
 
-def cause_text(failure: Mapping[str, Any]) -> str:
+def cause_text(failure: Blamed) -> str:
     """Display text of a failure's attribution."""
-    attribution = str(failure.get("attribution") or "server")
-    if attribution == "server" and failure.get("severity") == "startup":
+    attribution = failure.attribution
+    if attribution == "server" and failure.severity == "startup":
         return FAILED_START
-    if attribution == "server" and "unexplained" in str(failure.get("id")):
+    if attribution == "server" and "unexplained" in failure.id:
         return UNEXPLAINED
-    if attribution == "server" and failure.get("layer") in OF_LAYER:
-        return OF_LAYER[str(failure["layer"])]
+    if attribution == "server" and failure.layer in OF_LAYER:
+        return OF_LAYER[failure.layer]
     return CAUSE.get(attribution, clean(attribution, 60))
 
 
-def is_server_fault(failure: Mapping[str, Any]) -> bool:
+def is_server_fault(failure: Blamed) -> bool:
     """True for a failure during the load that no attack of ours caused."""
-    return (failure.get("attribution") or "server") == "server" and not failure.get("before_load")
+    return failure.attribution == "server" and not failure.before_load
 
 
-def worst_first(failure: Mapping[str, Any]) -> tuple[int, int]:
+def worst_first(failure: Blamed) -> tuple[int, int]:
     """Sort key of failures: the server's own first, then by severity."""
-    severity = str(failure.get("severity"))
-    rank = WORST_FIRST.index(severity) if severity in WORST_FIRST else len(WORST_FIRST)
-    return 2 if failure.get("before_load") else 0 if is_server_fault(failure) else 1, rank
+    rank = WORST_FIRST.index(failure.severity) if failure.severity in WORST_FIRST else len(WORST_FIRST)
+    return 2 if failure.before_load else 0 if is_server_fault(failure) else 1, rank
+
+
+def live_failures(shown: Iterable[Mapping[str, Any]]) -> list[FailureResult]:
+    """Failures of a snapshot; an open incident is one of them."""
+    return [from_json(FailureResult, {**f, "incident": f.get("incident") or f.get("folder")}) for f in shown]
 
 
 # -- rules: expectations and checks --------------------------------------------------------------------------------
@@ -374,14 +395,14 @@ _MISSED_PART = re.compile(r"(\d+) missed: (\w+|why is not known)")
 _OPERATORS = "=<>!"
 
 
-def rule_text(rule: Mapping[str, Any]) -> RuleText:
+def rule_text(rule: CheckResult) -> RuleText:
     """Describe an expectation or a check of verdict.json.
 
     Examples: `hangs: 0 (expected == 0)`, `run completed`.
     """
-    name = str(rule.get("name") or "")
-    expected, found = unify_units(clean(rule.get("expected") or "", 160)), value_text(rule.get("actual"))
-    passed = rule.get("verdict") == "pass"
+    name = rule.name
+    expected, found = unify_units(clean(rule.expected, 160)), unify_units(clean(rule.actual, 300))
+    passed = rule.verdict == "pass"
     text = check_text(name)
     if text is None:
         label = unify_units(clean(name, 160))
@@ -391,7 +412,7 @@ def rule_text(rule: Mapping[str, Any]) -> RuleText:
         return RuleText(label, found, expected, f"{label}: {_with_expected(found, expected)}")
     if passed and text.passed and not any(c.isdigit() for c in found):
         return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
-    if name == "load_delivered" and (share := _SHARE_OF.fullmatch(str(rule.get("actual")))):
+    if name == "load_delivered" and (share := _SHARE_OF.fullmatch(rule.actual)):
         return _delivered(text.label, share, expected)
     if name == "exposure" and found.replace(",", "").isdigit():
         counted, _, least = expected.partition(" >= ")
@@ -418,102 +439,76 @@ def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
     )
 
 
-def advice_text(check: Mapping[str, Any]) -> str:
+def advice_text(check: CheckResult) -> str:
     """Next step for a check that is unknown; empty for other checks."""
-    name = str(check.get("name") or "")
-    if check.get("verdict") != "unknown":
+    name = check.name
+    if check.verdict != "unknown":
         return ""
     if name == "load_delivered":
-        known = [advice for why, advice in _MISSED_ADVICE.items() if f"missed: {why}" in str(check.get("actual"))]
+        known = [advice for why, advice in _MISSED_ADVICE.items() if f"missed: {why}" in check.actual]
         return "; ".join(known) or CHECKS[name].advice
     text = check_text(name) or CHECKS.get(name.partition(" ")[0])
     return text.advice if text else ""
 
 
-def value_text(value: Any) -> str:
-    """Format the value a rule found."""
-    if value is None:
-        return "not known"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number(value)
-    return unify_units(clean(value, 300))
-
-
 # -- the verdict as a whole ----------------------------------------------------------------------------------------
 
 
-def target_text(verdict: Mapping[str, Any]) -> str:
+def target_text(verdict: Verdict) -> str:
     """Describe the target of a run.
 
     Example: `embedded server (a simulation inside loadchaos): vllm 0.18.0 sim`.
     """
-    target = verdict.get("target") or {}
-    kind = str(target.get("kind") or "")
-    model = " ".join(clean(target[k], 80) for k in ("dialect", "version", "model") if target.get(k))
-    url = clean(target.get("url") or target.get("base_url") or "", 120) if kind == "external" else ""
-    return TARGET.get(kind, "unknown target") + (f" {url}" if url else "") + (f": {model}" if model else "")
+    target = verdict.target
+    model = " ".join(clean(part, 80) for part in (target.dialect, target.version, target.model) if part)
+    url = clean(target.url or "", 120) if target.kind == "external" else ""
+    return TARGET.get(target.kind, "unknown target") + (f" {url}" if url else "") + (f": {model}" if model else "")
 
 
-def one_line(verdict: Mapping[str, Any]) -> str:
+def one_line(verdict: Verdict) -> str:
     """Summarise a verdict in one line.
 
     It names the worst failure, else the first rule not met, else the number of requests.
     """
-    ended_early: Mapping[str, Any] = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
-    if verdict.get("exit_code") in _BEFORE_LOAD and ended_early.get("verdict") != "pass":
-        return clean(ended_early.get("actual") or "the run ended before any load", 400)
-    failures = [f for f in verdict.get("failures") or [] if not (f.get("accepted") or f.get("before_load"))]
+    run = next((check for check in verdict.checks if check.name == "run"), None)
+    if verdict.exit_code in _BEFORE_LOAD and (run is None or run.verdict != "pass"):
+        return clean((run.actual if run else "") or "the run ended before any load", 400)
+    failures = [f for f in verdict.failures if not (f.accepted or f.before_load)]
     worst = sorted([f for f in failures if is_server_fault(f)] or failures, key=worst_first)
-    if worst and verdict.get("verdict") == "fail":
+    if worst and verdict.verdict == "fail":
         others = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""
-        return f"{severity_text(worst[0])}: {clean(worst[0].get('id'), 80)}{others}"
-    rules = [*(verdict.get("expectations") or []), *(verdict.get("checks") or [])]
-    missed = [r for r in rules if r.get("verdict") == verdict.get("verdict") != "pass"]
+        return f"{severity_text(worst[0])}: {clean(worst[0].id, 80)}{others}"
+    rules = [*verdict.expectations, *verdict.checks]
+    missed = [r for r in rules if r.verdict == verdict.verdict != "pass"]
     if missed:
         others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
         return f"{rule_text(missed[0]).sentence}{others}"
-    return plural(requests_sent(verdict), "request")
+    return plural(verdict.sent, "request")
 
 
-def requests_sent(verdict: Mapping[str, Any]) -> int:
-    """Count the requests of the load that were sent."""
-    outcomes = verdict.get("outcomes") or {}
-    return int(sum(outcomes.values()) - outcomes.get("missed", 0))
-
-
-def outcome_counts(entry: Any) -> dict[str, int]:
-    """Counts of one entry of `by_traffic`, flat or under `outcomes`."""
-    if not isinstance(entry, Mapping):
-        return {}
-    inner = entry.get("outcomes", entry)
-    return {k: v for k, v in inner.items() if isinstance(v, int)} if isinstance(inner, Mapping) else {}
-
-
-def generator_text(verdict: Mapping[str, Any]) -> str:
-    """Describe the load generator's own delay and limits; empty without data."""
-    generator = verdict.get("generator") or {}
-    if not generator:
-        return ""
-    lag = generator.get("send_lag_p99_s", generator.get("lag_p99_s"))
+def generator_text(verdict: Verdict) -> str:
+    """Describe the load generator's own delay and limits."""
+    generator = verdict.generator
+    lag = generator.send_lag_p99_s
     text = f"generator delay p99 {duration(lag)}" if lag is not None else "generator delay unknown"
-    if stale := generator.get("stale_connections"):
+    if stale := generator.stale_connections:
         closed = "that the server had closed was" if stale == 1 else "that the server had closed were"
         text += f"; {plural(stale, 'idle connection')} {closed} replaced"
-    if resent := generator.get("retries"):
+    if resent := generator.retries:
         text += f"; {plural(resent, 'request')} sent again after an idle connection was closed without an answer"
-    if pauses := generator.get("backed_off"):
+    if pauses := generator.backed_off:
         text += f"; {plural(pauses, 'pause')} of users after instant errors (limits: backoff)"
-    if slots := generator.get("slots"):
+    if slots := generator.slots:
         text += f"; {'; '.join(clean(s, 200) for s in slots)}. The load was lighter than planned"
-    if not generator.get("limited"):
+    if not generator.limited:
         return text
-    why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"
+    why = "; ".join(clean(w, 200) for w in generator.why) or "see verdict.json"
     return f"loadchaos itself was the limit ({why}): its latencies and throughput say nothing about the server; {text}"
 
 
-def lower_bounds_text(verdict: Mapping[str, Any]) -> str:
+def lower_bounds_text(verdict: Verdict) -> str:
     """Say how many requests timed out and count as lower bounds."""
-    n = sum(int(kinds.get("lower_bounds") or 0) for kinds in (verdict.get("latency") or {}).values())
+    n = sum(kinds.lower_bounds for kinds in verdict.latency.values())
     if not n:
         return ""
     return f"{plural(n, 'request')} timed out and {'counts' if n == 1 else 'count'} with the time until the timeout."
@@ -522,117 +517,104 @@ def lower_bounds_text(verdict: Mapping[str, Any]) -> str:
 # -- failures ------------------------------------------------------------------------------------------------------
 
 
-def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+def when_text(verdict: Verdict, failure: FailureResult) -> str:
     """Say when a failure was first seen, and how much later it was noticed."""
-    first = since_load(verdict, failure.get("first_seen"), failure.get("first_seen_s"))
-    noticed = failure.get("noticed_after_s")
+    first = since_load(verdict, failure.first_seen, failure.first_seen_s)
+    noticed = failure.noticed_after_s
     return first + (f"; noticed {duration(noticed)} later" if noticed and noticed >= 0.001 else "")
 
 
-def count_text(failure: Mapping[str, Any], *keys: str) -> str:
-    """Format the first of these keys as a count: `76 requests`.
-
-    A list counts its items; the text is empty without any key.
-    """
-    for key in keys:
-        value = failure.get(key)
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            value = len(value)
-        if isinstance(value, int):
-            return plural(value, "request")
-    return ""
+def requests_text(n: int | None) -> str:
+    """Format a count: `76 requests`; empty for None."""
+    return "" if n is None else plural(n, "request")
 
 
-def lost_text(failure: Mapping[str, Any]) -> str:
+def lost_text(failure: FailureResult) -> str:
     """Say how many requests were lost and when the server recovered."""
-    lost = count_text(failure, "lost_requests", "lost")
-    back = failure.get("recovered_after_s")
+    lost = requests_text(failure.lost_requests)
+    back = failure.recovered_after_s
     if back is None:
         return lost
     return f"{lost}; healthy again after {duration(back)}" if lost else f"healthy again after {duration(back)}"
 
 
-def incident_paths(failure: Mapping[str, Any]) -> list[str]:
+def incident_paths(failure: FailureResult) -> list[str]:
     """Folders of a failure's incidents, relative to the run folder.
 
     A path that leaves `incidents/` is left out.
     """
-    names = [str(n) for n in [failure.get("incident"), *(failure.get("incidents") or [])] if n]
+    names = [n for n in (failure.incident, *(failure.incidents or ())) if n]
     inside = [n.removeprefix("incidents/") for n in names]
     return [f"incidents/{n}" for n in dict.fromkeys(inside) if "/" not in n and ".." not in n]
 
 
-def failure_evidence(failure: Mapping[str, Any]) -> str:
+def failure_evidence(failure: FailureResult) -> str:
     """Format the proving line of a failure; wrong answers are their own."""
-    return "" if failure.get("wrong_answers") else evidence_text(failure.get("evidence"))
+    return "" if failure.wrong_answers else evidence_text(failure.evidence)
 
 
-def evidence_text(evidence: Any) -> str:
+def evidence_text(evidence: Evidence | CandidateLine) -> str:
     """Format the proving line: `server.log:1234  AssertionError: ...`."""
-    if isinstance(evidence, list):
-        evidence = evidence[0] if evidence else None
-    if not isinstance(evidence, Mapping):
-        return clean(evidence, 300) if evidence else ""
-    where = clean(evidence.get("source") or "", 80)
-    if where and evidence.get("line") is not None:
-        where += f":{evidence['line']}"
-    return f"{where}  {clean(evidence.get('text') or '', 400)}".strip()
+    where = clean(evidence.source or "", 80)
+    if where and evidence.line is not None:
+        where += f":{evidence.line}"
+    return f"{where}  {clean(evidence.text or '', 400)}".strip()
 
 
-def candidate_texts(failure: Mapping[str, Any]) -> list[str]:
-    """Format unexplained log lines that may be its cause, likeliest first."""
-    return [evidence_text(c) for c in failure.get("candidates") or []]
+def candidate_texts(candidates: Iterable[CandidateLine]) -> list[str]:
+    """Format unexplained log lines that may be the cause of a failure."""
+    return [evidence_text(c) for c in candidates]
 
 
-def wrong_answer_texts(failure: Mapping[str, Any]) -> list[str]:
+def wrong_answer_texts(failure: FailureResult) -> list[str]:
     """Format the first wrong answers of a failure: expected, got, and why."""
     found = []
-    for wrong in (failure.get("wrong_answers") or [])[:_MOST_WRONG]:
-        at = wrong.get("first_difference")
-        texts = [f"{label} {clean(wrong[label], 160)!r}" for label in ("expected", "got") if wrong.get(label)]
+    for wrong in (failure.wrong_answers or ())[:_MOST_WRONG]:
+        at = wrong.first_difference
+        both = (("expected", wrong.expected), ("got", wrong.got))
+        texts = [f"{label} {clean(text, 160)!r}" for label, text in both if text]
         shown = ", ".join(texts) + (f" (they differ from character {number(at)} on)" if at else "")
-        parts = [shown, clean(wrong.get("summary") or "", 300)]
-        parts += [f"rule {clean(rule, 160)}"] if (rule := (wrong.get("facts") or {}).get("rule")) else []
-        parts += [f"found by {clean(wrong['found_by'], 40)}"] if wrong.get("found_by") else []
-        found.append(f"{clean(wrong.get('subject') or '', 80)}: {'; '.join(p for p in parts if p)}")
+        parts = [shown, clean(wrong.summary, 300)]
+        parts += [f"rule {clean(rule, 160)}"] if (rule := wrong.facts.get("rule")) else []
+        parts += [f"found by {clean(wrong.found_by, 40)}"] if wrong.found_by else []
+        found.append(f"{clean(wrong.subject, 80)}: {'; '.join(p for p in parts if p)}")
     return found
 
 
 _MOST_WRONG = 3
-_ISSUE_FIELDS = {"state": "state", "seen": "seen in"}
 
 
-def known_text(known: Any) -> str:
+def known_text(known: KnownIssue) -> str:
     """Format a known issue; `vllm-project/vllm#38551` becomes its URL."""
-    if isinstance(known, Mapping):
-        parts = [known_text(known.get("url") or known.get("issue") or ""), clean(known.get("title") or "", 160)]
-        fixed = clean(known.get("fixed") or "", 120)
-        parts.append(f"fixed {'in' if fixed[0].isdigit() else 'by'} {fixed}" if fixed else "")
-        parts += [f"{label} {clean(known[k], 120)}" for k, label in _ISSUE_FIELDS.items() if known.get(k)]
-        parts.append(clean(known.get("standing") or "", 200))
-        return ", ".join(p for p in parts if p)
-    text = clean(known, 200)
+    parts = [_issue_url(known.issue), clean(known.title or "", 160)]
+    fixed = clean(known.fixed or "", 120)
+    parts.append(f"fixed {'in' if fixed[0].isdigit() else 'by'} {fixed}" if fixed else "")
+    parts += [
+        f"{label} {clean(text, 120)}" for label, text in (("state", known.state), ("seen in", known.seen)) if text
+    ]
+    parts.append(clean(known.standing or "", 200))
+    return ", ".join(p for p in parts if p)
+
+
+def _issue_url(issue: str) -> str:
+    text = clean(issue, 200)
     repo, mark, issue = text.partition("#")
     if mark and "/" in repo and " " not in repo and "://" not in repo and issue.isdigit():
         return f"https://github.com/{repo}/issues/{issue}"
     return text
 
 
-def remedy_text(remedy: Any) -> str:
-    """Format a remedy with the conflicts it has."""
-    if isinstance(remedy, Mapping):
-        remedy = [remedy.get("text") or "", *(f"but: {c}" for c in remedy.get("conflicts") or [])]
-    if isinstance(remedy, list):
-        return "; ".join(clean(r, 600) for r in remedy if r)
-    return clean(remedy or "", 1200)
+def remedy_text(remedy: str) -> str:
+    """Format a remedy."""
+    return clean(remedy, 1200)
 
 
-def accepted_text(failure: Mapping[str, Any]) -> str:
+def accepted_text(failure: FailureResult) -> str:
     """Say why a failure is accepted, or why its acceptance does not hold.
 
     Empty if the profile does not name it.
     """
-    why = clean(failure.get("acceptance") or "", 300)
-    if failure.get("accepted"):
+    why = clean(failure.acceptance, 300)
+    if failure.accepted:
         return why or "by the profile"
     return f"no: {why}" if why else ""

@@ -10,18 +10,13 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-import httpx
-
 from loadchaos.core.ledger.rows import BaselineRow, Emit
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts, Request
 from loadchaos.load import payloads
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import Completion, final_event
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import of_phase
-from loadchaos.server.dialects import DIALECTS, UNKNOWN
+from loadchaos.server.answer import Asker
 
 _LEAST_LOAD_S = 60.0
 _LIMIT_S = 20.0
@@ -30,7 +25,7 @@ _MOST_STEPS = 400
 _MOST = 24
 _PAYLOADS = frozenset({"text", "conversation", "images", "sampling", "structured", "tools"})
 _OTHER_SEED = 0x5EED
-_REQUEST_S = 15.0
+_REQUEST_S, _SILENCE_S = 120.0, 15.0
 
 
 def is_wanted(profile: Profile) -> bool:
@@ -51,50 +46,29 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
             yield payloads.build(step, facts)
 
 
-async def learn(http: httpx.AsyncClient, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:
+async def learn(asker: Asker, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:
     """Ask the idle server, one request after the other, for 20 s at most.
 
     Returns True where a request failed: the server may have died of it.
     """
-    dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
     until_s, failed = time.monotonic() + _LIMIT_S, False
     for request in requests(profile, facts, seed):
         if time.monotonic() > until_s:
             break
-        rules = OutcomeRules(sends_done=dialect.sends_done, answers=request.answers)
-        row = await _ask(http, url, request, request.step, rules)
+        answer = await asker.ask(
+            url + request.path, request.body, limit_s=_REQUEST_S, silence_s=_SILENCE_S, stream=request.stream,
+            answers=request.answers,
+        )  # fmt: skip
+        right = answer.outcome == "ok"
+        row: BaselineRow = {
+            "row": "baseline",
+            "at_ns": time.monotonic_ns(),
+            "traffic": request.step.traffic,
+            "outcome": answer.outcome,
+            "completion_tokens": answer.completion_tokens if right else None,
+            "signs": answer.signs if right else [],
+            "text_ratio": answer.text_ratio if right else None,
+        }
         emit(row)
-        if row["outcome"] != "ok":
-            failed = True
+        failed = failed or not right
     return failed
-
-
-async def _ask(http: httpx.AsyncClient, url: str, request: Request, step: Step, rules: OutcomeRules) -> BaselineRow:
-    endpoint = ENDPOINTS[request.endpoint]
-    answer: Completion | None = None
-    outcome = "http_error"
-    headers = {**endpoint.headers, "content-type": endpoint.content_type}
-    try:
-        async with http.stream(
-            "POST", url + request.path, content=request.body, headers=headers, timeout=_REQUEST_S
-        ) as response:
-            if response.status_code == 200:
-                declared = response.headers.get("content-type", "").startswith("text/event-stream")
-                answer = endpoint.answer(rules, asked_stream=request.stream, declared_stream=declared)
-                async for piece in response.aiter_bytes():
-                    answer.feed(time.monotonic_ns(), piece)
-                answer.close(time.monotonic_ns(), complete=True)
-                events = answer.outcome_events or [final_event(answer)]
-                outcome = events[0].outcome
-    except httpx.HTTPError as e:
-        outcome = type(e).__name__
-    right = answer if outcome == "ok" else None
-    return {
-        "row": "baseline",
-        "at_ns": time.monotonic_ns(),
-        "traffic": step.traffic,
-        "outcome": outcome,
-        "completion_tokens": right.completion_tokens if right is not None else None,
-        "signs": answer_checks.signs(right, right.text) if right is not None else [],
-        "text_ratio": answer_checks.text_ratio(right.text) if right is not None else None,
-    }

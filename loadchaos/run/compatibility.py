@@ -16,13 +16,11 @@ from typing import Any
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.load import payloads
-from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import images
-from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_event
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
-from loadchaos.server.dialects import DIALECTS, Dialect
-from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.discovery.client import DiscoveryClient
 
 _TRIED = ("audio", "sampling", "structured", "tools")
 _RUN_SEED = 1 << 62
@@ -86,6 +84,8 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
     Raises TargetError where the server rejects one.
     """
     dialect = DIALECTS[facts.dialect].at(facts.version)
+    if dialect.refusal_statuses:
+        dialect = replace(dialect, refusal_statuses=dialect.refusal_statuses | _NOT_FOUND)
     tried: set[str] = set()
     for number, traffic in _active_traffic(profile):
         options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
@@ -96,10 +96,9 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
             continue
         tried.add(kind)
         request = payloads.build(_step(traffic, options), facts)
-        endpoint = ENDPOINTS[traffic.endpoint]
-        headers = {**endpoint.headers, "content-type": endpoint.content_type}
-        answer = await client.post_bytes(request.path, bytes(request.body), headers)
-        if (error := rejection(answer, dialect)) is not None:
+        response = await client.post(request.path, bytes(request.body), stream=request.stream, dialect=dialect)
+        if (answer := response.answer) is not None and answer.outcome == "rejected":
+            error = f"{answer.status} {answer.error}" if answer.status >= 400 else answer.error
             names = " and ".join(f"traffic.{number}.payload.{name}" for name in options)
             raise TargetError(
                 f"{names} (traffic {traffic.name}): the server rejects such requests: {_hint(error, number)}"
@@ -132,20 +131,6 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
         endpoint=traffic.endpoint,
         run_seed=_RUN_SEED,
     )
-
-
-def rejection(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
-    """Error text of a rejected request; None for any other response."""
-    plain = dialect.refusal_statuses and dialect.refusal_statuses | _NOT_FOUND
-    rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_failure, plain)
-    if answer.status >= 400:
-        event = error_response_event(answer.status, "", answer.headers, answer.text.encode(), rules)
-        return f"{answer.status} {event.text}" if event.outcome == "rejected" else None
-    first = next((line[5:].strip() for line in answer.text.splitlines() if line.startswith("data:")), "")
-    error = error_object(replace(answer, text=first).json())
-    if error is None or error_event_outcome(error, after_token=False, rules=rules) != "rejected":
-        return None
-    return error.text
 
 
 def _hint(error: str, number: int) -> str:

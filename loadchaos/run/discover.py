@@ -22,6 +22,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.run import requirements
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
@@ -44,7 +45,7 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
     _require_authorization(profile, base)
     tls = TlsSettings.from_json(request.get("tls")).context()
     async with httpx.AsyncClient(headers=request.get("headers") or {}, verify=tls, trust_env=False) as http:
-        client = calibrate.DiscoveryClient(http, base, base)
+        client = calibrate.DiscoveryClient(HttpAsker(http), base, base)
         facts, _ = await requirements.discover(
             client, profile, await calibrate.identify_server(client, calibration), calibration, ()
         )

@@ -6,18 +6,16 @@ that the endpoint adds, such as a chat template or special tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from loadchaos.core.errors import TargetError
-from loadchaos.core.model import Facts, Output, Request, Step
+from loadchaos.core.model import Facts, Output, Step
 from loadchaos.load import payloads
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, path_at
 from loadchaos.load.registry import traffic_registry
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
@@ -75,12 +73,11 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
     added = []
     for words, texts in _MANY if many else _ONE:
         request = payloads.build(_step(traffic, words, texts), bare)
-        answer = await client.post_bytes(request.path, request.body, headers_of(traffic.endpoint))
+        answer = await client.post(request.path, request.body)
         _refuse_lacking(client, answer, traffic, number, request.path)
-        counted = _prompt_tokens(answer, request)
-        if counted is None or request.tokens is None:
+        if answer.prompt_tokens is None or request.tokens is None:
             return None
-        added.append(counted - request.tokens)
+        added.append(answer.prompt_tokens - request.tokens)
     one, same, *several = added
     if one < 0 or one != same:
         return None
@@ -88,11 +85,6 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
         return 0, one
     a_text, rest = divmod(several[0] - one, _MANY[2][1] - 1)
     return (one - a_text, a_text) if not rest and 0 <= a_text <= one else None
-
-
-def headers_of(endpoint: str) -> Mapping[str, str]:
-    """Headers of a request to an endpoint."""
-    return {**ENDPOINTS[endpoint].headers, "content-type": ENDPOINTS[endpoint].content_type}
 
 
 def _step(traffic: Traffic, words: int, texts: int) -> Step:
@@ -118,16 +110,6 @@ def _step(traffic: Traffic, words: int, texts: int) -> Step:
         stream=False,
         endpoint=traffic.endpoint,
     )
-
-
-def _prompt_tokens(answer: DiscoveryResponse, request: Request) -> int | None:
-    """Read the prompt tokens of an answer with the endpoint's reader."""
-    if answer.status != 200:
-        return None
-    reader = ENDPOINTS[request.endpoint].answer(OutcomeRules(), asked_stream=False, declared_stream=False)
-    reader.feed(0, answer.text.encode())
-    reader.close(0, complete=True)
-    return reader.prompt_tokens
 
 
 def _refuse_lacking(

@@ -9,14 +9,16 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import orjson
 
 from loadchaos.analysis.figures.series import Series
+from loadchaos.analysis.incidents.record import RunEnvironment
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core import progress
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
@@ -48,12 +50,22 @@ class Result:
     """
 
     exit_code: int
-    verdict: Mapping[str, Any] | None
+    verdict: Verdict | None
     folder: RunFolder
     error: str | None = None
 
+    @property
+    def failures(self) -> tuple[FailureResult, ...]:
+        """Failures of the verdict; none without one."""
+        return self.verdict.failures if self.verdict is not None else ()
 
-async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> dict[str, Any]:
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """Requests by outcome of the verdict; empty without one."""
+        return self.verdict.outcomes if self.verdict is not None else {}
+
+
+async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> Verdict:
     """Run `conclude` in a thread until the user interrupts again.
 
     One more interrupt than before the end (the second at least) exits this process, and so do two seconds after two
@@ -76,7 +88,7 @@ def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> No
     os._exit(code)
 
 
-def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> dict[str, Any]:
+def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> Verdict:
     """Judge the whole ledger and write its verdict and reports.
 
     They are verdict.json, incidents/, report.html and junit.xml.
@@ -103,30 +115,33 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
         raise
     except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
         judge, series, verdict = _charted(folder, say, fits_completely)
-    notes: list[str] = verdict.setdefault("notes", [])
+    notes: list[str] = []
     for what, make in (
         ("the incidents", lambda: _incidents(folder, judge)),
         ("report.html", lambda: page.write(folder, verdict, series)),
         ("junit.xml", lambda: junit.write(folder, verdict)),
     ):
         _try(what, make, notes)
-    _write_verdict(folder, verdict)
+    verdict = _written(folder, _noted(verdict, notes))
     if bodies is not None and judge.incidents and folder.plan.exists():  # without a plan no request was sent
-        notes_before = len(notes)
-        _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
-        if len(notes) > notes_before:
-            _write_verdict(folder, verdict)
+        later: list[str] = []
+        _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), later)
+        if later:
+            verdict = _written(folder, _noted(verdict, later))
     return verdict
 
 
-def read_verdict(folder: RunFolder) -> dict[str, Any]:
+def _noted(verdict: Verdict, notes: Sequence[str]) -> Verdict:
+    return replace(verdict, notes=(*verdict.notes, *notes))
+
+
+def read_verdict(folder: RunFolder) -> Verdict:
     """Read the verdict of a run, or judge a run that was killed.
 
     Writes nothing.
     """
     try:
-        found = orjson.loads(folder.verdict.read_bytes())
-        return dict(found)
+        return Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
     except (OSError, ValueError):
         try:
             return _judged(folder, fits_its_kind)
@@ -136,7 +151,7 @@ def read_verdict(folder: RunFolder) -> dict[str, Any]:
             return _judged(folder, fits_completely)
 
 
-def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, dict[str, Any]]:
+def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, Verdict]:
     """Judge a run and fold its charts.
 
     Those of a large run are folded in a process of their own. They fold the latencies, which the verdict shares.
@@ -151,7 +166,7 @@ def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tup
     return judge, series, _verdict(folder, judge, accept, bad_rows)
 
 
-def _judged(folder: RunFolder, accept: Accept) -> dict[str, Any]:
+def _judged(folder: RunFolder, accept: Accept) -> Verdict:
     judge = Judge()
     bad_rows = _fold(folder, None, accept, [judge])
     return _verdict(folder, judge, accept, bad_rows)
@@ -167,11 +182,10 @@ def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, folds: Se
     return reader.bad_rows
 
 
-def _verdict(folder: RunFolder, judge: Judge, accept: Accept, bad_rows: int) -> dict[str, Any]:
-    verdict = judge.verdict(bad_rows=bad_rows)
+def _verdict(folder: RunFolder, judge: Judge, accept: Accept, bad_rows: int) -> Verdict:
     begins = (r for r in Tail(folder.events, accept).rows() if r.get("row") == "run" and r.get("what") == "begin")
-    verdict.setdefault("replay", replay_command(next(begins, {})))
-    return verdict
+    command = replay_command(RunEnvironment.from_json(next(begins, None)))
+    return replace(judge.verdict(bad_rows=bad_rows), replay=command)
 
 
 @contextlib.contextmanager
@@ -193,7 +207,7 @@ def _try(what: str, make: Callable[[], object], notes: list[str]) -> None:
 
 
 def _incidents(folder: RunFolder, judge: Judge) -> None:
-    kept = [incident.write(folder, i.to_json()) for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
+    kept = [incident.write(folder, i.record()) for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
     if folder.incidents.is_dir():
         incident.remove_others(folder, kept)
 
@@ -203,22 +217,25 @@ def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
 
     This comes last, as it may take seconds: the verdict is on disk by then.
     """
-    incidents = [i.to_json() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
-    kept = bodies(folder, incidents)
+    incidents = [i.record() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
+    kept = bodies(folder, [i.to_json() for i in incidents])
     for i in incidents:
-        if requests := kept.get(i["n"]):
+        if requests := kept.get(i.n):
             incident.write(folder, i, requests)
 
 
-def _write_verdict(folder: RunFolder, verdict: dict[str, Any]) -> None:
+def _written(folder: RunFolder, verdict: Verdict) -> Verdict:
+    """Write verdict.json; returns the verdict, which is another one where that fails."""
     part = folder.verdict.with_name("verdict.json.part")
     try:
-        part.write_bytes(orjson.dumps(verdict, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+        part.write_bytes(orjson.dumps(verdict.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
         part.replace(folder.verdict)
     except OSError as e:
         actual = f"verdict.json could not be written: {e.strerror}"
-        verdict["notes"].append(actual)
-        verdict["checks"].append({"name": "written", "expected": "kept", "actual": actual, "verdict": "unknown"})
-        if verdict.get("verdict") == "pass":
-            verdict["verdict"] = "unknown"
-        verdict["exit_code"] = verdict["exit_code"] or LedgerError.exit_code
+        return replace(
+            _noted(verdict, [actual]),
+            checks=(*verdict.checks, CheckResult("written", "kept", actual, "unknown")),
+            verdict="unknown" if verdict.verdict == "pass" else verdict.verdict,
+            exit_code=verdict.exit_code or LedgerError.exit_code,
+        )
+    return verdict

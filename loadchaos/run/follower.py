@@ -27,8 +27,10 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.errors import LedgerError, LoadchaosError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.writer import Writer, boot_id
 from loadchaos.core.model import Row
+from loadchaos.core.typed_json import to_json
 from loadchaos.report.export import notify
 from loadchaos.report.formatting import short_path
 from loadchaos.report.html.web_panels import PanelPages
@@ -71,7 +73,7 @@ class Follower:
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
         self._liveer = folder
-        self._reader, self._judge = Reader(folder), Judge()
+        self._reader, self._judge = Reader(folder, fits_its_kind), Judge()
         self._live = LiveFigures(self._judge.figures)
         self._incidents = IncidentFolders(folder)
         self._findings = FindingsFile(folder)
@@ -153,11 +155,11 @@ class Follower:
             self._incidents.update(self._judge.incidents)
             if self._messenger:
                 for i in self._judge.incidents:
-                    self._messenger.feed(i.n, i.id, i.to_json)
+                    self._messenger.feed(i.n, i.id, i.record)
         with self._lock:
             for row in [*findings, *_incident_rows(self._judge.incidents)]:
                 self._live.fold(row)
-            self._live.count_failures(self._judge.failures())
+            self._live.count_failures(map(to_json, self._judge.failures()))
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
         """Start the exporter; None without a free port.
@@ -197,7 +199,7 @@ def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
                 "folder": f"incidents/{i.folder}",
                 "severity": "engine_death" if i.kind == "death" else named.severity,
                 "title": named.title,
-                "known": list(named.known),
+                "known": to_json(named.known),
                 "attribution": i.attribution,
             }
 
@@ -334,7 +336,7 @@ class IncidentFolders:
 
     def _write(self, i: Incident) -> None:
         try:
-            incident.write(self._liveer, i.to_json())
+            incident.write(self._liveer, i.record())
         except OSError as e:  # a full disk: `conclude` tries again at the end of the run
             if not self._error_printed:
                 sys.stderr.write(f"loadchaos: incident {i.folder} could not be written: {e}\n")

@@ -14,6 +14,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery import preflight
@@ -67,7 +68,7 @@ class HeldServer:
         refuse_taken_port(self.url)
         await self.launched.start()
         async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(http, self.url, self.url)
+            client = DiscoveryClient(HttpAsker(http), self.url, self.url)
             try:
                 await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
             except TargetError as e:

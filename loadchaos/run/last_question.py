@@ -10,15 +10,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import httpx
-
 from loadchaos.analysis.state.limits import HUNG_WITHOUT_SIGN_NS
-from loadchaos.core import bounded_http
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import LastQuestionRow
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.run.server_under_test import ServerUnderTest
+from loadchaos.server.answer import CHAT_PATH, chat_body
 
 QUESTION = "Hello"
 _LIMIT_S = HUNG_WITHOUT_SIGN_NS / 1e9 + 5.0
@@ -51,21 +49,11 @@ class LastQuestion:
 
     async def _send(self, model: str) -> None:
         """Send it and record its answer, if one comes in time."""
-        target = self._server.target
-        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 1, "temperature": 0}
         row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
         self._record.event(row)
-        status, error = 0, ""
-        try:
-            async with httpx.AsyncClient(
-                headers=dict(target.headers), verify=target.tls.context() or True, trust_env=False
-            ) as http:
-                url = f"{self._server.url.rstrip('/')}/v1/chat/completions"
-                answer = await bounded_http.request(http, "POST", url, json=body, limit_s=_LIMIT_S)
-                status, error = answer.status, "" if answer.status == 200 else answer.text
-        except (TimeoutError, httpx.TimeoutException, bounded_http.IncompleteError):
-            return
-        except (httpx.HTTPError, bounded_http.TooLargeError) as e:
-            error = f"{type(e).__name__}: {e}"
-        shown = self._redactor.text(error)[:_ERROR_CHARS]
-        self._record.event({**row, "what": "answer", "at_ns": time.monotonic_ns(), "status": status, "error": shown})
+        url = self._server.url.rstrip("/") + CHAT_PATH
+        answer = await self._server.asker.ask(url, chat_body(model, QUESTION, 1), limit_s=_LIMIT_S)
+        if answer.outcome != "timeout":
+            shown = self._redactor.text(answer.error)[:_ERROR_CHARS]
+            now_ns = time.monotonic_ns()
+            self._record.event({**row, "what": "answer", "at_ns": now_ns, "status": answer.status, "error": shown})

@@ -22,6 +22,7 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import LAST_LINES_S
 from loadchaos.core.redact import Redactor, launch_secrets
 from loadchaos.core.tls import TlsSettings
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
@@ -120,7 +121,7 @@ class StandaloneLaunch:
         """
         stuck = StuckStart(self._folder.server_log)
         async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
-            client = DiscoveryClient(http, self._typed.url, self._typed.url)
+            client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
             await preflight.wait_until_healthy(
                 client, ready_within_s, lambda: self._exit_reason() or stuck.reason(), lambda _: None
             )

@@ -6,17 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
-from loadchaos.core.model import Terms
+from loadchaos.core.model import Row, Terms
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load.payloads import images_by_path
 from loadchaos.profile.profile import Profile
 from loadchaos.run.held_server import HeldServer
-from loadchaos.run.load_watch import LoadWatch
 from loadchaos.run.ports import free_port
 from loadchaos.run.resume import ResumePoint
 from loadchaos.run.server_under_test import TargetSpec
@@ -38,6 +37,16 @@ class Master:
     bind_host: str = "*"
     bind_port: int = 5557
     wait_s: float = 300.0
+
+
+class LoadWatch(Protocol):
+    """Folds the rows of a run, and says when its load can end."""
+
+    def feed(self, row: Row) -> None:
+        """Fold one row of the run or of its workers."""
+
+    def reason(self) -> str | None:
+        """Reason to end the load now; None to continue."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,6 @@ class Options:
     shared: bool = False
     wait_ready_s: float | None = None
     pid: int | None = None
-    toxiproxy: str | None = None
     embedded: bool = False
     exporter_port: int | Literal["default"] | None = None
     live: bool = True
@@ -114,7 +122,6 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     tls.context()  # a bad certificate file is an error before anything exists
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
-    toxiproxy = options.toxiproxy or profile.target.toxiproxy
     return TargetSpec(
         kind,
         url,
@@ -123,7 +130,6 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
         headers_of_options(options),
         tls,
         options.pid,
-        parse_target(toxiproxy) if toxiproxy else None,
         external_urls,
         options.held,
     )

@@ -16,7 +16,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, RunProxy
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, LocalProxy
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S
@@ -24,6 +24,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.load import disk_space
 from loadchaos.run import answer_baseline, requirements
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.options import local_tokenizer, planned_headers, worker_count
 from loadchaos.run.ports import announced_ports, foreign_listener
@@ -67,7 +68,9 @@ class Preparation:
         headers, tls = dict(self._target.headers), self._target.tls.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
-            client = calibrate.DiscoveryClient(http, url, self._target.admin_url or url, model=self._options.model)
+            client = calibrate.DiscoveryClient(
+                HttpAsker(http), url, self._target.admin_url or url, model=self._options.model
+            )
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
@@ -240,12 +243,9 @@ class Preparation:
         """
         if not answer_baseline.is_wanted(self._profile):
             return False
-        async with httpx.AsyncClient(
-            headers=dict(self._target.headers), verify=self._target.tls.context() or True, trust_env=False
-        ) as http:
-            return await answer_baseline.learn(
-                http, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
-            )
+        return await answer_baseline.learn(
+            self._server.asker, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
+        )
 
     async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
         """Restart a server that died of a request to the idle server.
@@ -285,19 +285,17 @@ class Preparation:
             }
         )
 
-    async def _open_proxy(self, health_path: str) -> RunProxy | None:
+    async def _open_proxy(self, health_path: str) -> LocalProxy | None:
         """Open the proxy that network attacks need; None without any."""
         if not any(a.network for a in self._profile.attacks):
             return None
         proxy = await self._server.open_proxy()
         delay_s = await proxy.added_delay_s(health_path, self._target.tls.context())
         delay = "added delay unknown" if delay_s is None else f"added delay {delay_s * 1000:.1f} ms"
-        self._note(
-            "network proxy", f"requests go through {proxy.description} for network attacks ({delay}); probes bypass it"
-        )
+        self._note("network proxy", f"requests go through a proxy for network attacks ({delay}); probes bypass it")
         return proxy
 
-    async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: RunProxy | None) -> AttackInjector:
+    async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: LocalProxy | None) -> AttackInjector:
         """Make the attacks and check that each can be done.
 
         Raises TargetError where one cannot.

@@ -30,7 +30,6 @@ from loadchaos.server.discovery.max_length import longest_prompt
 from loadchaos.server.discovery.server_config import configuration, with_configuration
 from loadchaos.server.discovery.text_tokens import NoChatError
 
-MOST_READS = 20
 MOST_GENERATIONS = 3
 _SIZES = (1024, 512, 256)
 _SMALL_IMAGE_TOKENS = 66  # what the small images cost that are sent to find how many a prompt may have

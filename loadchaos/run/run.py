@@ -212,7 +212,7 @@ class _Run:
         except Exception as e:  # noqa: BLE001 - the ledger is complete: a later loadchaos may judge it
             exit_code, text = self._errors.of_judge(e)
             return Result(exit_code, None, self._folder, self._error_summary(text))
-        return Result(int(verdict["exit_code"]), verdict, self._folder, self._error_summary(None))
+        return Result(verdict.exit_code, verdict, self._folder, self._error_summary(None))
 
     def _error_summary(self, judge_error: str | None) -> str | None:
         lost = self._record.lost

@@ -13,8 +13,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
-from loadchaos.server.monitor.base import ServerAccess
-from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
@@ -43,7 +42,7 @@ class PartSetup:
     """
 
     options: CorrectnessOptions
-    asker: Asker
+    asker: RecordedAsker
     rng: random.Random
     requests: Callable[[], int]
     images: bool
@@ -134,16 +133,17 @@ class RunProbes:
     async def learn(self, facts: Facts, seed: int) -> list[str]:
         """Ask the idle server; returns notes for the user.
 
-        The questions bypass our proxy, as the canary does. They differ from those of an earlier run with the same seed:
+        They differ from those of an earlier run with the same seed:
         prompts and images that shall be new would be in the caches of the server.
         """
         options = self._profile.correctness
         if not options.model_fields_set:
             return []
-        access = ServerAccess(self._server.target.headers, self._server.target.tls.context())
         held = self._server.target.held
         memory = held.memory.probes if held is not None and held.memory is not None else None
-        asker = Asker(self._server.url, facts.model, self._record.event, self._redactor, access, memory)
+        asker = RecordedAsker(
+            self._server.asker, self._server.url, facts.model, self._record.event, self._redactor, memory
+        )
         rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
         images = facts.images is not False and any("images" in traffic.payload for traffic in self._profile.traffic)
         setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts, memory)
@@ -166,8 +166,5 @@ class RunProbes:
 
     async def check(self) -> None:
         """Ask wrong answers again after the load, and end."""
-        if self._prober is None:
-            return
-        if self._begun and not self._server.down:
+        if self._prober is not None and self._begun and not self._server.down:
             await self._prober.check()
-        await self._prober.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from loadchaos.analysis.state.machine import StateMachine
-from loadchaos.chaos import LocalProxy, RunProxy, ToxiproxyProxy, authorization
+from loadchaos.chaos import LocalProxy, authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import StateRow
@@ -19,6 +19,7 @@ from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.ports import ReservedPort
 from loadchaos.run.wait_idle import IdleWait
@@ -54,7 +55,6 @@ class TargetSpec:
         headers: request headers with their values.
         tls: certificates to trust.
         pid: root process, as given with --pid.
-        toxiproxy: API of a Toxiproxy that network attacks use instead of the built-in proxy.
         external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
         held: launched server that several runs share; the run neither starts nor stops it.
     """
@@ -66,7 +66,6 @@ class TargetSpec:
     headers: Mapping[str, str]
     tls: TlsSettings = field(default_factory=TlsSettings)
     pid: int | None = None
-    toxiproxy: str | None = None
     external_urls: Sequence[str] = ()
     held: HeldServer | None = None
 
@@ -89,7 +88,9 @@ class ServerUnderTest:
         self._machines = self._new_machines()
         self._known_server = True
         self._idle = IdleWait()
-        self._proxy: RunProxy | None = None
+        self._proxy: LocalProxy | None = None
+        self.asker = HttpAsker.with_own_client(target.headers, target.tls.context())
+        """Asks questions beside the load; they bypass our proxy."""
         self._reserved: ReservedPort | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
@@ -161,6 +162,7 @@ class ServerUnderTest:
     def identified(self, dialect: Dialect, *, own_pages: bool) -> None:
         """Note what was found; `own_pages`: pages that no gateway would answer."""
         self._known_server = dialect.name != UNKNOWN.name and own_pages
+        self.asker.dialect = dialect
         self._set_known()
 
     def _set_known(self) -> None:
@@ -200,19 +202,11 @@ class ServerUnderTest:
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
     async def learn_canary(self, facts: Facts) -> None:
-        """Record the canary's answers on the idle server.
-
-        The canary bypasses our proxy.
-        """
+        """Record the canary's answers on the idle server."""
         canary = self._profile.watch.canary
         if canary is not None:
             self._canary = Canary(
-                self.url,
-                facts.model,
-                self._record.event,
-                self._redactor,
-                ServerAccess(self.target.headers, self.target.tls.context()),
-                every_s=canary.every,
+                self.asker, self.url, facts.model, self._record.event, self._redactor, every_s=canary.every
             )
             await self._canary.learn()
 
@@ -245,10 +239,9 @@ class ServerUnderTest:
             logs = (*logs, str(self.target.held.log))
         return [MonitoredReplica("server", url, logs=logs, pid=pid, here=here)]
 
-    async def open_proxy(self) -> RunProxy:
+    async def open_proxy(self) -> LocalProxy:
         """Open a proxy between clients and server; `stop` closes it."""
-        api = self.target.toxiproxy
-        self._proxy = LocalProxy(self.url) if api is None else ToxiproxyProxy(api, self.url)
+        self._proxy = LocalProxy(self.url)
         await self._proxy.open()
         return self._proxy
 
@@ -269,6 +262,7 @@ class ServerUnderTest:
 
         An exit that we cause is no death.
         """
+        await self.asker.http.aclose()
         if self._proxy is not None:
             await self._proxy.close()
             self._proxy = None

@@ -67,8 +67,8 @@ def _failures(log: Path) -> list[Failure]:
     diagnosis = Diagnosis(str(log))
     try:
         with log.open(encoding="utf-8", errors="replace") as f:
-            for count, line in rejoin(line.rstrip("\r\n") for line in f):
-                diagnosis.feed(line, count)
+            for line in rejoin(line.rstrip("\r\n") for line in f):
+                diagnosis.feed(line)
     except OSError:
         return []
     return diagnosis.finish()
@@ -76,7 +76,7 @@ def _failures(log: Path) -> list[Failure]:
 
 def _sentence(failure: Failure) -> str:
     """Format a failure: `title (id): decisive line. To do: remedy`."""
-    shown = failure.candidates[0]["text"] if failure.candidates else failure.evidence["text"]
+    shown = (failure.candidates[0] if failure.candidates else failure.evidence).text or ""
     title = clean(failure.title, 200)
     text = f"{title} ({failure.id})"
     _, _, detail = title.rpartition(": ")

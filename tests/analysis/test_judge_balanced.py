@@ -48,6 +48,6 @@ def test_judge_death_of_one_of_several_says_so_in_its_signs(history: History) ->
     judge = Judge()
     for row in history.work(10).end().rows:
         judge.fold(row)
-    assert judge.verdict()["worth"].startswith("Crash rate 0.")
+    assert judge.verdict().to_json()["worth"].startswith("Crash rate 0.")
     [death] = judge.incidents
     assert "one of several servers behind the address died" in death.signs

@@ -362,7 +362,7 @@ def test_judge_notes_exit_code_0_of_a_death(history: History) -> None:
         judge.fold(row)
     judge.verdict()
     (incident,) = judge.incidents
-    assert incident.to_json()["beside"] == ["exit_zero_after_death"]
+    assert incident.record().beside == ("exit_zero_after_death",)
     assert incident.id == "encoder_cache_miss"
 
 

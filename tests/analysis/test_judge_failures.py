@@ -494,9 +494,9 @@ def test_incident_lists_what_was_in_flight_at_that_moment(history: History) -> N
     judge = Judge(Terms("test"))
     for row in history.work(25).end().rows:
         judge.fold(row)
-    (failure,) = judge.verdict()["failures"]
+    (failure,) = judge.verdict().to_json()["failures"]
     [incident] = judge.incidents
-    shown = incident.to_json()
+    shown = incident.record().to_json()
     assert shown["in_flight_at_death"] == len(shown["in_flight"]) == 1
     assert all(r["age_s"] >= 0 for r in [*shown["in_flight"], *shown["admitted"]])
     assert len(shown["admitted"]) == 2

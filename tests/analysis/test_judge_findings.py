@@ -38,7 +38,7 @@ def test_judge_incident_has_what_upstream_needs(history: History) -> None:
         judge.fold(row)
     judge.verdict()
     [incident] = judge.incidents
-    shown = incident.to_json()
+    shown = incident.record().to_json()
     json.dumps(shown)
     assert len(shown["in_flight"]) == shown["in_flight_at_death"] == 5
     assert len(shown["admitted"]) == 55
@@ -84,7 +84,7 @@ def test_judge_failures_may_be_read_at_any_time(history: History) -> None:
         asked.fold(row)
         silent.fold(row)
         if n % 50 == 0:
-            counts.append(sum(f["count"] for f in asked.failures()))
+            counts.append(sum(f.count for f in asked.failures()))
     assert asked.verdict() == silent.verdict()
     assert counts == sorted(counts)
-    assert sum(f["count"] for f in asked.failures()) == 6
+    assert sum(f.count for f in asked.failures()) == 6

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.phrases import generator_text
 from tests.analysis.conftest import History
@@ -189,7 +190,7 @@ def test_judge_counts_stale_connections(history: History) -> None:
         history.answer(history.send(1), "ok", detail={"stale_retry": 1})
     verdict = history.end().verdict()
     assert (verdict["generator"]["stale_connections"], verdict["failures"]) == (3, [])
-    assert "3 idle connections that the server had closed were replaced" in generator_text(verdict)
+    assert "3 idle connections that the server had closed were replaced" in generator_text(Verdict.from_json(verdict))
 
 
 @pytest.mark.parametrize(("answers", "resent", "expected"), [(100, 2, "pass"), (1000, 5, "pass"), (500, 3, "fail")])
@@ -204,7 +205,7 @@ def test_judge_fails_requests_sent_again_above_half_a_percent(
     (check,) = [c for c in verdict["checks"] if c["name"] == "retries"]
     assert (check["verdict"], verdict["generator"]["retries"], verdict["failures"]) == (expected, resent, [])
     assert f"{resent} of {answers} requests sent again" in check["actual"]
-    assert f"{resent} requests sent again" in generator_text(verdict)
+    assert f"{resent} requests sent again" in generator_text(Verdict.from_json(verdict))
 
 
 def test_requests_whose_second_connection_failed_too_hide_nothing(history: History) -> None:
@@ -253,7 +254,7 @@ def test_judge_passes_no_prefix_of_a_run(history: History) -> None:
         judge = Judge(Terms("test"))
         for row in rows[:cut]:
             judge.fold(row)
-        assert judge.verdict()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
+        assert judge.verdict().to_json()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
 
 
 def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], Any]) -> None:
@@ -265,7 +266,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
         for row in history.rows:
             if row["row"] != kind:
                 judge.fold(row)
-        assert judge.verdict()["verdict"] != "pass", f"without {kind}"
+        assert judge.verdict().to_json()["verdict"] != "pass", f"without {kind}"
 
 
 def test_judge_is_deterministic(history: History) -> None:
@@ -276,8 +277,8 @@ def test_judge_is_deterministic(history: History) -> None:
     for row in history.rows:
         judge.fold(row)
         judge.findings()
-    first = judge.verdict()
-    assert judge.verdict() == first == history.verdict()
+    first = judge.verdict().to_json()
+    assert judge.verdict().to_json() == first == history.verdict()
 
 
 # --- findings -----------------------------------------------------------------------------------------------------------

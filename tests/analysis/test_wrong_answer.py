@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadchaos.analysis.verdict.model import TextDifference
 from loadchaos.analysis.wrong_answer import EXCERPT_CHARS, WrongAnswer, wrong_failure
 from tests.analysis.conftest import History
 
@@ -19,18 +20,19 @@ def test_first_difference_is_the_first_character_that_differs() -> None:
 def test_excerpt_of_a_long_answer_holds_the_difference() -> None:
     right = "a" * 3000
     got = right[:2000] + "X" + right[2001:]
-    shown = WrongAnswer("x", "1", 0, "copy", "", expected=right, got=got).to_json()
-    assert "X" in shown["got"]
-    assert shown["first_difference"] == 2000
-    assert shown["difference"] == {"expected": "a" * 32, "got": f"X{'a' * 31}"}
-    assert len(shown["got"]) <= EXCERPT_CHARS + 2
+    shown = WrongAnswer("x", "1", 0, "copy", "", expected=right, got=got).example()
+    assert "X" in shown.got
+    assert shown.first_difference == 2000
+    assert shown.difference == TextDifference(expected="a" * 32, got=f"X{'a' * 31}")
+    assert len(shown.got) <= EXCERPT_CHARS + 2
 
 
 def test_wrong_failure_has_title_and_remedy_of_its_id() -> None:
     failure = wrong_failure(WRONG)
     assert failure.title == "A small prompt gets another answer under load than before"
     assert failure.remedy
-    assert failure.to_json()["wrong_answers"][0]["subject"] == "probe-17"
+    (shown,) = failure.result(None, None, None, None).wrong_answers or ()
+    assert shown.subject == "probe-17"
 
 
 def test_wrong_output_counts_as_a_wrong_answer_and_fails_the_default_expectation(history: History) -> None:

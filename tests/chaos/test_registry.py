@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import ActResult, AttackedReplica, ToxiproxyProxy, host, signals, toxics
+from loadchaos.chaos import ActResult, AttackedReplica, host, signals, toxics
 from loadchaos.chaos.base import AttackContext
 from loadchaos.chaos.host import HOST_LOADS
 from loadchaos.chaos.proxy import Proxy
@@ -23,7 +23,6 @@ from loadchaos.core.attack_names import HOST_LOADS as HOST_LOAD_NAMES
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.model import SERVER_ROLES
 from tests.chaos.conftest import Rows, injector
-from tests.chaos.test_toxiproxy import toxiproxy
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 
 
@@ -74,23 +73,6 @@ def test_toxic_added_to_the_registry_works_in_our_proxy(monkeypatch: pytest.Monk
         assert time.monotonic() - begin >= 0.2  # four pauses of 50 ms before the last byte
 
     run_proxied(check)
-
-
-def test_toxic_added_to_the_registry_is_sent_to_toxiproxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TOXICS, "stutter", Stutter)
-
-    async def run() -> None:
-        async with toxiproxy() as (fake, url):
-            proxy = ToxiproxyProxy(fake.api, url)
-            await proxy.open()
-            await proxy.add(toxic_of("stutter"))
-            (ours,) = fake.proxies.values()
-            assert [(t["type"], t["attributes"]) for t in ours["toxics"]] == [("stutter", {"pause": 20})]
-            await proxy.remove(toxic_of("stutter"))
-            assert ours["toxics"] == []
-            await proxy.close()
-
-    asyncio.run(run())
 
 
 class Flag:

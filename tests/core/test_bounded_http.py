@@ -17,6 +17,7 @@ import pytest
 
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery.client import DiscoveryClient
 
 Answer = Callable[[socket.socket], None]
@@ -122,7 +123,7 @@ def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
     async def story(url: str) -> None:
         endless = httpx.MockTransport(lambda _: httpx.Response(200, stream=EndlessBody()))
         async with httpx.AsyncClient(transport=endless) as http:
-            client = DiscoveryClient(http, url, url)
+            client = DiscoveryClient(HttpAsker(http), url, url)
             for _ in range(2):
                 answer = await client.ask("GET", "/x", limit_s=0.3)
                 assert answer.status == 0
@@ -136,7 +137,7 @@ def test_discovery_ends_at_the_third_answer_that_does_not_end() -> None:
 def test_discovery_has_a_total_limit() -> None:
     async def story(url: str) -> None:
         async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(http, url, url)
+            client = DiscoveryClient(HttpAsker(http), url, url)
             assert (await client.ask("GET", "/x")).json() == {"a": 1}
             client.began_s -= 1801.0
             with pytest.raises(TargetError, match=r"was not identified within 30 min"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import headline, load_text
 
@@ -31,5 +32,7 @@ def test_capacity_texts_have_all_digits() -> None:
         "at_least": False,
         "narrow": True,
     }
-    assert load_text(data, 1e6) == "1,000,000 requests/s"
-    assert headline({**data, "answer": found}).startswith("capacity 12,000 requests/s (11,640 to 1,030,000): ")
+    assert load_text("rate", 1e6) == "1,000,000 requests/s"
+    assert headline(CapacityResult.from_json({**data, "answer": found})).startswith(
+        "capacity 12,000 requests/s (11,640 to 1,030,000): "
+    )

@@ -231,7 +231,7 @@ from loadchaos.analysis.judge import Judge
 
 judge = Judge()
 judge.fold({"row": "metrics", "at_ns": 1, "replica": "a", "engine": "0", "values": {"moon": 1}})
-assert "full_moon" in [f["id"] for f in judge.verdict()["failures"]]
+assert "full_moon" in [f.id for f in judge.verdict().failures]
 assert "| `full_moon` | degraded | The moon is full |" in TABLES["failures without a line"]()
 """,
     ),

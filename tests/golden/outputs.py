@@ -20,11 +20,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
+from loadchaos.core.typed_json import to_json
 from loadchaos.load import rebuild
 from loadchaos.report import capacity_compare
 from loadchaos.report.export import export, github, vllm_bench
@@ -84,12 +88,13 @@ def _of_run(folder: RunFolder) -> Mapping[str, Callable[[], Any]]:
 
 def _of_search(folder: Path) -> Mapping[str, Callable[[], Any]]:
     data = files.read(folder)
+    result = CapacityResult.from_json(data)
     return {
-        "page": lambda: _page(capacity_page.render(data)),
-        "terminal": lambda: Whole(capacity.render(data, folder, width=WIDTH)),
+        "page": lambda: _page(capacity_page.render(result)),
+        "terminal": lambda: Whole(capacity.render(result, folder, width=WIDTH)),
         "table": lambda: files.table(data).splitlines(),
-        "openmetrics": lambda: _families(_text(lambda out: export.search_openmetrics(data, folder.name, out)), 0),
-        "compare": lambda: [capacity_compare.to_json(data, data), Whole(capacity_compare.text(data, data))],
+        "openmetrics": lambda: _families(_text(lambda out: export.search_openmetrics(result, folder.name, out)), 0),
+        "compare": lambda: [capacity_compare.to_json(result, result), Whole(capacity_compare.text(result, result))],
     }
 
 
@@ -97,7 +102,7 @@ class _Live:
     """The follower's figures at the end of the run."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._name, judge, reader = folder.path.name, Judge(), Reader(folder)
+        self._name, judge, reader = folder.path.name, Judge(), Reader(folder, fits_its_kind)
         self._live = LiveFigures(judge.figures)
         for row in reader.new(final=True):
             judge.fold(row)
@@ -105,7 +110,7 @@ class _Live:
         judge.verdict(bad_rows=reader.bad_rows)
         for row in [*map(dict[str, Any], judge.findings()), *follower._incident_rows(judge.incidents)]:
             self._live.fold(row)
-        self._live.count_failures(judge.failures())
+        self._live.count_failures(map(to_json, judge.failures()))
         self._live.finish()
 
     def metrics(self) -> Any:
@@ -138,9 +143,9 @@ def _incidents(folder: RunFolder) -> Outputs:
     return found
 
 
-def _bench(folder: RunFolder, verdict: Mapping[str, Any]) -> Any:
+def _bench(folder: RunFolder, verdict: Verdict) -> Any:
     figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
-    return {**vllm_bench.result(folder, verdict, figures), "date": "now"}
+    return {**vllm_bench.result(folder, verdict.to_json(), figures), "date": "now"}
 
 
 # -- several ledgers -----------------------------------------------------------------------------------------------
@@ -162,7 +167,7 @@ def _listed() -> Any:
         found, past = runs.found(home), trend.read(home, "small")
         texts = {"runs text": Whole(runs.text(found, WIDTH)), "trend text": Whole(trend_page.text(past))}
         page = _page(trend_page.html(past))
-        return _short({"runs": found, "trend": past.to_json(), "trend page": page, **texts})
+        return _short({"runs": to_json(found), "trend": past.to_json(), "trend page": page, **texts})
 
 
 GROUPS: Mapping[str, Callable[[], Any]] = {

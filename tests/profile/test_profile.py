@@ -36,6 +36,10 @@ BAD = {
         "name: x\ntarget: {url: http://127.0.0.1:1}\n" + TRAFFIC + LOAD,
         "x.yaml:2:10: target.url: unknown key; it is an option: --target URL",
     ),
+    "removed key": (
+        "name: x\ntarget: {toxiproxy: http://127.0.0.1:8474}\n" + TRAFFIC + LOAD,
+        "x.yaml:2:10: target.toxiproxy: unknown key; it was removed: leave it out, and the built-in proxy lays",
+    ),
     "unknown key": ("name: x\nabuot: y\n" + TRAFFIC + LOAD, "x.yaml:2:1: abuot: unknown key; did you mean about?"),
     "unknown nested key": (
         "name: x\n" + TRAFFIC + "load: [{user: 1, requests: 1}]\n",

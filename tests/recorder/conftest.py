@@ -150,7 +150,13 @@ def post(body: bytes, *more: bytes) -> bytes:
     return head + b"".join(m + b"\r\n" for m in more) + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-def plain(body: bytes = b"{}", status: bytes = b"200 OK") -> bytes:
+def whole(text: str) -> bytes:
+    """Body of a right answer that is not streamed."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return json.dumps({"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}).encode()
+
+
+def plain(body: bytes = whole("yes"), status: bytes = b"200 OK") -> bytes:
     """An answer with a length."""
     return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
@@ -292,7 +298,6 @@ def serve_answers(connection: socket.socket) -> None:
         if b'"stream":true' in request:
             connection.sendall(SSE_HEAD + event("one") + event("two") + event(None, "stop") + DONE + LAST_CHUNK)
         else:
-            usage = b'{"usage":{"prompt_tokens":7,"completion_tokens":3}}'
-            connection.sendall(plain(usage))
+            connection.sendall(plain(whole("three words here")))
         if b"Connection: close" in request:
             return

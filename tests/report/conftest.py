@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.report.metrics import prometheus_binaries
+from tests.report import prometheus_programs
 from tests.report.made_up_run import HOSTILE, make_verdict, write_run
 
 
 @pytest.fixture
-def verdict() -> dict[str, Any]:
+def verdict() -> Verdict:
     """Verdict of the made-up run."""
     return make_verdict()
 
@@ -50,12 +51,12 @@ def prometheus_program() -> Callable[[str], Path]:
     trouble: dict[str, str] = {}
 
     def program(name: str) -> Path:
-        if prometheus_binaries.find(name) is None and name not in trouble:
-            trouble[name] = prometheus_binaries.fetch((name,) if name in ALONE else prometheus_binaries.PACKAGES)
-        found = prometheus_binaries.find(name)
+        if prometheus_programs.find(name) is None and name not in trouble:
+            trouble[name] = prometheus_programs.fetch((name,) if name in ALONE else prometheus_programs.PACKAGES)
+        found = prometheus_programs.find(name)
         if found is None:
             pytest.skip(
-                f"{name} is not here ({trouble[name]}): install it, or name its folder in {prometheus_binaries.ENV}"
+                f"{name} is not here ({trouble[name]}): install it, or name its folder in {prometheus_programs.ENV}"
             )
         return found
 

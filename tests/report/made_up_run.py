@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
+from loadchaos.core.typed_json import from_json, to_json
 
 S = 1_000_000_000
 T0 = 5_000 * S
@@ -176,79 +179,89 @@ def write_run(path: Path, **shape: int) -> RunFolder:
 DEATH_LINE = "(EngineCore pid=7) AssertionError: Encoder cache miss for 9f86d081884c7d65."
 
 
-def make_verdict(**changes: Any) -> dict[str, Any]:
-    """Verdict of that run."""
-    return {
-        "schema": 1,
-        "profile": "mtp_mm",
-        "verdict": "fail",
-        "exit_code": 1,
-        "started": "2026-11-21T14:00:00+00:00",
-        "ended": "2026-11-21T14:01:00+00:00",
-        "target": {"kind": "embedded", "dialect": "vllm", "version": "0.18.0", "url": "http://127.0.0.1:8000"},
-        "outcomes": {"ok": 580, "reset": 78, "missed": 402, "unfinished": 2},
-        "by_traffic": {
-            "images": {"ok": 386, "reset": 52, "missed": 268},
-            "text": {"ok": 194, "reset": 26, "missed": 134},
+def make_verdict(**changes: Any) -> Verdict:
+    """Verdict of that run, with other values of some keys of verdict.json."""
+    return Verdict.from_json({**_VERDICT, **changes})
+
+
+def with_failure(verdict: Verdict, n: int, **changes: Any) -> Verdict:
+    """The verdict with other values of keys of its failure `n`."""
+    failures = [*verdict.failures]
+    failures[n] = from_json(FailureResult, {**to_json(failures[n]), **changes})
+    return replace(verdict, failures=tuple(failures))
+
+
+_VERDICT: dict[str, Any] = {
+    "schema": 1,
+    "profile": "mtp_mm",
+    "verdict": "fail",
+    "exit_code": 1,
+    "started": "2026-11-21T14:00:00+00:00",
+    "ended": "2026-11-21T14:01:00+00:00",
+    "target": {"kind": "embedded", "dialect": "vllm", "version": "0.18.0", "url": "http://127.0.0.1:8000"},
+    "outcomes": {"ok": 580, "reset": 78, "missed": 402, "unfinished": 2},
+    "by_traffic": {
+        "images": {"ok": 386, "reset": 52, "missed": 268},
+        "text": {"ok": 194, "reset": 26, "missed": 134},
+    },
+    "failures": [
+        {
+            "id": "connection_reset",
+            "severity": "request",
+            "title": "Connections were cut",
+            "count": 78,
+            "first_seen": "2026-11-21T14:00:31+00:00",
+            "attribution": "server",
+            "known": [],
+            "remedy": "",
+            "evidence": {"source": "requests-0.jsonl", "line": 900, "text": HOSTILE},
+            "incident": None,
         },
-        "failures": [
-            {
-                "id": "connection_reset",
-                "severity": "request",
-                "title": "Connections were cut",
-                "count": 78,
-                "first_seen": "2026-11-21T14:00:31+00:00",
-                "attribution": "server",
-                "known": [],
-                "remedy": "",
-                "evidence": {"source": "requests-0.jsonl", "line": 900, "text": HOSTILE},
-                "incident": None,
-            },
-            {
-                "id": "encoder_cache_miss",
-                "severity": "engine_death",
-                "title": "The drafter asked for an encoder output that was already freed",
-                "count": 1,
-                "first_seen": "2026-11-21T14:00:30.400+00:00",
-                "attribution": "server",
-                "known": ["vllm-project/vllm#38551"],
-                "in_flight": 76,
-                "lost": 76,
-                "remedy": "vLLM 0.27.1 or later; --no-async-scheduling helps against one of the three mechanisms only",
-                "evidence": {"source": "server.log", "line": 101, "text": DEATH_LINE},
-                "incident": "incidents/001-encoder_cache_miss",
-            },
-        ],
-        "states": [
-            {
-                "replica": "a",
-                "state": "healthy",
-                "at": "2026-11-21T14:00:00+00:00",
-                "signs": ["/health 200"],
-                "noticed_after_s": None,
-            },
-            {
-                "replica": "a",
-                "state": "dead",
-                "at": "2026-11-21T14:00:30.400+00:00",
-                "signs": ["the engine core's process is gone"],
-                "noticed_after_s": 0.4,
-            },
-        ],
-        "latency": {
-            t: {
-                "ttft_s": {"p50": 0.21, "p90": 0.36, "p99": 0.4, "n": 386},
-                "itl_s": {"p50": 0.03, "p90": 0.055, "p99": 0.06, "n": 7720},
-                "e2e_s": {"p50": 0.9, "p90": 1.1, "p99": 1.3, "n": 386},
-            }
-            for t in ("images", "text")
+        {
+            "id": "encoder_cache_miss",
+            "severity": "engine_death",
+            "title": "The drafter asked for an encoder output that was already freed",
+            "count": 1,
+            "first_seen": "2026-11-21T14:00:30.400+00:00",
+            "attribution": "server",
+            "known": ["vllm-project/vllm#38551"],
+            "incidents": ["incidents/001-encoder_cache_miss"],
+            "in_flight_at_death": 76,
+            "lost_requests": 76,
+            "remedy": "vLLM 0.27.1 or later; --no-async-scheduling helps against one of the three mechanisms only",
+            "evidence": {"source": "server.log", "line": 101, "text": DEATH_LINE},
+            "incident": "incidents/001-encoder_cache_miss",
         },
-        "expectations": [
-            {"name": "engine_deaths == 0", "expected": "0", "actual": 1, "verdict": "fail"},
-            {"name": "hangs == 0", "expected": "0", "actual": 0, "verdict": "pass"},
-        ],
-        "checks": [{"name": "load delivered", "expected": ">= 95 %", "actual": "62 %", "verdict": "unknown"}],
-        "worth": "1 engine death in 386 exposures",
-        "generator": {"limited": False, "lag_p99_s": 0.004},
-        **changes,
-    }
+    ],
+    "states": [
+        {
+            "replica": "a",
+            "state": "healthy",
+            "at": "2026-11-21T14:00:00+00:00",
+            "signs": ["/health 200"],
+            "noticed_after_s": None,
+        },
+        {
+            "replica": "a",
+            "state": "dead",
+            "at": "2026-11-21T14:00:30.400+00:00",
+            "signs": ["the engine core's process is gone"],
+            "noticed_after_s": 0.4,
+        },
+    ],
+    "latency": {
+        t: {
+            "ttft_s": {"p50": 0.21, "p90": 0.36, "p99": 0.4, "n": 386},
+            "itl_s": {"p50": 0.03, "p90": 0.055, "p99": 0.06, "n": 7720},
+            "e2e_s": {"p50": 0.9, "p90": 1.1, "p99": 1.3, "n": 386},
+        }
+        for t in ("images", "text")
+    },
+    "expectations": [
+        {"name": "engine_deaths == 0", "expected": "0", "actual": "1", "verdict": "fail"},
+        {"name": "hangs == 0", "expected": "0", "actual": "0", "verdict": "pass"},
+    ],
+    "checks": [{"name": "load delivered", "expected": ">= 95 %", "actual": "62 %", "verdict": "unknown"}],
+    "worth": "1 engine death in 386 exposures",
+    "generator": {"limited": False, "lag_p99_s": 0.004},
+}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from loadchaos.analysis.capacity.result import CapacityResult
+
 BEGAN_S = 1_800_000_000
 STEP_S = 20
 
@@ -25,6 +27,11 @@ def step(n: int, load: float, status: str, goodput: float, **more: Any) -> dict[
         "queue_growth": 0.0, "seconds": 18.0, "client": {}, "run": f"steps/{n + 1:02}/x", "began": at[0], "ended": at[1],
         **latencies, **more,
     }  # fmt: skip
+
+
+def search_result(**more: Any) -> CapacityResult:
+    """That search."""
+    return CapacityResult.from_json(search_data(**more))
 
 
 def search_data(**more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.cli.main import main
 from loadchaos.report.capacity_compare import caveats, judgement
 
@@ -38,7 +39,7 @@ def search(
     ],
 )
 def test_capacities_differ_where_their_intervals_do_not_overlap(a: Any, b: Any, found: str) -> None:
-    assert judgement(a, b) == found
+    assert judgement(CapacityResult.from_json(a), CapacityResult.from_json(b)) == found
 
 
 def test_compare_command_takes_two_searches_and_no_run(tmp_path: Path) -> None:
@@ -80,4 +81,5 @@ def test_compare_says_that_the_traffic_differs() -> None:
     a, b = search(10, 11), search(12, 13)
     a["phase"], b["phase"] = ({"number": n, "of": 2, "traffic": [name]} for n, name in ((0, "edges"), (1, "text")))
     b["wanted"] = {"profile": "chat", "overrides": ["traffic.0.weight=2"]}
-    assert caveats(a, b) == ["--set differs: nothing and traffic.0.weight=2", "the traffic differs: edges and text"]
+    found = caveats(CapacityResult.from_json(a), CapacityResult.from_json(b))
+    assert found == ["--set differs: nothing and traffic.0.weight=2", "the traffic differs: edges and text"]

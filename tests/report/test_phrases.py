@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +11,10 @@ import pytest
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.mechanisms import EXPOSURES
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core import model
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.typed_json import from_json, to_json
 from loadchaos.profile.profile import Mechanism
 from loadchaos.report import phrases
 from loadchaos.report.export import github, junit
@@ -41,22 +44,26 @@ def check_names() -> Iterator[str]:
 NAMES = sorted({*check_names(), "exact_lengths", "exact_outputs"})
 
 
-def rule(name: str, actual: str, verdict: str = "pass", expected: str = "") -> dict[str, Any]:
-    return {"name": name, "expected": expected, "actual": actual, "verdict": verdict}
+def rule(name: str, actual: str, verdict: model.Decision = "pass", expected: str = "") -> CheckResult:
+    return CheckResult(name, expected, actual, verdict)
 
 
-def full_verdict() -> dict[str, Any]:
+def failure(**keys: Any) -> FailureResult:
+    return from_json(FailureResult, keys)
+
+
+def full_verdict() -> Verdict:
     """Verdict with every known check, state, outcome and attribution."""
     ids = [(s, a) for s in get_args(model.Severity) for a in get_args(model.Attribution)]
-    return {
+    return Verdict.from_json({
         "profile": "p", "verdict": "fail", "exit_code": 1, "target": {"kind": "external", "url": "http://h:1"},
-        "checks": [rule(n, "it is", "unknown" if i % 2 else "pass") for i, n in enumerate(NAMES)],
-        "expectations": [rule("hangs", "0", expected="== 0")],
+        "checks": [to_json(rule(n, "it is", "unknown" if i % 2 else "pass")) for i, n in enumerate(NAMES)],
+        "expectations": [to_json(rule("hangs", "0", expected="== 0"))],
         "outcomes": dict.fromkeys(model.OUTCOMES, 2), "by_traffic": {"text": dict.fromkeys(model.OUTCOMES, 2)},
         "states": [{"state": s, "replica": "a", "at_s": 1.0, "signs": []} for s in model.STATES],
         "failures": [{"id": "x", "severity": s, "attribution": a, "title": "t"} for s, a in ids],
         "worth": "w", "generator": {"lag_p99_s": 0.1},
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def test_check_names_of_the_analysis_are_found() -> None:
@@ -115,7 +122,7 @@ def test_html_page_shows_no_raw_id(tmp_path: Path) -> None:
 
 def test_github_summary_and_annotations_show_no_raw_id(tmp_path: Path) -> None:
     verdict = full_verdict()
-    shown = github.summary(verdict, tmp_path) + "\n".join(github.annotate({**verdict, "failures": []}, "p.yaml"))
+    shown = github.summary(verdict, tmp_path) + "\n".join(github.annotate(replace(verdict, failures=()), "p.yaml"))
     assert [i for i in sorted(raw_ids()) if i in shown] == []
 
 
@@ -144,7 +151,7 @@ def test_junit_messages_show_no_raw_id(tmp_path: Path) -> None:
         (rule("new_check", "it is"), "new_check: it is"),
     ],
 )  # fmt: skip
-def test_rule_text_is_one_plain_sentence(given: dict[str, Any], sentence: str) -> None:
+def test_rule_text_is_one_plain_sentence(given: CheckResult, sentence: str) -> None:
     assert rule_text(given).sentence == sentence
 
 
@@ -162,8 +169,8 @@ def test_exposures_read_as_words() -> None:
 
 
 def test_external_target_names_its_address() -> None:
-    verdict = {"target": {"kind": "external", "url": "http://h:1", "dialect": "vllm", "version": "0.18.0"}}
-    assert phrases.target_text(verdict) == "external target http://h:1: vllm 0.18.0"
+    target = {"kind": "external", "url": "http://h:1", "dialect": "vllm", "version": "0.18.0"}
+    assert phrases.target_text(Verdict.from_json({"target": target})) == "external target http://h:1: vllm 0.18.0"
 
 
 @pytest.mark.parametrize(
@@ -196,17 +203,17 @@ def test_unify_units_rewrites_durations_only() -> None:
 def test_wrong_answers_begin_with_what_was_expected_and_are_their_own_evidence() -> None:
     wrong = {"subject": "probes copy, question 7", "summary": "right when asked again", "found_by": "keyed",
              "expected": "a b c", "got": "a b x", "first_difference": 4, "facts": {}}  # fmt: skip
-    failure = {"wrong_answers": [wrong], "evidence": [{"source": "keyed", "text": "question 7"}]}
-    (text,) = wrong_answer_texts(failure)
+    evidence = {"source": "keyed", "text": "question 7"}
+    found = failure(wrong_answers=[wrong], evidence=evidence)
+    (text,) = wrong_answer_texts(found)
     assert text.startswith(
         "probes copy, question 7: expected 'a b c', got 'a b x' (they differ from character 4 on); right"
     )
     assert text.endswith("; found by keyed")
-    assert failure_evidence(failure) == ""
-    assert failure_evidence({"evidence": failure["evidence"]}) == "keyed  question 7"
-    (shown,) = wrong_answer_texts(
-        {"wrong_answers": [{"subject": "r1", "summary": "no JSON", "facts": {"rule": "type"}}]}
-    )
+    assert failure_evidence(found) == ""
+    assert failure_evidence(failure(evidence=evidence)) == "keyed  question 7"
+    wrong = {"subject": "r1", "summary": "no JSON", "facts": {"rule": "type"}}
+    (shown,) = wrong_answer_texts(failure(wrong_answers=[wrong]))
     assert shown == "r1: no JSON; rule type"
 
 
@@ -221,7 +228,7 @@ def test_wrong_answers_begin_with_what_was_expected_and_are_their_own_evidence()
 )
 def test_unexplained_failure_is_not_called_a_server_bug(name: str, attribution: str, text: str) -> None:
     """Somebody may have killed the server, or a gateway stands before it."""
-    assert phrases.cause_text({"id": name, "attribution": attribution, "severity": "engine_death"}) == text
+    assert phrases.cause_text(failure(id=name, attribution=attribution, severity="engine_death")) == text
 
 
 @pytest.mark.parametrize(
@@ -230,13 +237,13 @@ def test_unexplained_failure_is_not_called_a_server_bug(name: str, attribution: 
 def test_machine_or_a_kill_is_not_called_a_server_bug(name: str) -> None:
     """A process that somebody killed leaves the same lines as one that crashed."""
     [signature] = [s for s in signature_file.load().all if s.id == name]
-    failure = {"id": name, "attribution": "server", "severity": signature.severity, "layer": signature.layer}
-    assert "no server bug is known" in phrases.cause_text(failure)
-    assert phrases.cause_text(failure | {"attribution": "expected"}) == "expected effect of our own attack"
+    found = failure(id=name, severity=signature.severity, layer=signature.layer)
+    assert "no server bug is known" in phrases.cause_text(found)
+    assert phrases.cause_text(replace(found, attribution="expected")) == "expected effect of our own attack"
 
 
 @pytest.mark.parametrize("name", ["segfault", "encoder_cache_miss", "xid_31"])
 def test_crash_of_native_code_is_called_a_server_bug(name: str) -> None:
     [signature] = [s for s in signature_file.load().all if s.id == name]
-    failure = {"id": name, "attribution": "server", "severity": signature.severity, "layer": signature.layer}
-    assert phrases.cause_text(failure) == "server bug (not caused by our attacks)"
+    found = failure(id=name, severity=signature.severity, layer=signature.layer)
+    assert phrases.cause_text(found) == "server bug (not caused by our attacks)"

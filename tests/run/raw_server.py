@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-Answer = Callable[[int, dict[str, Any]], tuple[int, list[dict[str, Any]]]]
-"""Gives (status, events) for the number of a chat request and its body; an event is the JSON of one chunk."""
+Answer = Callable[[int, dict[str, Any]], tuple[int, list[dict[str, Any]]] | Iterable[bytes]]
+"""Gives (status, events) for the number of a chat request and its body; an event is the JSON of one chunk.
+
+Else it gives the bytes of the whole response, after which the connection is closed.
+"""
 
 MODEL = "raw"
 
@@ -81,7 +85,13 @@ class _Handler(socketserver.StreamRequestHandler):
             self._send(404, b'{"error": {"message": "no such page", "type": "not_found"}}')
 
     def _chat(self, asked: dict[str, Any]) -> None:
-        status, events = self.server.reply(self.server.number(), asked)
+        found = self.server.reply(self.server.number(), asked)
+        if not isinstance(found, tuple):
+            with contextlib.suppress(OSError):  # the client went first
+                for piece in found:
+                    self.wfile.write(piece)
+            return
+        status, events = found
         if status != 200:
             self._send(status, json.dumps(events[0]).encode())
         elif asked.get("stream"):

@@ -14,6 +14,7 @@ from loadchaos.core.model import Facts
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.run import answer_baseline
+from loadchaos.run.asker import HttpAsker
 from tests.run.raw_server import answer, chunk
 
 FACTS = Facts(base_url="http://x", admin_url="http://x", dialect="openai", model="raw")
@@ -38,7 +39,9 @@ def learned(reply: list[dict[str, Any]] | int) -> list[AnyRow]:
 
     async def ask() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as http:
-            await answer_baseline.learn(http, "http://x", profile(TEXT, LEAVING, REFUSED), FACTS, rows.append, seed=1)
+            await answer_baseline.learn(
+                HttpAsker(http), "http://x", profile(TEXT, LEAVING, REFUSED), FACTS, rows.append, seed=1
+            )
 
     asyncio.run(ask())
     return rows

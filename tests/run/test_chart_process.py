@@ -1,6 +1,7 @@
 """Charts of a large run are folded in a second process: same files, and a failed process costs nothing."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,4 +68,4 @@ def test_verdict_without_charts_is_the_same(folder: RunFolder) -> None:
     written = conclude(folder)
     folder.verdict.unlink()
     read = read_verdict(folder)
-    assert {k: v for k, v in written.items() if k != "notes"} == {k: v for k, v in read.items() if k != "notes"}
+    assert replace(written, notes=()) == replace(read, notes=())

@@ -17,6 +17,7 @@ from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
 from loadchaos.run import compatibility
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.prepare import facts_line
 from loadchaos.server.discovery.client import DiscoveryClient
 
@@ -50,7 +51,7 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
 
     async def ask() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as client:
-            asker = DiscoveryClient(client, "http://s", "http://s")
+            asker = DiscoveryClient(HttpAsker(client), "http://s", "http://s")
             await asker.ask("GET", "/v1/models")
             compatibility.require_models(asker, wanted)
             await compatibility.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))

@@ -14,6 +14,7 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import endpoint_check
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.simulator.engine import tokenizer
 
@@ -29,7 +30,7 @@ def checked(answer: Any, endpoint: str = "completions") -> Facts:
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
             return await endpoint_check.require_endpoints(
-                DiscoveryClient(client, "http://s", "http://s"), wanted, facts
+                DiscoveryClient(HttpAsker(client), "http://s", "http://s"), wanted, facts
             )
 
     return asyncio.run(ask())

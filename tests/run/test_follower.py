@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
@@ -288,11 +289,11 @@ def test_follower_refuses_a_missing_folder(start: Start, tmp_path: Path) -> None
 
 def test_conclude_writes_all_files_and_returns_the_verdict(run_folder: RunFolder) -> None:
     verdict = conclude(run_folder)
-    assert verdict["verdict"] == "fail"
-    assert json.loads(run_folder.verdict.read_text()) == verdict
-    assert verdict["notes"] == []
+    assert verdict.verdict == "fail"
+    assert json.loads(run_folder.verdict.read_text()) == verdict.to_json()
+    assert verdict.notes == ()
     assert run_folder.report_html.exists() and run_folder.junit.exists()
-    home = run_folder.path / "incidents" / verdict["failures"][0]["incident"]
+    home = run_folder.path / "incidents" / str(verdict.failures[0].incident)
     assert {p.name for p in home.iterdir()} == {"incident.json", "incident.md", "server.log.excerpt"}
 
 
@@ -309,14 +310,14 @@ def test_conclude_twice_gives_the_same_files(run_folder: RunFolder) -> None:
 def test_verdict_names_the_incidents_of_the_follower(run_folder: RunFolder) -> None:
     follow(run_folder, FollowerOptions(live=False))
     verdict = conclude(run_folder)
-    assert {p.name for p in run_folder.incidents.iterdir()} == {i["folder"] for i in verdict["incidents"]}
+    assert {p.name for p in run_folder.incidents.iterdir()} == {i.folder for i in verdict.incidents}
 
 
 def test_conclude_of_a_killed_run_is_not_a_pass(growing: Growing) -> None:
     growing.write(0.4)
     verdict = conclude(growing.folder)
-    assert verdict["verdict"] == "unknown"
-    assert verdict["exit_code"] == 3
+    assert verdict.verdict == "unknown"
+    assert verdict.exit_code == 3
     assert growing.folder.report_html.exists()
 
 
@@ -326,8 +327,8 @@ def test_conclude_writes_the_verdict_if_the_page_fails(run_folder: RunFolder, mo
 
     monkeypatch.setattr(html, "write", broken)
     verdict = conclude(run_folder)
-    assert verdict["verdict"] == "fail"
-    assert verdict["notes"] == ["report.html could not be made: KeyError: 'a bug of ours'"]
+    assert verdict.verdict == "fail"
+    assert verdict.notes == ("report.html could not be made: KeyError: 'a bug of ours'",)
     assert run_folder.verdict.exists() and run_folder.junit.exists()
 
 
@@ -335,24 +336,23 @@ def test_conclude_is_not_a_pass_if_the_verdict_cannot_be_written(growing: Growin
     growing.write(0.4)
     growing.folder.verdict.mkdir()
     verdict = conclude(growing.folder)
-    assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", 3)
-    assert any("could not be written" in note for note in verdict["notes"])
+    assert (verdict.verdict, verdict.exit_code) == ("unknown", 3)
+    assert any("could not be written" in note for note in verdict.notes)
 
 
 def test_pass_that_cannot_be_written_is_unknown(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.verdict.mkdir()
-    verdict: dict[str, Any] = {"verdict": "pass", "exit_code": 0, "notes": [], "checks": []}
-    finalize._write_verdict(folder, verdict)
-    assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", LedgerError.exit_code)
-    assert [(c["name"], c["verdict"]) for c in verdict["checks"]] == [("written", "unknown")]
+    verdict = finalize._written(folder, Verdict.from_json({"verdict": "pass", "exit_code": 0}))
+    assert (verdict.verdict, verdict.exit_code) == ("unknown", LedgerError.exit_code)
+    assert [(c.name, c.verdict) for c in verdict.checks] == [("written", "unknown")]
 
 
 def test_conclude_reports_a_fail_that_cannot_be_written(run_folder: RunFolder) -> None:
     run_folder.verdict.mkdir()
     verdict = conclude(run_folder)
-    assert verdict["exit_code"] == 1
-    assert "verdict.json could not be written" in verdict["notes"][0]
+    assert verdict.exit_code == 1
+    assert "verdict.json could not be written" in verdict.notes[0]
 
 
 def test_conclude_refuses_a_folder_without_ledger(tmp_path: Path) -> None:

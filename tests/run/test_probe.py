@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from loadchaos.run.probe import MOST_GENERATIONS, MOST_READS
+from loadchaos.run.probe import MOST_GENERATIONS
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.warm_command import run_command
+
+MOST_READS = 20
 
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:

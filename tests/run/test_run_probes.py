@@ -13,6 +13,7 @@ from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.run_probes import RunProbes
 
 PROFILE = {
@@ -26,8 +27,8 @@ def prompts(folder: Path, url: str, *, images: bool | None = None, asked: Mappin
     folder.mkdir()
     rows: list[Any] = []
     record = EventRecorder(RunFolder(folder), rows.append)
-    target = SimpleNamespace(held=None, headers={}, tls=SimpleNamespace(context=lambda: None))
-    server: Any = SimpleNamespace(target=target, url=url)
+    asker = HttpAsker.with_own_client({})
+    server: Any = SimpleNamespace(target=SimpleNamespace(held=None), url=url, asker=asker)
     profile = from_mapping(asked, registry.traffic_registry())
     facts = Facts(base_url=url, admin_url=url, dialect="vllm", model="m", images=images)
     asyncio.run(RunProbes(profile, server, record, Redactor()).learn(facts, seed=0))

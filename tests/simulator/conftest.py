@@ -18,8 +18,8 @@ from PIL import Image
 from loadchaos.simulator.command import command
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest
-from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop
 from loadchaos.simulator.options import SimulatorSpec
+from tests.simulator.virtual_time import LoopResult, closed_loop
 
 CAPTURES = Path(__file__).parent / "captures"
 

@@ -7,7 +7,7 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop, mixed_traffic
+from tests.simulator.virtual_time import LoopResult, closed_loop, mixed_traffic
 
 THREE = ("encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled")
 SMALL = EngineConfig(max_num_batched_tokens=2048)

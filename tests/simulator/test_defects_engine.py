@@ -10,8 +10,8 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.simulator.engine.virtual_time import closed_loop, mixed_traffic
 from tests.simulator.conftest import run_requests
+from tests.simulator.virtual_time import closed_loop, mixed_traffic
 
 # mm_chunk_split
 

@@ -7,8 +7,8 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit, lmdeploy_blocks
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem, RequestOutput
-from loadchaos.simulator.engine.virtual_time import closed_loop, mixed_traffic
 from tests.simulator.conftest import run_requests
+from tests.simulator.virtual_time import closed_loop, mixed_traffic
 
 PLAIN = EngineConfig(num_speculative_tokens=0, async_scheduling=False)
 

@@ -12,6 +12,7 @@ from loadchaos.load.payloads import build
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, load
 from loadchaos.profile.steps import steps
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate, chat_tokens
 
 TEXTS = """
@@ -48,7 +49,7 @@ async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, 
     None: it was refused.
     """
     async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
-        asker = calibrate.DiscoveryClient(client, url, url)
+        asker = calibrate.DiscoveryClient(HttpAsker(client), url, url)
         sizes, most = asked.image_sizes()
         wanted = calibrate.CalibrationRequest(sizes, most, asked.video_kinds())
         facts = await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted)

@@ -117,7 +117,7 @@ class _Source:
         if self.ending is None:
             return False
         trace, match = self.ending
-        line: int = match.evidence["line"]
+        line: int = match.line
         return self.last_line - line <= _LAST_WORDS and (not trace.warned or self.record_line < line)
 
 
@@ -172,11 +172,15 @@ class Classifier:
         idle = not state.open and line_no > state.attend_until
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
             return []  # nine lines in ten end here
+        if before.endswith("}"):
+            before = expand(before)[-1]
         found: list[Match] = []
         position = _Position(source, state, line_no, at_ns, before)
-        if HEADER in line and self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0]):
-            return []  # a quoted prompt with a traceback in it
+        if HEADER in line and self._quotes_a_traceback(line):
+            return []
         for text in expand(line):
+            if HEADER in text and text is not line and self._quotes_a_traceback(text):
+                continue  # in a JSON record
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue
             found += self._line(text, position, before)
@@ -187,16 +191,20 @@ class Classifier:
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
         return [m for m in found if self._is_reported(m, state)]
 
+    def _quotes_a_traceback(self, line: str) -> bool:
+        """True for a logged prompt with a traceback in it."""
+        return self._signatures.ignored(strip_prefixes(line).text.partition(HEADER)[0])
+
     def _follow_phase(self, match: Match, state: _Source) -> None:
         """Follow whether the server starts, serves or ends."""
         if match.role == "start":
             state.starting, state.served = match.signature.starting, not match.signature.starting
             if not self._live:
-                self.last_words.forget(str(match.evidence["source"]))
+                self.last_words.forget(str(match.evidence.source))
         elif match.role == "ready":
             state.starting, state.served = False, True
         elif match.role == "stop":
-            state.stopped_line = match.evidence["line"]
+            state.stopped_line = match.line
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
         """Expect the stack of a death without a traceback.
@@ -354,7 +362,7 @@ class Classifier:
         writer.intro = []
         if line.writer:
             state.carry = line.writer
-        near = [m for m in writer.causes if line_no - m.evidence["line"] <= _INTRO]
+        near = [m for m in writer.causes if line_no - m.line <= _INTRO]
         writer.causes, writer.trace.introduced_by = [], near
         writer.trace.named |= any(not m.signature.quiet for m in near)
         return found
@@ -377,7 +385,7 @@ class Classifier:
         if trace.exception and unlogged and trace.exception not in _ENDINGS:
             state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
         for match in trace.introduced_by:
-            match.evidence = {**match.evidence, "text": f"{match.evidence['text']} <- {line.text}"[:_EVIDENCE]}
+            match.evidence = replace(match.evidence, text=f"{match.evidence.text} <- {line.text}"[:_EVIDENCE])
         found = self._scan(line, position, trace)
         found += self._in_frames(trace, line, position)
         if any(m.role in ("cause", "echo") for m in found):
@@ -514,7 +522,7 @@ class Classifier:
         """
         key = (match.id, match.title, match.process or "")
         now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
-        now = now if now is not None else match.evidence["line"] * _REPEAT_S / _REPEAT_LINES
+        now = now if now is not None else match.line * _REPEAT_S / _REPEAT_LINES
         repeat = state.repeats.setdefault(key, _Repeats(now, match))
         state.repeats.move_to_end(key)
         if len(state.repeats) > _MOST_REPEATS_KEPT:

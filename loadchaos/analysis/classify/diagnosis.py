@@ -9,13 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match, near
+from loadchaos.analysis.classify.prefixes import format_clock
 from loadchaos.analysis.classify.signature_file import Signatures
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
+from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import DEADLY, Failure
+from loadchaos.analysis.verdict.model import KnownIssue
+from loadchaos.core.model import Severity
+from loadchaos.core.whole_lines import WholeLine
 from loadchaos.server.dialects import DIALECTS
 
 _APART_S = 300.0
@@ -64,6 +70,70 @@ class Landmarks:
                 del found[:-_MOST_MARKS]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """A line of a log."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLine:
+    """A line of a log and the process that wrote it."""
+
+    line: int
+    process: str | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFailure:
+    """A failure found in a log, as `classify --json` prints it. `at` is the log's own clock."""
+
+    id: str
+    severity: Severity
+    title: str
+    role: Literal["cause", "echo"]
+    evidence: LogLine
+    process: str | None
+    at: str | None
+    frames: tuple[str, ...]
+    known: tuple[KnownIssue, ...]
+    remedy: str
+    alt: tuple[str, ...]
+    candidates: tuple[WrittenLine, ...]
+    frame: str | None
+    repeats: int
+    also: tuple[str, ...]
+    why: str
+
+    @classmethod
+    def of(cls, failure: Failure, landmarks: Landmarks) -> LogFailure:
+        """Make one of a failure, whose known issues are compared with the version in the log."""
+        dialect, version, _ = landmarks.version or (None, None, 0)
+        return cls(
+            id=failure.id,
+            severity=failure.severity,
+            title=failure.title,
+            role=failure.role,
+            evidence=LogLine(line=failure.evidence.line or 0, text=failure.evidence.text or ""),
+            process=failure.process,
+            at=format_clock(failure.clock_s) if failure.clock_s is not None else None,
+            frames=failure.frames,
+            known=with_standing(failure.known, dialect, version),
+            remedy=failure.remedy,
+            alt=failure.alt,
+            candidates=tuple(
+                WrittenLine(line=c.line or 0, process=c.process, text=c.text or "") for c in failure.candidates
+            ),
+            frame=failure.frame or None,
+            repeats=failure.repeats,
+            also=failure.also,
+            why=failure.why,
+        )
+
+
 class Diagnosis:
     """Diagnosis of one log: `feed` its lines in order, then `finish`."""
 
@@ -78,12 +148,12 @@ class Diagnosis:
         self._others: dict[tuple[str, str], Failure] = {}
         self._errors = UnexplainedErrors()
 
-    def feed(self, line: str, count: int = 1) -> None:
-        """Fold the next line.
+    def feed(self, line: WholeLine) -> None:
+        """Fold the next line. It may have begun before the one that was fed last."""
+        self.lines += line.raw_lines
+        self._classify(line.text, line.line_no)
 
-        `count` is how many lines of the file it was split into.
-        """
-        at, self.lines = self.lines + 1, self.lines + count
+    def _classify(self, line: str, at: int) -> None:
         self.landmarks.feed(line, at)
         for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)
@@ -108,7 +178,7 @@ class Diagnosis:
         self._take_lines()
         found = [*self._deaths, *self._others.values()]
         found += self._errors.beside(found)
-        found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence["line"]))
+        found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence.line))
         return found
 
     def _hold(self, match: Match) -> None:

@@ -35,12 +35,12 @@ def group(
     old = {id(m) for m in context}
     by_source: dict[str, list[Match]] = {}
     for match in (*context, *matches):
-        by_source.setdefault(str(match.evidence["source"]), []).append(match)
+        by_source.setdefault(str(match.evidence.source), []).append(match)
     found: list[Failure] = []
     for of_source in by_source.values():
         for life in _lives(of_source):
             found += _life(life, old, quiet=quiet, leftover=leftover)
-    found.sort(key=lambda f: (f.at_ns, f.evidence["line"]))
+    found.sort(key=lambda f: (f.at_ns, f.evidence.line))
     return _merged(found)
 
 
@@ -304,7 +304,7 @@ def _merged(found: Sequence[Failure]) -> list[Failure]:
     merged: list[Failure] = []
     index: dict[tuple[str, str, str], int] = {}
     for failure in found:
-        key = (str(failure.evidence["source"]), failure.id, failure.title)
+        key = (str(failure.evidence.source), failure.id, failure.title)
         if failure.severity in DEADLY or key not in index:
             index.setdefault(key, len(merged))
             merged.append(failure)

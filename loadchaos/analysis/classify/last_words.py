@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import LogLine
 from loadchaos.analysis.classify.signature_file import Signature
+from loadchaos.analysis.verdict.model import CandidateLine, Evidence
 
 _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
@@ -72,9 +72,9 @@ class Candidate:
     traced: bool = False  # the exception of a traceback
     place: Signature | None = None  # the part of the server it is from, where it is loud
 
-    def to_json(self) -> dict[str, Any]:
-        """The candidate as `classify --json` and verdict.json have it."""
-        return {"source": self.source, "line": self.line, "process": self.process or None, "text": self.text}
+    def shown(self) -> CandidateLine:
+        """The candidate as verdict.json has it."""
+        return CandidateLine(source=self.source, line=self.line, process=self.process or None, text=self.text)
 
 
 @dataclass
@@ -100,15 +100,15 @@ class LastWords:
         kept.append(candidate)
         return candidate
 
-    def around(self, evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def around(self, evidence: Evidence) -> list[CandidateLine]:
         """Best candidates around the line that shows a death."""
-        line, kept = evidence.get("line"), self.kept.get(str(evidence.get("source") or ""), ())
-        if not isinstance(line, int):
+        line, kept = evidence.line, self.kept.get(evidence.source or "", ())
+        if line is None:
             return []
         found = [c for c in kept if -_reach(c) <= c.line - line <= _AFTER and c.line != line]
-        return [c.to_json() for c in best(found)]
+        return [c.shown() for c in best(found)]
 
-    def at_time(self, at_ns: int, replica: str | None, *, kernel: str = "") -> list[dict[str, Any]]:
+    def at_time(self, at_ns: int, replica: str | None, *, kernel: str = "") -> list[CandidateLine]:
         """Best candidates around a time, of one server and the kernel.
 
         Args:
@@ -121,7 +121,7 @@ class LastWords:
             if replica is None or source == kernel or PurePath(source).stem == replica:
                 since, until = at_ns - _BEFORE_S * _S, at_ns + _AFTER_S * _S
                 found += [c for c in kept if c.at_ns is not None and since <= c.at_ns <= until]
-        return [c.to_json() for c in best(found)]
+        return [c.shown() for c in best(found)]
 
     def at_end(self, source: str, last_line: int, *, starting: bool) -> Candidate | None:
         """The likeliest error at the end of a log, None without one.

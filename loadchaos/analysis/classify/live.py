@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Any
 
 from loadchaos.analysis.classify.classifier import Classifier, with_candidates
 from loadchaos.analysis.classify.group import group
@@ -16,8 +16,10 @@ from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.analysis.figures.requests import S
+from loadchaos.analysis.verdict.model import CandidateLine
 from loadchaos.core.ledger.rows import LogRow
 from loadchaos.core.model import KERNEL_LOG
+from loadchaos.core.whole_lines import LineJoiner, WholeLine
 
 _QUIET_NS = 2 * S
 _LONGEST_NS = 10 * S
@@ -50,19 +52,32 @@ class LiveClassifier:
         self._doubted: deque[Match] = deque(maxlen=_MOST_CONTEXT)  # given while only a warning seemed to introduce them
         self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
         self._first_ns = self._newest_ns = 0
+        self._joiners: dict[str, LineJoiner] = {}  # of each log
         self.lines = 0
         self.stops: list[tuple[int, str]] = []  # (time, source) of orderly shutdowns
         self.kv: dict[str, float] = {}
 
     def on_log(self, row: LogRow, now_ns: int) -> bool:
-        """Fold a `log` row; True when it has a match."""
+        """Fold a `log` row; True when a line that is whole now has a match.
+
+        A part of a line that a collector cut is held until its line is whole, for 2 s at most.
+        """
         self.lines += 1
-        text = str(row.get("text", ""))
-        if any(hint in text for hint in _KV_HINT):
-            self.feed_kv_facts(text)
         source = str(row.get("file") or row.get("source") or "server.log")
-        at_ns = row.get("at_ns")
-        return self._hold(self._classifier.feed(text, line_no=int(row["line"]), at_ns=at_ns, source=source), now_ns)
+        joiner = self._joiners.get(source)
+        if joiner is None:
+            joiner = self._joiners[source] = LineJoiner()
+        whole = joiner.feed(str(row.get("text", "")), int(row["line"]), row.get("at_ns"), now_ns=now_ns)
+        return self._classify(whole, source, now_ns)
+
+    def _classify(self, lines: Iterable[WholeLine], source: str, now_ns: int) -> bool:
+        matched = False
+        for text, line_no, at_ns, _ in lines:
+            if any(hint in text for hint in _KV_HINT):
+                self.feed_kv_facts(text)
+            found = self._classifier.feed(text, line_no=line_no, at_ns=at_ns, source=source)
+            matched = self._hold(found, now_ns) or matched
+        return matched
 
     def poll(self, now_ns: int | None, *, died: bool = False, at_once: bool = False) -> list[Failure]:
         """Failures of the matches so far.
@@ -72,6 +87,9 @@ class LiveClassifier:
             died: the server is gone, so that a traceback at the very end of its log killed it.
             at_once: nothing is held back, because later lines belong to another life.
         """
+        for source, joiner in self._joiners.items():
+            whole = joiner.flush() if now_ns is None or at_once else joiner.expire(now_ns)
+            self._classify(whole, source, self._newest_ns if now_ns is None else now_ns)
         if now_ns is None:
             self._hold(self._classifier.close(died=died), self._newest_ns)
             self._take_back_doubts()
@@ -108,7 +126,7 @@ class LiveClassifier:
                 if word.loud:
                     self.unexplained.add_line(word)
 
-    def last_words(self, at_ns: int, replica: str | None) -> list[dict[str, Any]]:
+    def last_words(self, at_ns: int, replica: str | None) -> list[CandidateLine]:
         """Unexplained lines around a death that no log names."""
         return self._classifier.last_words.at_time(at_ns, replica, kernel=KERNEL_LOG)
 
@@ -125,14 +143,14 @@ class LiveClassifier:
         `sole`: there is one server only, and every log is its own.
         """
         kept = [
-            (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence["source"])).stem != replica
+            (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence.source)).stem != replica
         ]
         self._context = deque(kept, maxlen=_MOST_CONTEXT)
 
     def _hold(self, matches: list[Match], now_ns: int) -> bool:
         for match in matches:
             if match.role == "stop" and len(self.stops) < _MOST_STOPS:
-                self.stops.append((now_ns, str(match.evidence["source"])))
+                self.stops.append((now_ns, str(match.evidence.source)))
         if not matches:
             return False
         if not self._matches:

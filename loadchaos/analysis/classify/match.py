@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.python_stack import Frame
 from loadchaos.analysis.classify.signature_file import Signature, evaluate
+from loadchaos.analysis.verdict.model import Evidence, KnownIssue
 from loadchaos.core.model import Severity
 
 _LINES_A_SECOND = 50  # where a log has no clock at all
@@ -35,8 +35,8 @@ class Match:
     title: str
     alt: tuple[str, ...]
     remedy: str
-    known: tuple[Mapping[str, Any], ...]
-    evidence: Mapping[str, Any]
+    known: tuple[KnownIssue, ...]
+    evidence: Evidence
     process: str | None
     at_ns: int | None
     clock_s: float | None
@@ -55,6 +55,11 @@ class Match:
     starting: bool = False
     unknown: bool = False
 
+    @property
+    def line(self) -> int:
+        """Number of its line."""
+        return self.evidence.line or 0
+
 
 @dataclass(slots=True)
 class Hit:
@@ -64,7 +69,7 @@ class Hit:
     """
 
     groups: Mapping[str, str]
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     process: str
     at_ns: int | None
     clock_s: float | None
@@ -75,7 +80,7 @@ class Hit:
     engine_side: bool
 
 
-def match_of(signature: Signature, hit: Hit, known: Mapping[str, Mapping[str, Any]]) -> Match:
+def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) -> Match:
     """Make a match with its title, remedy and known issues filled in.
 
     Its frames choose the variant.
@@ -103,7 +108,7 @@ def match_of(signature: Signature, hit: Hit, known: Mapping[str, Mapping[str, An
         title=_fill(template, values),
         alt=tuple(_fill(a, values) for a in signature.alt),
         remedy=_clauses(variant.remedy if variant and variant.remedy else signature.remedy, values),
-        known=tuple({"issue": i, **known.get(i, {})} for i in issues),
+        known=tuple(known.get(name) or KnownIssue(issue=name) for name in issues),
         evidence=hit.evidence,
         process=hit.process or None,
         at_ns=hit.at_ns,
@@ -165,4 +170,4 @@ def near(a: Match, b: Match, seconds: float) -> bool:
         return abs(a.at_ns - b.at_ns) <= seconds * 1e9
     if a.clock_s is not None and b.clock_s is not None:
         return abs(a.clock_s - b.clock_s) <= seconds
-    return bool(abs(a.evidence["line"] - b.evidence["line"]) <= max(seconds, 10.0) * _LINES_A_SECOND)
+    return bool(abs(a.line - b.line) <= max(seconds, 10.0) * _LINES_A_SECOND)

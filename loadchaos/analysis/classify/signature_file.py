@@ -12,8 +12,10 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, cast, get_args
 
+from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Severity
+from loadchaos.core.typed_json import from_json
 
 WORD = re.compile(r"[A-Za-z]{3,}")
 """Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
@@ -117,13 +119,13 @@ class Signatures:
     engine: tuple[re.Pattern[str], ...]
     ignore: tuple[re.Pattern[str], ...]
     harmless: tuple[re.Pattern[str], ...]
-    known: Mapping[str, Mapping[str, Any]]
+    known: Mapping[str, KnownIssue]
     places: tuple[Signature, ...] = ()
     frame_places: dict[str, Signature | None] = field(default_factory=dict)  # of the frames seen; bounded
 
-    def issues(self, names: Iterable[str]) -> tuple[Mapping[str, Any], ...]:
+    def issues(self, names: Iterable[str]) -> tuple[KnownIssue, ...]:
         """Upstream issues of a signature, with what known.toml says of each."""
-        return tuple({"issue": name, **self.known.get(name, {})} for name in names)
+        return tuple(self.known.get(name) or KnownIssue(issue=name) for name in names)
 
     def place(self, text: str, frames: Sequence[str] = ()) -> Signature | None:
         """Part of the server that an unknown error is from, None if not known.
@@ -272,7 +274,7 @@ def build(texts: Mapping[str, str]) -> Signatures:
             if signature.id in found:
                 raise SignatureError(f"{name}: {signature.id}: the id is already used in {found[signature.id].file}")
             found[signature.id] = signature
-    issues = {str(k): v for k, v in known.get("issue", {}).items()}
+    issues = {str(k): from_json(KnownIssue, {"issue": str(k), **v}) for k, v in known.get("issue", {}).items()}
     for s in found.values():
         for other in s.refines:
             if other not in found:

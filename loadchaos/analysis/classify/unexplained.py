@@ -45,7 +45,7 @@ class UnexplainedErrors:
     def _add(
         self, name: str, title: str, shown: object, process: str | None, seen: Match | Candidate, repeats: int
     ) -> None:
-        source = str(seen.evidence["source"]) if isinstance(seen, Match) else seen.source
+        source = str(seen.evidence.source) if isinstance(seen, Match) else seen.source
         key = (source, name, title)
         first = self.kinds.get(key)
         if first is not None:
@@ -73,7 +73,7 @@ class UnexplainedErrors:
         deaths = [f for f in found if f.severity in (*DEADLY, "hang", "node")]
         room = max(0, _MOST_FINDINGS - len({(f.id, f.title) for f in found}))
         rest = [f for f in self.kinds.values() if not any(_near(f, death) for death in deaths)]
-        rest.sort(key=lambda f: (not f.frames, -f.repeats, f.evidence["line"]))
+        rest.sort(key=lambda f: (not f.frames, -f.repeats, f.evidence.line))
         return rest[:room]
 
     def notes(self) -> list[str]:
@@ -82,13 +82,13 @@ class UnexplainedErrors:
         notes = []
         for failure in found[:_MOST_FINDINGS]:
             what = "exception" if failure.frames else "error"
-            where = f"{failure.evidence['source'] or 'log'} line {failure.evidence['line']}"
+            where = f"{failure.evidence.source or 'log'} line {failure.evidence.line}"
             notes.append(f"unexplained {what} in the server's log, {failure.repeats + 1} x: {failure.title} ({where})")
         return notes
 
 
 def _near(failure: Failure, death: Failure) -> bool:
-    if failure.evidence["source"] != death.evidence["source"]:
+    if failure.evidence.source != death.evidence.source:
         return False
-    apart = int(failure.evidence["line"]) - int(death.evidence["line"])
+    apart = (failure.evidence.line or 0) - (death.evidence.line or 0)
     return -_BEFORE <= apart <= _AFTER

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
 
+from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.-]?(post|rc|a|b|dev)(\d*))?", re.IGNORECASE)
@@ -50,12 +51,12 @@ def within(spec: str, version: str) -> bool | None:
     return True
 
 
-def standing(issue: Mapping[str, Any], version: str) -> str:
+def standing(issue: KnownIssue, version: str) -> str:
     """Standing of an issue for a server of this version.
 
     The text follows `fixed in ...`.
     """
-    fixed, affected = str(issue.get("fixed") or ""), str(issue.get("affected") or "")
+    fixed, affected = issue.fixed or "", issue.affected or ""
     fix, mine = order(fixed), order(version)
     hit = within(affected, version) if affected else None
     if fix is not None and mine is not None:
@@ -71,15 +72,15 @@ def standing(issue: Mapping[str, Any], version: str) -> str:
     return f"you run {version}"
 
 
-def with_standing(known: Iterable[Any], dialect: str | None, version: str | None) -> list[Any]:
+def with_standing(known: Iterable[KnownIssue], dialect: str | None, version: str | None) -> tuple[KnownIssue, ...]:
     """Known issues with `you_run` and `standing` for this server.
 
     Issues of other projects stay as they are.
     """
     repository = DIALECTS.get(dialect or "", UNKNOWN).repository
-    return [
-        {**k, "you_run": version, "standing": standing(k, version)}
-        if version and repository and isinstance(k, Mapping) and str(k.get("issue", "")).startswith(f"{repository}#")
-        else k
-        for k in known
-    ]
+    return tuple(
+        replace(issue, you_run=version, standing=standing(issue, version))
+        if version and repository and issue.issue.startswith(f"{repository}#")
+        else issue
+        for issue in known
+    )

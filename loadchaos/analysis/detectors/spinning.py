@@ -103,6 +103,6 @@ def _spinning(replica: str, since_ns: int, text: str) -> Failure:
         evidence("figures", text),
         since_ns,
         process=replica,
-        known=tuple({"issue": i, **load().known.get(i, {})} for i in signature.known),
+        known=load().issues(signature.known),
         remedy=signature.remedy,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from loadchaos.analysis.figures.requests import Part, sum_of
 from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import EndpointGoodput, EndpointResult
 from loadchaos.core.endpoint_groups import PREFIX, merged_latency, several_endpoints, traffic_by_endpoint
 from loadchaos.core.latency import LatencyHistograms
 
@@ -45,16 +45,16 @@ class EndpointFigures:
         sums = {name: merged_latency(map(of.get, traffics)) for name, traffics in self._groups.items()}
         return {**of, **sums, "": self._answers.all_latency()}
 
-    def to_json(self, goodput: Mapping[str, Part]) -> dict[str, Any]:
+    def results(self, goodput: Mapping[str, Part]) -> dict[str, EndpointResult]:
         """The figures of verdict.json; empty unless there are several endpoints."""
         outcomes, latency, good = self.outcomes(), self.latency(), self.with_parts(goodput)
         return {
-            name: {
-                "traffic": traffics,
-                "outcomes": dict(outcomes[PREFIX + name]),
-                "latency": latency[PREFIX + name].to_json(),
-                **({"goodput": {"good": part.n, "due": part.whole}} if (part := good.get(PREFIX + name)) else {}),
-            }
+            name: EndpointResult(
+                traffic=tuple(traffics),
+                outcomes=dict(outcomes[PREFIX + name]),
+                latency=latency[PREFIX + name].figures(),
+                goodput=EndpointGoodput(good=part.n, due=part.whole) if (part := good.get(PREFIX + name)) else None,
+            )
             for name, traffics in several_endpoints(self._endpoints, self._requests.outcomes).items()
         }
 

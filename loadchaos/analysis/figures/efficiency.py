@@ -6,9 +6,10 @@ Each figure is None where the server does not tell it. Energy comes from the wat
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Literal
 
 from loadchaos.analysis.figures.requests import Part
+from loadchaos.analysis.verdict.model import AcceptanceQuantiles, EfficiencyFigures
 from loadchaos.core.ledger.rows import BeginRow, DeviceRow, EndRow, MetricsRow
 
 _NS = 1_000_000_000
@@ -125,27 +126,37 @@ class Efficiency:
         return bool(self._grown[_DRAFTED]) and (not self._drafted or bool(self._generating - self._drafting))
 
     @property
-    def prefix_source(self) -> str | None:
+    def prefix_source(self) -> Literal["usage", "counters"] | None:
         """`usage` of the answers or `counters` of the server; None: neither."""
         return None if "prefix_hit_rate" not in self.parts() else "usage" if self._told else "counters"
 
-    def to_json(self, output_tokens: int | None) -> dict[str, Any]:
-        """The figures of verdict.json; `output_tokens` are those of the load."""
+    def figures(self, output_tokens: int | None, warm: str | None) -> EfficiencyFigures:
+        """The figures of verdict.json.
+
+        Args:
+            output_tokens: those of the load.
+            warm: why latencies are those of a warm cache, None if they are not.
+        """
         parts = self.parts()
         hits, drafts = (parts.get(name, {}).get("", Part(0, 0)) for name in ("prefix_hit_rate", "acceptance"))
-        found: dict[str, Any] = {
-            "prefix_hit_rate": _rounded(hits.share),
-            "prefix_hit_tokens": hits.n if hits.whole else None,
-            "prefix_source": self.prefix_source if hits.whole else None,
-            "acceptance": _rounded(drafts.share),
-            "accepted_tokens": drafts.n if drafts.whole else None,
-            "drafted_tokens": drafts.whole or None,
-            "acceptance_source": None if not drafts.whole else "counters" if self._drafts_are_counted else "answers",
-            "acceptance_by_request": self._by_request(),
-        }
-        return {**found, **self._energy_figures(output_tokens)}
+        joules, power_w = self._energy_and_power()
+        return EfficiencyFigures(
+            prefix_hit_rate=_rounded(hits.share),
+            prefix_hit_tokens=hits.n if hits.whole else None,
+            prefix_source=self.prefix_source if hits.whole else None,
+            acceptance=_rounded(drafts.share),
+            accepted_tokens=drafts.n if drafts.whole else None,
+            drafted_tokens=drafts.whole or None,
+            acceptance_source=None if not drafts.whole else "counters" if self._drafts_are_counted else "answers",
+            acceptance_by_request=self._by_request(),
+            energy_j=_rounded(joules),
+            mean_power_w=_rounded(power_w),
+            joules_per_output_token=_rounded(joules / output_tokens) if joules and output_tokens else None,
+            output_tokens_per_s_per_w=_rounded(output_tokens / joules) if joules and output_tokens else None,
+            warm_cache=warm,
+        )
 
-    def _by_request(self) -> dict[str, float] | None:
+    def _by_request(self) -> AcceptanceQuantiles | None:
         """Quantiles of the acceptance of single answers, to 1 %; None: not told."""
         n, seen = self._shares.total(), 0
         found: dict[str, float] = {}
@@ -154,21 +165,18 @@ class Efficiency:
             for q in (10, 50, 90):
                 if seen * 100 >= q * n:
                     found.setdefault(f"p{q}", share / 100)
-        return {**found, "n": n} if n else None
+        return AcceptanceQuantiles(p10=found["p10"], p50=found["p50"], p90=found["p90"], n=n) if n else None
 
-    def _energy_figures(self, output_tokens: int | None) -> dict[str, float | None]:
-        names = ("energy_j", "mean_power_w", "joules_per_output_token", "output_tokens_per_s_per_w")
+    def _energy_and_power(self) -> tuple[float, float] | tuple[None, None]:
+        """Joules of the load and mean watts; None where power was not watched for long enough."""
         energy, covered = self._at_end
         source = next((s for s in ("dcgm", "nvml") if energy.get(s)), None)
         length_ns = self._last_ns - (self._first_ns or 0)
         devices = [ns for key, ns in covered.items() if key[0] == source]
         if source is None or length_ns <= 0 or min(devices) < _LEAST_COVERED * length_ns:
-            return dict.fromkeys(names)
+            return None, None
         power_w = energy[source] / (max(devices) / _NS)
-        joules = power_w * length_ns / _NS
-        per_token = joules / output_tokens if output_tokens else None
-        values = (joules, power_w, per_token, output_tokens / joules if output_tokens else None)
-        return dict(zip(names, map(_rounded, values), strict=True))
+        return power_w * length_ns / _NS, power_w
 
 
 def _rounded(value: float | None) -> float | None:

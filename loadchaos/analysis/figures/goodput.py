@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from loadchaos.analysis.figures.requests import Part, sum_of
 from loadchaos.analysis.figures.throughput import per_s
+from loadchaos.analysis.verdict.model import GoodputFigures, GoodputPart
 from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
@@ -78,21 +78,21 @@ class GoodputCount:
         parts = {traffic: Part(self._good[traffic] + self._late[traffic], n) for traffic, n in self._due.items()}
         return {**parts, "": sum_of(parts.values())}
 
-    def to_json(self, limits_s: Mapping[str, float], seconds: float | None) -> dict[str, Any]:
+    def figures(self, limits_s: Mapping[str, float], seconds: float | None) -> GoodputFigures:
         """The figures of verdict.json; `seconds` is how long the load lasted."""
         parts = self.parts()
         whole = parts.pop("")
-        return {
-            "slo_s": dict(limits_s),
-            "good": whole.n,
-            "due": whole.whole,
-            "share": _rounded(whole.share),
-            "good_per_s": per_s(whole.n, seconds),
-            "over": dict(self._over.most_common()),
-            "by_traffic": {
-                t: {"good": p.n, "due": p.whole, "share": _rounded(p.share)} for t, p in sorted(parts.items())
+        return GoodputFigures(
+            slo_s=dict(limits_s),
+            good=whole.n,
+            due=whole.whole,
+            share=_rounded(whole.share),
+            good_per_s=per_s(whole.n, seconds),
+            over=dict(self._over.most_common()),
+            by_traffic={
+                t: GoodputPart(good=p.n, due=p.whole, share=_rounded(p.share)) for t, p in sorted(parts.items())
             },
-        }
+        )
 
 
 def _rounded(value: float | None) -> float | None:

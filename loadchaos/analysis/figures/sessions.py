@@ -7,13 +7,12 @@ lost turns: none is left out of the figures. One that is cut had no room in the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from loadchaos.analysis.verdict.model import SessionFigures, SessionStatistics, TrafficSessions
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.core.latency import LOWER_BOUNDS
-from loadchaos.core.latency_names import REPORTED_STATISTICS
+from loadchaos.core.latency import LOWER_BOUNDS, statistics_of
 from loadchaos.core.ledger.rows import BeginRow, ConversationRow
 from loadchaos.core.session_ids import place_of
 
@@ -23,6 +22,7 @@ _NS = 1_000_000_000
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _MUST_CALL = ("required", "named")
 SESSION_ENDS = ("finished", "lost", "left", "cut")
+_FIGURES = ("sessions", *SESSION_ENDS, "planned_turns", *_COUNTS)
 _STOPPED = "stopped"
 MOST_STOPPED = 0.05
 """Share of sessions that a stop may end without an effect on the times of the others."""
@@ -93,6 +93,10 @@ class SessionTimes:
         self.histogram.merge(other.histogram)
         self.lower_bounds += other.lower_bounds
         self.stopped += other.stopped
+
+    def statistics(self) -> SessionStatistics:
+        """The statistics of verdict.json."""
+        return SessionStatistics(**vars(statistics_of(self.histogram)), lower_bounds=self.lower_bounds)
 
     @property
     def too_short(self) -> str:
@@ -200,35 +204,32 @@ class SessionCount:
         ]
         return min(found, key=lambda made: made.calls, default=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """The figures of verdict.json; empty without sessions."""
+    def figures(self) -> SessionFigures | None:
+        """The figures of verdict.json; None without sessions."""
         if not self.by_traffic:
-            return {}
+            return None
         total: Counter[str] = Counter()
         for counts in self.by_traffic.values():
             total.update(counts)
         times = self.times()
         traffics = {
-            traffic: {
-                **_figures(counts, times.get(traffic, SessionTimes()), self._think_ns[traffic]),
-                "tools": self._tools.get(traffic),
-            }
+            traffic: TrafficSessions(
+                **{name: counts[name] for name in _FIGURES},
+                mean_think_s=_mean_s(self._think_ns[traffic], counts["sessions"]),
+                session_e2e_s=times.get(traffic, SessionTimes()).statistics(),
+                tools=self._tools.get(traffic),
+            )
             for traffic, counts in sorted(self.by_traffic.items())
         }
-        whole = _figures(total, times[""], self._think_ns.total())
-        return {**whole, "unfinished": len(self._open), "why": dict(self._why.most_common()), "by_traffic": traffics}
+        return SessionFigures(
+            **{name: total[name] for name in _FIGURES},
+            mean_think_s=_mean_s(self._think_ns.total(), total["sessions"]),
+            session_e2e_s=times[""].statistics(),
+            unfinished=len(self._open),
+            why=dict(self._why.most_common()),
+            by_traffic=traffics,
+        )
 
 
-def _figures(counts: Mapping[str, int], times: SessionTimes, think_ns: int) -> dict[str, Any]:
-    histogram = times.histogram
-    statistics = {name: _seconds(histogram.statistic(name)) for name in REPORTED_STATISTICS}
-    sessions = counts.get("sessions", 0)
-    return {
-        **{name: counts.get(name, 0) for name in ("sessions", *SESSION_ENDS, "planned_turns", *_COUNTS)},
-        "mean_think_s": _seconds(think_ns / sessions) if sessions else None,
-        "session_e2e_s": {**statistics, "n": histogram.n, "lower_bounds": times.lower_bounds},
-    }
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / _NS:.5g}")
+def _mean_s(sum_ns: int, n: int) -> float | None:
+    return float(f"{sum_ns / n / _NS:.5g}") if n else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from loadchaos.analysis.verdict.model import ThroughputFigures
 from loadchaos.core.ledger.rows import BeginRow, EndRow
 
 _S = 1_000_000_000
@@ -41,19 +40,19 @@ class Throughput:
             return None
         return (self._last_ns - self._first_ns) / _S
 
-    def to_json(self) -> dict[str, Any]:
+    def figures(self) -> ThroughputFigures:
         """The figures of verdict.json; tokens need usage in every answer."""
         seconds = self.seconds()
         complete = self._counted == self.requests
-        return {
-            "seconds": _rounded(seconds),
-            "requests": self.requests,
-            "input_tokens": self._input if complete else None,
-            "output_tokens": self._output if complete else None,
-            "requests_per_s": per_s(self.requests, seconds),
-            "input_tokens_per_s": per_s(self._input, seconds) if complete else None,
-            "output_tokens_per_s": per_s(self._output, seconds) if complete else None,
-        }
+        return ThroughputFigures(
+            seconds=_rounded(seconds),
+            requests=self.requests,
+            input_tokens=self._input if complete else None,
+            output_tokens=self._output if complete else None,
+            requests_per_s=per_s(self.requests, seconds),
+            input_tokens_per_s=per_s(self._input, seconds) if complete else None,
+            output_tokens_per_s=per_s(self._output, seconds) if complete else None,
+        )
 
 
 def per_s(n: int, seconds: float | None) -> float | None:

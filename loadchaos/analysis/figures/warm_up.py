@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.analysis.verdict.model import WarmUpFigures
+
 _NS = 1_000_000_000
 
 
@@ -36,6 +38,10 @@ class WarmUp:
                 return True
         return int(row.get("phase") or 0) in self._phases
 
-    def to_json(self) -> dict[str, Any]:
-        """The figures of verdict.json; empty without a warm-up."""
-        return {**self._rule, "requests": self.left_out} if self._rule else {}
+    def figures(self) -> WarmUpFigures | None:
+        """The figures of verdict.json; None without a warm-up."""
+        if not self._rule:
+            return None
+        return WarmUpFigures(
+            phases=tuple(self._rule.get("phases") or ()), seconds=self._rule.get("seconds"), requests=self.left_out
+        )

@@ -6,9 +6,10 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadchaos.analysis.figures.requests import S
+from loadchaos.analysis.incidents.record import NearAttack
+from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.attack_names import STALLS
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
@@ -64,11 +65,13 @@ class _Attack:
         return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
 
 
-def known_and_remedy(attribution: Attribution, known: Sequence[Any], remedy: str) -> tuple[list[Any], str]:
+def known_and_remedy(
+    attribution: Attribution, known: Sequence[KnownIssue], remedy: str
+) -> tuple[Sequence[KnownIssue], str]:
     """(known issues, remedy); no upstream issues for our own faults."""
     if attribution == "injected":
-        return [], _NOT_A_SERVER_BUG
-    return (list(known) if attribution == "server" else []), remedy
+        return (), _NOT_A_SERVER_BUG
+    return (known if attribution == "server" else ()), remedy
 
 
 @dataclass(frozen=True)
@@ -142,20 +145,20 @@ class AttackLog:
         effects = frozenset(_INJECTED[act[1]]) if act[1] in _INJECTED else _ANYTHING
         self._recent.append(_Attack(name, 1, "", "sabotage", at_ns, at_ns + _SABOTAGE_NS, effects))
 
-    def in_force(self, at_ns: int, within_ns: int = 0) -> list[dict[str, Any]]:
+    def in_force(self, at_ns: int, within_ns: int = 0) -> list[NearAttack]:
         """Attacks in force at `at_ns` or ended at most 10 s before.
 
         At most 20, newest last.
         """
         found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
         return [
-            {
-                "attack": a.name,
-                "n": a.n,
-                "kind": a.kind,
-                "effects": sorted(a.effects),
-                "began_before_s": round((at_ns - a.begin_ns) / S, 3),
-            }
+            NearAttack(
+                attack=a.name,
+                n=a.n,
+                kind=a.kind,
+                effects=tuple(sorted(a.effects)),
+                began_before_s=round((at_ns - a.begin_ns) / S, 3),
+            )
             for a in found[-20:]
         ]
 

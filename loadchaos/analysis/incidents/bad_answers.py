@@ -25,7 +25,7 @@ _AFTER_THE_END = {
     "text of another answer follows": ("text_after_done", "Text of another answer follows the [DONE]"),
     "text follows the finish_reason": ("text_after_finish", "Text follows the finish_reason of its answer"),
 }
-"""Failures of outcome `wrong_output` by the start of their text (load/wire/outcome.py): id and title."""
+"""Failures of outcome `wrong_output` by the start of their text (core/outcome_rules.py): id and title."""
 _FACTS = {"expected": "rule", "other": "other_request"}
 """Facts of a wrong answer, by the fields of its row."""
 _MOST_TEXT = 2_000

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from loadchaos.analysis.figures.requests import S
+from loadchaos.analysis.incidents.record import ReadingRecord
 from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
 
 _BEFORE_NS = 60 * S
@@ -38,9 +39,9 @@ class Reading:
     whose: str
     values: Mapping[str, float]
 
-    def to_json(self, base_ns: int) -> dict[str, Any]:
+    def record(self, base_ns: int) -> ReadingRecord:
         """The reading as in incident.json."""
-        return {"at_s": round((self.at_ns - base_ns) / S, 3), "whose": self.whose, **self.values}
+        return ReadingRecord(at_s=round((self.at_ns - base_ns) / S, 3), whose=self.whose, **self.values)
 
 
 def reading(row: MetricsRow | DeviceRow) -> Reading | None:

@@ -13,11 +13,21 @@ from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.figures.requests import S, Sent
 from loadchaos.analysis.incidents.attribution import ProcessEnds, known_and_remedy
 from loadchaos.analysis.incidents.context import Reading
+from loadchaos.analysis.incidents.record import (
+    IncidentRecord,
+    LineWindow,
+    NearAttack,
+    SentBefore,
+    SentRequest,
+    ShownFailure,
+    TimelineEntry,
+)
+from loadchaos.analysis.verdict.model import CandidateLine, Kind, KnownIssue
 from loadchaos.analysis.wrong_answer import WrongAnswer
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State
+from loadchaos.core.typed_json import from_json
 
-Kind = Literal["death", "hang", "unreachable", "outage", "terminated", "restart", "failure"]
 _WINDOW_NS = 60 * S
 _MOST_SHOWN = 50
 _NUMBER = re.compile(r"[\d.]+")
@@ -78,14 +88,14 @@ class Incident:
     signs: list[str] = field(default_factory=list)
     causes: list[Failure] = field(default_factory=list)
     echoes: list[Failure] = field(default_factory=list)
-    candidates: list[dict[str, Any]] = field(default_factory=list)  # unexplained log lines around it, likeliest first
+    candidates: list[CandidateLine] = field(default_factory=list)  # unexplained log lines around it, likeliest first
     beside: list[str] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     in_flight: list[Sent] = field(default_factory=list)
     examples: list[Sent] = field(default_factory=list)  # failed requests, later ones too
     admitted: list[Sent] = field(default_factory=list)
     sent_before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    attacks: list[dict[str, Any]] = field(default_factory=list)
+    attacks: list[NearAttack] = field(default_factory=list)
     figures: list[Reading] = field(default_factory=list)
     log_lines: dict[str, list[int]] = field(default_factory=dict)
     timeline: list[tuple[int, str]] = field(default_factory=list)
@@ -215,8 +225,8 @@ class Incident:
             return None
         return round((self.noticed_ns - (self.died_ns or self.opened_ns)) / S, 3)
 
-    def to_json(self) -> dict[str, Any]:
-        """The incident as in incident.json, without bodies and raw files."""
+    def record(self) -> IncidentRecord:
+        """The incident as in incident.json."""
         base = self.load_begin_ns if self.load_begin_ns is not None else self.opened_ns
         named = self.named_by()
         known, remedy = known_and_remedy(self.attribution, self._known(named), self.remedy or named.remedy)
@@ -224,66 +234,70 @@ class Incident:
         def at_s(ns: int | None) -> float | None:
             return None if ns is None else round((ns - base) / S, 3)
 
-        return {
-            "schema": 1,
-            "n": self.n,
-            "id": named.id,
-            "folder": self.folder,
-            "kind": self.kind,
-            "replica": self.replica,
-            "severity": named.severity,
-            "title": self.title or named.shown_title,
-            "attribution": self.attribution,
-            **({"layer": named.layer} if named.layer else {}),
-            "opened_at_s": at_s(self.opened_ns),
-            "noticed_at_s": at_s(self.noticed_ns),
-            "back_at_s": at_s(self.back_ns),
-            "closed_at_s": at_s(self.closed_ns),
-            "opened_ns": self.opened_ns,
-            "closed_ns": self.closed_ns,
-            "recovered_after_s": self.recovered_after_s(),
-            "state": self.worst,
-            "signs": list(self.signs),
-            "known": known,
-            "remedy": remedy,
-            "evidence": dict(named.evidence),
-            "frames": list(named.frames),
-            "process": named.process,
-            "candidates": [dict(c) for c in named.candidates],
-            "exit": dict(self.exit) if self.exit else None,
-            "causes": [_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_SHOWN]],
-            "echoes": [_shown(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_SHOWN]],
-            "beside": list(self.beside),
-            "lost_requests": sum(self.lost.values()),
-            "lost": dict(self.lost),
-            "wrong_answers": [w.to_json() for w in self.wrong],
-            "in_flight_at_death": len(self.in_flight),
-            "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
-            "examples": [s.to_json(s.sent_ns) for s in self.examples],
-            "admitted": [s.to_json(self.opened_ns) for s in self.admitted],
-            "attacks": list(self.attacks),
-            "sent_before": dict(self.sent_before),
-            "log_lines": {file: {"first": w[0], "last": w[1]} for file, w in self.log_lines.items()},
-            "figures": [one.to_json(base) for one in self.figures],
-            "metrics_window_ns": [self.opened_ns - _WINDOW_NS, (self.closed_ns or self.opened_ns) + _WINDOW_NS],
-            "timeline": [{"at_s": at_s(ns), "text": text} for ns, text in sorted(self.timeline)],
-            "environment": dict(self.environment),
-        }
+        return IncidentRecord(
+            schema=1,
+            n=self.n,
+            id=named.id,
+            folder=self.folder,
+            kind=self.kind,
+            replica=self.replica,
+            severity=named.severity,
+            title=self.title or named.shown_title,
+            attribution=self.attribution,
+            layer=named.layer,
+            opened_at_s=at_s(self.opened_ns),
+            noticed_at_s=at_s(self.noticed_ns),
+            back_at_s=at_s(self.back_ns),
+            closed_at_s=at_s(self.closed_ns),
+            opened_ns=self.opened_ns,
+            closed_ns=self.closed_ns,
+            recovered_after_s=self.recovered_after_s(),
+            state=self.worst,
+            signs=tuple(self.signs),
+            known=tuple(known),
+            remedy=remedy,
+            evidence=named.evidence,
+            frames=named.frames,
+            process=named.process,
+            candidates=named.candidates,
+            exit=dict(self.exit) if self.exit else None,
+            causes=tuple(_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_SHOWN]),
+            echoes=tuple(_shown(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_SHOWN]),
+            beside=tuple(self.beside),
+            lost_requests=sum(self.lost.values()),
+            lost=dict(self.lost),
+            wrong_answers=tuple(w.example() for w in self.wrong),
+            in_flight_at_death=len(self.in_flight),
+            in_flight=tuple(_sent(s, self.opened_ns) for s in self.in_flight),
+            examples=tuple(_sent(s, s.sent_ns) for s in self.examples),
+            admitted=tuple(_sent(s, self.opened_ns) for s in self.admitted),
+            attacks=tuple(self.attacks),
+            sent_before={traffic: SentBefore(**counts) for traffic, counts in self.sent_before.items()},
+            log_lines={file: LineWindow(first=w[0], last=w[1]) for file, w in self.log_lines.items()},
+            figures=tuple(one.record(base) for one in self.figures),
+            metrics_window_ns=(self.opened_ns - _WINDOW_NS, (self.closed_ns or self.opened_ns) + _WINDOW_NS),
+            timeline=tuple(TimelineEntry(at_s=at_s(ns), text=text) for ns, text in sorted(self.timeline)),
+            environment=dict(self.environment),
+        )
 
-    def _known(self, named: Failure) -> list[Any]:
+    def _known(self, named: Failure) -> Sequence[KnownIssue]:
         facts = self.environment.get("facts") or {}
         return with_standing(named.known, facts.get("dialect"), facts.get("version"))
 
 
-def _shown(failure: Failure, at_s: float | None) -> dict[str, Any]:
-    return {
-        "id": failure.id,
-        "title": failure.shown_title,
-        "at_s": at_s,
-        "evidence": dict(failure.evidence),
-        "process": failure.process,
-        "frames": list(failure.frames),
-    }
+def _shown(failure: Failure, at_s: float | None) -> ShownFailure:
+    return ShownFailure(
+        id=failure.id,
+        title=failure.shown_title,
+        at_s=at_s,
+        evidence=failure.evidence,
+        process=failure.process,
+        frames=failure.frames,
+    )
+
+
+def _sent(sent: Sent, now_ns: int) -> SentRequest:
+    return from_json(SentRequest, sent.to_json(now_ns))
 
 
 def kind_of(state: State, was: State) -> Kind | None:

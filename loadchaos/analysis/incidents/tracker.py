@@ -11,8 +11,9 @@ from loadchaos.analysis.figures.requests import RequestStats, S
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
-from loadchaos.analysis.incidents.incident import Incident, Kind, finding_row, kind_of, merged_kind
+from loadchaos.analysis.incidents.incident import Incident, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
+from loadchaos.analysis.verdict.model import Kind
 from loadchaos.core.ledger.rows import DeviceRow, IncidentRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
 
@@ -134,9 +135,9 @@ class IncidentTracker:
             if failure.role == "cause" and not incident.causes:
                 self.named.append(incident)
             group.append(failure)
-            incident.note(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
-        if isinstance(line := failure.evidence.get("line"), int):
-            incident.add_log_line(str(failure.evidence.get("source")), line)
+            incident.note(failure.at_ns, f"{failure.evidence.source}: {failure.title}")
+        if isinstance(line := failure.evidence.line, int):
+            incident.add_log_line(str(failure.evidence.source), line)
         self._attribute(incident)
 
     def hang_at(self, at_ns: int) -> Incident | None:
@@ -158,7 +159,7 @@ class IncidentTracker:
         incident = self._recent.find(failure, replica, self._replicas)
         if incident is not None and failure.id not in incident.beside:
             incident.beside.append(failure.id)
-            incident.note(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+            incident.note(failure.at_ns, f"{failure.evidence.source}: {failure.title}")
         return incident
 
     def open_failure(self, failure: Failure, attribution: Attribution) -> Incident:
@@ -166,9 +167,9 @@ class IncidentTracker:
         incident = self._new("failure", self._sole(), failure.at_ns)
         incident.causes.append(failure)
         incident.attribution = self.attribution[incident.n] = attribution
-        if isinstance(line := failure.evidence.get("line"), int):
-            incident.add_log_line(str(failure.evidence.get("source")), line)
-        incident.note(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+        if isinstance(line := failure.evidence.line, int):
+            incident.add_log_line(str(failure.evidence.source), line)
+        incident.note(failure.at_ns, f"{failure.evidence.source}: {failure.title}")
         self._end(incident, failure.at_ns)
         return incident
 
@@ -248,7 +249,7 @@ class IncidentTracker:
         """
         if incident.kind != "death" or not self.has_log or incident.causes:
             return False
-        if any(s.evidence.get("source") != "client" for s in incident.echoes):
+        if any(s.evidence.source != "client" for s in incident.echoes):
             return False
         if incident.exit is not None and incident.exit.get("signal") not in (None, 15):
             return False

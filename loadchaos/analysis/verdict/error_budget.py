@@ -7,11 +7,10 @@ all stay within such a rule do not fail the run. Deaths, hangs and other damage 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from loadchaos.analysis.verdict.expectations import CheckResult
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core.model import BLAMELESS, OUTCOMES
 
 _RULE = re.compile(r"(?:(?P<traffic>.+)\.)?(?:error_rate|outcomes\.(?P<outcome>\w+))")
@@ -48,29 +47,29 @@ def budgets(judged: Iterable[CheckResult]) -> list[ErrorBudget]:
     return found
 
 
-def excuse(failures: Sequence[dict[str, Any]], judged: Sequence[CheckResult], errors: int) -> None:
-    """Accept failures of requests that error budgets cover, in place.
+def excused(failures: Iterable[FailureResult], judged: Sequence[CheckResult], errors: int) -> list[FailureResult]:
+    """Accept failures of requests that error budgets cover.
 
     One that only a log shows is covered by an `error_rate` of the whole run, if it has no more lines than there were errors.
     """
-    met = budgets(judged)
+    met, found = budgets(judged), []
     for failure in failures:
-        if failure["severity"] != "request" or failure["accepted"]:
-            continue
-        rules = _covering(failure, met, errors)
-        if rules:
-            failure["accepted"] = True
-            failure["acceptance"] = f"within the error budget {', '.join(rules)}"
+        asked = failure.severity == "request" and not failure.accepted
+        if asked and (rules := _covering(failure, met, errors)):
+            why = f"within the error budget {', '.join(rules)}"
+            found.append(replace(failure, accepted=True, acceptance=why))
+        else:
+            found.append(failure)
+    return found
 
 
-def _covering(failure: Mapping[str, Any], met: Sequence[ErrorBudget], errors: int) -> list[str]:
+def _covering(failure: FailureResult, met: Sequence[ErrorBudget], errors: int) -> list[str]:
     """Rules that cover all errors of a failure; none if one is left."""
-    by_traffic: Mapping[str, Mapping[str, int]] = failure.get("requests") or {}
-    if not by_traffic:
+    if not failure.requests:
         whole = [b.rule for b in met if not b.traffic and b.outcome is None]
-        return whole[:1] if failure["count"] <= errors else []
+        return whole[:1] if failure.count <= errors else []
     found = []
-    for traffic, outcomes in by_traffic.items():
+    for traffic, outcomes in failure.requests.items():
         for outcome in outcomes:
             rule = next((b.rule for b in met if b.covers(traffic, outcome)), None)
             if rule is None:

@@ -7,12 +7,13 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import Growth
 from loadchaos.analysis.figures.efficiency import UNTOLD
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.figures.sessions import SESSION_TIME, SessionTimes
+from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core import latency_names
 from loadchaos.core.expectation_names import Expectation, parse
 from loadchaos.core.histogram import LogHistogram
@@ -56,20 +57,6 @@ class ExpectationInputs:
     sessions: Mapping[str, SessionTimes] = field(default_factory=dict)
     unproved: Mapping[str, str] = field(default_factory=dict)
     """Counts that may be too low, with the reason."""
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """Result of an expectation or of a check, as in verdict.json."""
-
-    name: str
-    expected: str
-    actual: str
-    verdict: Decision
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"name", "expected", "actual", "verdict"}`."""
-        return {"name": self.name, "expected": self.expected, "actual": self.actual, "verdict": self.verdict}
 
 
 class _Figure(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 from loadchaos.analysis.figures.requests import RequestStats, S
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.model import Generator
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import (
@@ -362,7 +363,7 @@ class RunHealth(RowFold):
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
 
-    def generator(self, stats: RequestStats, terms: Terms) -> dict[str, Any]:
+    def generator(self, stats: RequestStats, terms: Terms) -> Generator:
         """Generator section of verdict.json: was the generator the limit?
 
         `slots`: limits of the profile that were reached because the server was slow.
@@ -372,17 +373,17 @@ class RunHealth(RowFold):
         send = LogHistogram()
         for phase in stats.phases.values():
             send.merge(phase.lag)
-        return {
-            "limited": bool(reasons),
-            "why": reasons,
-            "slots": [f"phase {n}: {why}" for n, why in slots.items() if why],
-            "lag_p99_s": _seconds(self.lag.quantile(0.99)),
-            "send_lag_p99_s": _seconds(send.quantile(0.99)),
-            "cpu_share_max": round(self.cpu_share, 3),
-            "stale_connections": stats.stale,
-            "retries": stats.resent,
-            "backed_off": sum(self._backed_off.values()),
-        }
+        return Generator(
+            limited=bool(reasons),
+            why=tuple(reasons),
+            slots=tuple(f"phase {n}: {why}" for n, why in slots.items() if why),
+            lag_p99_s=_seconds(self.lag.quantile(0.99)),
+            send_lag_p99_s=_seconds(send.quantile(0.99)),
+            cpu_share_max=round(self.cpu_share, 3),
+            stale_connections=stats.stale,
+            retries=stats.resent,
+            backed_off=sum(self._backed_off.values()),
+        )
 
 
 def _log_loss(row: GapRow) -> LogLoss | None:

@@ -11,30 +11,35 @@ from typing import Any
 
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
+from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core import exit_codes
 from loadchaos.core.model import DEFAULT_EXPECT, Decision, Row, Terms
 from loadchaos.core.stats import upper_bound_at_zero
 
-SCHEMA = 1
 _EXIT: Mapping[Decision, int] = {"pass": exit_codes.PASS, "fail": exit_codes.FAIL, "unknown": exit_codes.UNKNOWN}
 _MOST_NAMED = 5
 _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
 """Ids of failures without a known cause."""
 
 
-def accept(failures: Sequence[dict[str, Any]], terms: Terms, today: date | None) -> None:
-    """Mark failures as accepted, in place: by id, reason, date and count."""
-    for failure in failures:
-        failure["accepted"] = False
-        for entry in terms.accept:
-            if entry.get("id") == failure["id"]:
-                total = sum(f["count"] for f in failures if f["id"] == failure["id"])
-                why_not = _refusal(entry, total, today)
-                failure["accepted"] = why_not is None
-                failure["acceptance"] = why_not or str(entry.get("because"))
-                if why_not is None:
-                    break
+def accepted(failures: Sequence[FailureResult], terms: Terms, today: date | None) -> list[FailureResult]:
+    """Mark failures as accepted: by id, reason, date and count."""
+    return [_accepted(failure, failures, terms, today) for failure in failures]
+
+
+def _accepted(
+    failure: FailureResult, failures: Sequence[FailureResult], terms: Terms, today: date | None
+) -> FailureResult:
+    for entry in terms.accept:
+        if entry.get("id") == failure.id:
+            why_not = _refusal(entry, sum(f.count for f in failures if f.id == failure.id), today)
+            failure = replace(
+                failure, accepted=why_not is None, acceptance=str(entry.get("because")) if why_not is None else why_not
+            )
+            if failure.accepted:
+                break
+    return failure
 
 
 def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | None:
@@ -51,12 +56,7 @@ def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | 
     return None
 
 
-def counts(failure: Mapping[str, Any]) -> bool:
-    """True for a failure of the load that is neither accepted nor expected."""
-    return not (failure["accepted"] or failure.get("before_load")) and failure["attribution"] != "expected"
-
-
-def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
     """Counts of failures by standing.
 
     `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`. Those of too much load and those before
@@ -64,41 +64,41 @@ def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """
     found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
     for failure in failures:
-        if failure.get("before_load"):
-            found["before_load"] = found.get("before_load", 0) + failure["count"]
+        if failure.before_load:
+            found["before_load"] = found.get("before_load", 0) + failure.count
             continue
-        if failure["attribution"] == "load":
-            found["load"] = found.get("load", 0) + failure["count"]
+        if failure.attribution == "load":
+            found["load"] = found.get("load", 0) + failure.count
             continue
-        if failure["attribution"] != "server":
-            standing = "expected" if failure["attribution"] == "expected" else "ours"
+        if failure.attribution != "server":
+            standing = "expected" if failure.attribution == "expected" else "ours"
         else:
-            standing = "unexplained" if _UNEXPLAINED.search(failure["id"]) else "known"
-        found[standing] += failure["count"]
+            standing = "unexplained" if _UNEXPLAINED.search(failure.id) else "known"
+        found[standing] += failure.count
     return found
 
 
 def figures_of(
-    failures: Sequence[Mapping[str, Any]], episodes: Sequence[Incident], base: ExpectationInputs
+    failures: Sequence[FailureResult], episodes: Sequence[Incident], base: ExpectationInputs
 ) -> ExpectationInputs:
     """Add the counts that expectations ask for.
 
     Accepted and expected failures are left out.
     """
-    against = [f for f in failures if counts(f)]
-    left_out = {f["id"] for f in failures} - {f["id"] for f in against}
+    against = [f for f in failures if f.counts]
+    left_out = {f.id for f in failures} - {f.id for f in against}
     met = [i for i in episodes if i.attribution != "expected" and i.id not in left_out]
     deaths = [i for i in met if i.kind in ("death", "restart") and not i.starting and not i.outlived]
     hangs = [i for i in met if i.ever_hung]
-    hung_in_log = sum(f["count"] for f in against if f["severity"] == "hang" and not f.get("incidents"))
+    hung_in_log = sum(f.count for f in against if f.severity == "hang" and not f.incidents)
     found = {
         **base.counts,
         "engine_deaths": len(deaths),
         "hangs": len(hangs) + hung_in_log,
         "outages": sum(i.kind == "outage" and i.attribution != "expected" for i in episodes),  # accepted or not
         "failures": len(against),
-        "wrong_answers": sum(f["count"] for f in against if "wrong_answers" in f),
-        "occurrences": sum(f["count"] for f in against),
+        "wrong_answers": sum(f.count for f in against if f.wrong_answers is not None),
+        "occurrences": sum(f.count for f in against),
         "restarts": sum(i.kind == "restart" for i in met),
         "replicas_lost": len({i.replica for i in deaths}),
         "lost_requests": sum(i.lost.total() for i in met),
@@ -118,28 +118,26 @@ def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
     return [judge(text, figures) for text in (terms.expect or DEFAULT_EXPECT)]
 
 
-def uncovered(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult]) -> list[Check]:
+def uncovered(failures: Sequence[FailureResult], judged: Sequence[CheckResult]) -> list[Check]:
     """Check that no failure remains that no expectation covers.
 
     Returns the check only if it fails.
     """
-    left = [f for f in failures if counts(f)]
+    left = [f for f in failures if f.counts]
     if not left or any(j.name == "failures" and j.verdict == "fail" for j in judged):
         return []
-    shown = "; ".join(
-        f"{f['id']} ({f['count']:,} {'time' if f['count'] == 1 else 'times'})" for f in left[:_MOST_NAMED]
-    )
+    shown = "; ".join(f"{f.id} ({f.count:,} {'time' if f.count == 1 else 'times'})" for f in left[:_MOST_NAMED])
     more = f"; and {len(left) - _MOST_NAMED} more kinds" if len(left) > _MOST_NAMED else ""
     return [Check("unaccepted_failures", "none outside of accept and error budgets", shown + more, "fail")]
 
 
-def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
+def decide(failures: Sequence[FailureResult], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
     """Fail over unknown over pass.
 
     Every failure that counts fails the run, with or without an expectation.
     """
     verdicts = [*(j.verdict for j in judged), *(c.verdict for c in checks)]
-    if any(counts(f) for f in failures) or "fail" in verdicts:
+    if any(f.counts for f in failures) or "fail" in verdicts:
         return "fail"
     return "pass" if verdicts and all(v == "pass" for v in verdicts) else "unknown"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.report.html import capacity_page
 
@@ -36,7 +37,7 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
     try:
         _replace(folder / RESULT, orjson.dumps(data, option=orjson.OPT_INDENT_2))
         _replace(folder / TABLE, table(data).encode())
-        _replace(folder / PAGE, capacity_page.render(data).encode())
+        _replace(folder / PAGE, capacity_page.render(CapacityResult.from_json(data)).encode())
     except OSError as e:
         raise LedgerError(f"{folder}: {e.strerror}; {next_step(e)}") from e
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.capacity.queue_model import QueueModel
+from loadchaos.analysis.capacity.result import Unit
 from loadchaos.core.units import figure
 
 _FASTEST_GROWTH, _GROWTH = 4.0, 2.0
@@ -43,7 +44,7 @@ class SearchSettings:
         arrivals: Variance to mean ratio of the arrivals of a rate.
     """
 
-    by: str
+    by: Unit
     start: float
     most: float
     tolerance: float = 0.03

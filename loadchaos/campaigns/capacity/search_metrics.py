@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from prometheus_client.core import Metric
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import LAST_SCRAPE_S, Exporter, PageCollector
 
@@ -20,7 +21,7 @@ class SearchMetrics:
 
     def __init__(self, name: str, port: int | Literal["default"]) -> None:
         self._name = name
-        self._data: Mapping[str, Any] | None = None
+        self._data: CapacityResult | None = None
         self._exporter = Exporter(PageCollector(self._page), port)
 
     @property
@@ -31,11 +32,11 @@ class SearchMetrics:
     def publish(self, data: Mapping[str, Any]) -> None:
         """Take a new capacity.json, with `current` while a step runs."""
         with self._exporter.lock:
-            self._data = data
+            self._data = CapacityResult.from_json(data)
 
     def close(self) -> None:
         """Stop, after a scrape of the answer where scrapes are frequent."""
-        if self._data is not None and self._data["ended"]:
+        if self._data is not None and self._data.ended:
             self._exporter.collector.wait_for_scrape(LAST_SCRAPE_S)
         self._exporter.close()
 

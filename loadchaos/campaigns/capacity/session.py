@@ -15,7 +15,9 @@ from typing import Any
 import orjson
 
 from loadchaos.analysis.capacity import findings
+from loadchaos.analysis.capacity.result import CapacityStep
 from loadchaos.analysis.capacity.step_watch import StepProgress, StepWatch
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.capacity import files
 from loadchaos.campaigns.capacity.search import CapacitySearch, NextStep, SearchSettings, answer
 from loadchaos.campaigns.capacity.step_profile import step_plan, step_profile
@@ -23,6 +25,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
+from loadchaos.core.typed_json import from_json
 from loadchaos.core.units import figure
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Launch
@@ -306,7 +309,8 @@ class CapacitySession:
         run = str(result.folder.path.relative_to(self._folder))
         dead = self._note_failures(result, run)
         step = {**watch.to_json(), "run": run, "began": began, "ended": _now()}
-        warm = ((result.verdict or {}).get("efficiency") or {}).get("warm_cache")
+        efficiency = result.verdict.efficiency
+        warm = efficiency.warm_cache if efficiency is not None else None
         if step["status"] == "not_met":  # with a cold cache even less
             warm = None
         if dead is not None or warm:
@@ -314,7 +318,8 @@ class CapacitySession:
             step |= {"status": "undecided", "leans": False, "why": why}
         self._search.add(step)
         self._search.steps[-1] = {**self._search.steps[-1], "proved": [self._search.low, self._search.high]}
-        self._announce(f"[step {number}] {step_line({'by': self._settings.search.by}, self._search.steps[-1])}")
+        done = from_json(CapacityStep, self._search.steps[-1])
+        self._announce(f"[step {number}] {step_line(self._settings.search.by, done)}")
         if dead is not None:
             place = f" ({run}/{dead['incident']})" if dead.get("incident") else ""
             self._end(result.exit_code or exit_codes.FAIL, f"{dead['id']}: {dead['title']}{place}")
@@ -327,15 +332,15 @@ class CapacitySession:
     def _note_failures(self, result: Result, run: str) -> dict[str, Any] | None:
         """Keep the failures of a step; returns one that ends the search."""
         dead = None
-        for failure in (result.verdict or {}).get("failures") or ():
-            if failure.get("accepted") or failure.get("attribution") == "expected":
+        for failure in result.failures:
+            if failure.accepted or failure.attribution == "expected":
                 continue
             known = self._failures.setdefault(
-                failure["id"], {"id": failure["id"], "title": failure["title"], "severity": failure["severity"],
-                                "steps": 0, "run": run, "incident": _incident(failure)},
+                failure.id, {"id": failure.id, "title": failure.title, "severity": failure.severity,
+                             "steps": 0, "run": run, "incident": _incident(failure)},
             )  # fmt: skip
             known["steps"] += 1
-            if failure["severity"] in _DEADLY:
+            if failure.severity in _DEADLY:
                 dead = dead or {**known, "incident": _incident(failure)}
         return dead
 
@@ -366,7 +371,6 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _incident(failure: Mapping[str, Any]) -> str | None:
+def _incident(failure: FailureResult) -> str | None:
     """Folder of a failure's incident below the run folder."""
-    name = failure.get("incident")
-    return f"incidents/{name}" if name else None
+    return f"incidents/{failure.incident}" if failure.incident else None

@@ -39,7 +39,6 @@ class HuntFinding:
     """A failure by id and guilty frame, and the workloads that showed it.
 
     Attributes:
-        server: name of the worker whose server showed it first; "": this machine.
         after_requests: requests of the load of the hunt before it showed first.
         after_others: questions, and requests that identified the server, until the end of its workload.
         at_s: time of the hunt when it showed first.
@@ -55,7 +54,6 @@ class HuntFinding:
     at_s: float
     after_requests: int
     folder: str
-    server: str = ""
     workloads: list[int] = field(default_factory=list)
     replay: dict[str, Any] = field(default_factory=dict)
     minimised: str = ""
@@ -72,7 +70,7 @@ class HuntFinding:
         failure, replay = self.failure, self.replay
         frame = f" in {failure['frame']}" if failure.get("frame") else ""
         shown = f"{len(self.workloads)} of the workloads" if len(self.workloads) > 1 else f"workload {self.workload}"
-        after = f"{f'on {self.server} ' if self.server else ''}after {plural(self.after_requests, 'request')}"
+        after = f"after {plural(self.after_requests, 'request')}"
         after += f" and {self.after_others:,} beside the load" if self.after_others else ""
         parts = [f"{failure['id']}{frame}: {failure['title']} ({shown}, first {after})"]
         if replay.get("tries"):
@@ -98,7 +96,7 @@ def collect(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[HuntFinding
                 found[key] = HuntFinding(
                     key, number, failure, int(row["n"]), float(row["at_s"]),
                     requests + int(failure.get("after_requests") or 0), f"{FINDINGS}/{number:02}-{name}",
-                    row.get("server") or "", after_others=others + others_of(row),
+                    after_others=others + others_of(row),
                 )  # fmt: skip
             if int(row["n"]) not in found[key].workloads:
                 found[key].workloads.append(int(row["n"]))

@@ -251,19 +251,6 @@ def pool_of(limits: ServerLimits, chosen: Mapping[str, Mapping[str, Any]] | None
     return GenePool(choices, keys, shares, limits.block, limits.longest, limits.models, most, frozenset(load))
 
 
-def differences(ours: GenePool, theirs: GenePool) -> list[str]:
-    """Names of what differs between the genes of two servers."""
-    found = [
-        name
-        for group, genes in ours.choices.items()
-        for name, values in genes.items()
-        if theirs.choices[group][name] != values
-    ]
-    found += [name for name in ("block", "longest") if getattr(ours, name) != getattr(theirs, name)]
-    adapters = bool(ours.choices["traffic"]["adapters"])
-    return [*found, *(["models"] if adapters and ours.models != theirs.models else [])]
-
-
 def plain_values(group: str, name: str) -> str:
     """Values of a gene for a message: those of a server with everything."""
     return ", ".join(list(dict.fromkeys(map(str, _all_values(group, name))))[:_MOST_SHOWN])

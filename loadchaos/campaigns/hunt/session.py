@@ -15,9 +15,8 @@ from ruamel.yaml import YAML
 
 from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
 from loadchaos.campaigns.hunt.findings import HuntFinding, collect, keep_run
-from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, differences, pool_of
+from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
 from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
-from loadchaos.campaigns.hunt.worker_port import RemoteServer, WorkerGoneError, WorkerPort
 from loadchaos.campaigns.hunt.workers import SlotLostError, WorkloadRunner
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
@@ -71,10 +70,9 @@ class HuntSession:
         runners: Sequence[WorkloadRunner],
         reproduction: FindingReproducer,
         print_line: Callable[[str], None],
-        workers: WorkerPort | None = None,
     ) -> None:
         self._settings, self._folder, self._runners = settings, folder, list(runners)
-        self._reproduction, self._print, self._workers = reproduction, print_line, workers
+        self._reproduction, self._print = reproduction, print_line
         self._journal = Journal(folder)
         self._before_s = float(self._journal.rows[-1]["at_s"]) if self._journal.rows else 0.0
         self._begin_s = time.monotonic()
@@ -82,7 +80,6 @@ class HuntSession:
         self._corpus: Corpus | None = None
         self._signals: list[int] = []
         self._ended_early = False
-        self._facts: Facts | None = None
         self._failed: LoadchaosError | None = None
 
     @property
@@ -97,8 +94,6 @@ class HuntSession:
         """
         self._handle_signals()
         try:
-            if self._workers is not None:
-                self._workers.open()
             probed = await self._probe()
             if probed is None:
                 return 128 + self._signals[0]
@@ -109,8 +104,6 @@ class HuntSession:
             self._ended_early = not self._finished()
         finally:
             await asyncio.gather(*(runner.stop() for runner in self._runners))
-            if self._workers is not None:
-                await self._workers.close()
         found = self.findings()
         if found and not self._signals:
             await self._reproduction.run(found, max(0.0, self._settings.budget_s - self.at_s))
@@ -145,10 +138,17 @@ class HuntSession:
 
     def _prepare(self, probed: Mapping[str, Any]) -> GenePool:
         """Make the pool of genes and fold what was done before."""
-        facts = self._facts = Facts.from_json(probed["facts"])
+        facts = Facts.from_json(probed["facts"])
         if probed.get("trouble"):
             self._print(f"note: the server does not answer as expected: {probed['trouble']}")
-        pool = self._pool_of(probed)
+        limits = ServerLimits(
+            facts,
+            probed["settings"],
+            tuple(probed["models"]),
+            self._settings.requests,
+            tuple(probed.get("endpoints", ())),
+        )
+        pool = pool_of(limits, self._settings.genes)
         corpus = Corpus(self._settings.seed, pool, self._settings.feedback)
         for row in self._journal.rows:
             corpus.fold(row)
@@ -165,58 +165,14 @@ class HuntSession:
         write_json(file, data)
         return pool
 
-    def _pool_of(self, probed: Mapping[str, Any]) -> GenePool:
-        """Genes that fit a server."""
-        facts = Facts.from_json(probed["facts"])
-        limits = ServerLimits(
-            facts,
-            probed["settings"],
-            tuple(probed["models"]),
-            self._settings.requests,
-            tuple(probed.get("endpoints", ())),
-        )
-        return pool_of(limits, self._settings.genes)
-
     async def _work_on_all(self, pool: GenePool) -> None:
-        """Run workloads on all servers until the hunt is over.
-
-        Servers of workers that join take part.
-        """
-        working = {asyncio.create_task(self._work(runner, pool)) for runner in self._runners}
-        joining = asyncio.create_task(self._workers.joined()) if self._workers is not None else None
+        """Run workloads on all servers until the hunt is over."""
+        working = [asyncio.create_task(self._work(runner, pool)) for runner in self._runners]
         try:
-            while working:
-                waited = [*working, *([joining] if joining else [])]
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                for task in [t for t in working if t.done()]:
-                    working.discard(task)
-                    task.result()
-                if joining is not None and self._workers is not None and joining.done():
-                    if self._fits(joining.result(), pool):
-                        self._runners.append(joining.result())
-                        working.add(asyncio.create_task(self._work(joining.result(), pool)))
-                    joining = asyncio.create_task(self._workers.joined())
+            await asyncio.gather(*working)
         finally:
-            for other in (*working, *([joining] if joining else [])):
-                other.cancel()
-
-    def _fits(self, worker: RemoteServer, pool: GenePool) -> bool:
-        """True if the server of a worker is like that of the master.
-
-        Else the worker is refused.
-        """
-        ours, theirs = self._facts, Facts.from_json((worker.probed or {})["facts"])
-        assert ours is not None
-        why = ""
-        if (ours.dialect, ours.version) != (theirs.dialect, theirs.version):
-            why = f"its server is {theirs.dialect} {theirs.version}, that of the hunt {ours.dialect} {ours.version}"
-        elif names := differences(pool, self._pool_of(worker.probed or {})):
-            why = f"its server differs from that of the hunt in {', '.join(names)}"
-        if why and self._workers is not None:
-            self._workers.refuse(worker, f"{why}: start the same server")
-        elif not self._signals:
-            self._print(f"worker {worker.name} hunts, too")
-        return not why
+            for task in working:
+                task.cancel()
 
     async def _work(self, runner: WorkloadRunner, pool: GenePool) -> None:
         """Run workloads on one server until the hunt is over.
@@ -237,8 +193,6 @@ class HuntSession:
             except (SlotLostError, LoadchaosError) as e:
                 lost += 1
                 self._note_lost(e, choice)
-                if isinstance(e, WorkerGoneError):
-                    return
                 if isinstance(e, LoadchaosError) and lost >= _MOST_LOST:
                     self._failed = e
                 continue
@@ -308,8 +262,7 @@ class HuntSession:
         corpus = self._corpus
         assert corpus is not None
         origin = "drawn" if choice.parent is None else f"{choice.change} of {choice.parent}"
-        at = f" on {row['server']}" if row.get("server") else ""
-        shown = f"workload {choice.number}{at} ({origin}): {sent_of([row])}, {row['seconds']:.0f} s, "
+        shown = f"workload {choice.number} ({origin}): {sent_of([row])}, {row['seconds']:.0f} s, "
         shown += f"{len(corpus.news_of_last)} new of {len(corpus.hits)} features"
         if not row["proved"]:
             shown += f", proved nothing ({row['why']})"
@@ -382,8 +335,7 @@ def worth(rows: Sequence[Mapping[str, Any]], features: int, first: int = 0) -> s
     """Describe what rows of workloads are worth; `first` as in `sent_of`."""
     proved = sum(bool(r["proved"]) for r in rows)
     failed = sum(bool(findings_of(r)) for r in rows)
-    servers = len({"", *(r.get("server", "") for r in rows)})
-    starts = servers + sum(bool(r.get("restarted")) for r in rows)
+    starts = 1 + sum(bool(r.get("restarted")) for r in rows)
     took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
     text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {sent_of(rows, first)}, "
     text += f"{took}, {features:,} features"

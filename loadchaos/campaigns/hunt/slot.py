@@ -26,17 +26,20 @@ import httpx
 import orjson
 
 from loadchaos.analysis.coverage import WorkloadCoverage
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.hunt.corpus import DEADLY
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
 from loadchaos.core.private import create_privately
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import probe
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.endpoint_check import routed_endpoints
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
@@ -118,7 +121,7 @@ class ServerSlot:
         headers = headers_of_options(settings.options())
         tls = TlsSettings(settings.ca, settings.insecure).context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
-            client = DiscoveryClient(http, settings.url, settings.url, model=settings.model)
+            client = DiscoveryClient(HttpAsker(http), settings.url, settings.url, model=settings.model)
             client.memory = held.memory.discovery if held.memory is not None else None
             request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
             probed = await probe.probe(client, request, {}, quick=False)
@@ -173,7 +176,7 @@ def summary(result: Result) -> dict[str, Any]:
     """Result of a run as a hunt needs it: coverage, failures, requests."""
     coverage, begins, asked = WorkloadCoverage(), [], Counter[str]()
     state, refusals = "healthy", set[str]()
-    for row in Reader(result.folder).new(final=True):
+    for row in Reader(result.folder, fits_its_kind).new(final=True):
         coverage.fold(row)
         if row.get("row") == "begin":
             begins.append(int(row["at_ns"]))
@@ -186,14 +189,13 @@ def summary(result: Result) -> dict[str, Any]:
             state = str(row["to"])
         elif row.get("row") == "end" and (text := _refusal(row)):
             refusals.add(text)
-    verdict = result.verdict or {}
-    failures = [_failure(f, begins, refusals) for f in verdict.get("failures") or ()]
-    why = _unproved(result, verdict, len(begins))
+    failures = [_failure(f, len(begins), refusals) for f in result.failures]
+    why = _unproved(result, len(begins))
     return {
         "features": sorted(coverage.features), "lines": list(coverage.lines), "idle_lines": list(coverage.idle_lines),
         "failures": failures, "requests": len(begins), "questions": sum(asked[name] for name in QUESTIONS),
         "asked": dict(asked), "proved": not why, "why": why,
-        "outcomes": dict(verdict.get("outcomes") or {}),
+        "outcomes": dict(result.outcomes),
         "died": state != "healthy" or any(f["severity"] in DEADLY or f["id"] in _LEAKS for f in failures),
         "stopped": result.exit_code in _STOPPED, "run": str(result.folder.path),
     }  # fmt: skip
@@ -218,35 +220,33 @@ def _refusal(row: Mapping[str, Any]) -> str:
     return text if isinstance(code, int) and 400 <= code < 500 and len(text) >= _LEAST_REFUSAL_CHARS else ""
 
 
-def _failure(failure: Mapping[str, Any], begins: list[int], refusals: set[str]) -> dict[str, Any]:
-    """Failure of a verdict, with the requests sent before it showed.
+def _failure(failure: FailureResult, requests: int, refusals: set[str]) -> dict[str, Any]:
+    """Failure of a verdict, with the requests of the workload.
 
     `refused`: it is only the refusal of a request, as the client or the log of the server has it.
     """
-    line = str((failure.get("evidence") or {}).get("text") or "")
-    seen_ns = failure.get("first_seen_ns") or 0
-    before = sum(at_ns <= seen_ns for at_ns in begins) if seen_ns else len(begins)
+    line = failure.evidence.text or ""
     return {
-        "id": failure.get("id"), "frame": guilty_frame(failure), "title": failure.get("title"),
-        "severity": failure.get("severity"), "attribution": failure.get("attribution"),
-        "line": line, "count": failure.get("count"), "after_requests": before,
-        "accepted": bool(failure.get("accepted")), "before_load": bool(failure.get("before_load")) or not begins,
-        "incident": failure.get("incident"),
-        "refused": failure.get("severity") == "request" and any(text in line for text in refusals),
+        "id": failure.id, "frame": guilty_frame(failure), "title": failure.title,
+        "severity": failure.severity, "attribution": failure.attribution,
+        "line": line, "count": failure.count, "after_requests": requests,
+        "accepted": failure.accepted, "before_load": failure.before_load or not requests,
+        "incident": failure.incident,
+        "refused": failure.severity == "request" and any(text in line for text in refusals),
     }  # fmt: skip
 
 
-def _unproved(result: Result, verdict: Mapping[str, Any], requests: int) -> str:
+def _unproved(result: Result, requests: int) -> str:
     """Say why a run proves nothing; "" if it does."""
     if result.verdict is None or result.error:
         return result.error or "it was not judged"
     if not requests:
         return "no request was sent"
-    if not result.verdict.get("failures") and not (result.verdict.get("outcomes") or {}).get("ok"):
+    if not result.failures and not result.outcomes.get("ok"):
         return "no request was answered"
-    for check in verdict.get("checks") or ():
-        if check.get("name") in _NEEDED_CHECKS and check.get("verdict") == "unknown":
-            return f"{check['name']}: {check.get('actual')}"
+    for check in result.verdict.checks:
+        if check.name in _NEEDED_CHECKS and check.verdict == "unknown":
+            return f"{check.name}: {check.actual}"
     return ""
 
 

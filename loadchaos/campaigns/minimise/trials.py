@@ -18,6 +18,7 @@ from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
 from loadchaos.campaigns.replay.refusals import doubt, refusal, refuses_some
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import TargetError
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.held_server import HeldServer
 from loadchaos.server.discovery.calibrate import identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
@@ -155,7 +156,7 @@ class Trials:
         """Ask a server for its dialect and version."""
         async with httpx.AsyncClient(trust_env=False) as http:
             try:
-                facts = await identify_server(DiscoveryClient(http, url, url), CalibrationRequest())
+                facts = await identify_server(DiscoveryClient(HttpAsker(http), url, url), CalibrationRequest())
             except TargetError:
                 return
         self.version, self.dialect = facts.version or "", facts.dialect

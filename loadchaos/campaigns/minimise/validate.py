@@ -137,8 +137,8 @@ def _failure_in(log: Path, begin: int, expected: ExpectedFailure) -> tuple[str |
         text = f.read().decode("utf-8", "replace")
     other = None
     for failure in classify_text(text):
-        data = failure.to_json()
-        if expected.matches(data):
-            return str((data.get("evidence") or {}).get("text") or ""), None
-        other = other or str(data.get("id"))
+        found = failure.result(None, None, None, None)
+        if expected.matches(found):
+            return found.evidence.text or "", None
+        other = other or found.id
     return None, other

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.errors import OptionError
 
 _LINE_NUMBER = re.compile(r":\d+")
@@ -33,12 +34,12 @@ class ExpectedFailure:
         """True if the server dies of it, and does not only fail a request."""
         return self.any_death or self.severity != "request"
 
-    def matches(self, failure: Mapping[str, Any]) -> bool:
+    def matches(self, failure: FailureResult) -> bool:
         """Tell if a failure of a verdict is this one."""
         if self.any_death:
-            return failure.get("severity") in _DEADLY
+            return failure.severity in _DEADLY
         found = guilty_frame(failure)
-        return failure.get("id") == self.id and (not self.frame or not found or found == self.frame)
+        return failure.id == self.id and (not self.frame or not found or found == self.frame)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the failure of a verdict; `choose` reads it back."""
@@ -54,54 +55,55 @@ class ExpectedFailure:
         return f"{self.id} in {self.frame}" if self.frame else self.id
 
 
-def guilty_frame(failure: Mapping[str, Any]) -> str:
+def guilty_frame(failure: FailureResult) -> str:
     """Guilty frame of a failure without its line number; "" without a stack.
 
     Older verdicts name no guilty frame: it is the innermost one.
     """
-    frame = failure.get("frame") or ""
-    if not frame and failure.get("frames") and "frame" not in failure:
-        frame = failure["frames"][-1]
-    return _LINE_NUMBER.sub("", str(frame), count=1)
+    frame = failure.frame
+    if frame is None:
+        frame = failure.frames[-1] if failure.frames else ""
+    return _LINE_NUMBER.sub("", frame, count=1)
 
 
-def choose(verdict: Mapping[str, Any], wanted: str | None, source: str, *, any_death: bool = False) -> ExpectedFailure:
-    """Choose the failure of a verdict that has to occur again.
+def choose(
+    found: Iterable[FailureResult], wanted: str | None, source: str, *, any_death: bool = False
+) -> ExpectedFailure:
+    """Choose the failure of those found that has to occur again.
 
     Raises OptionError without a failure, or where several could be meant; the message lists them.
     """
-    failures = [f for f in verdict.get("failures") or () if not f.get("before_load")]
+    failures = [f for f in found if not f.before_load]
     if wanted is not None:
-        found = [f for f in failures if f.get("id") == wanted]
-        if not found:
+        named = [f for f in failures if f.id == wanted]
+        if not named:
             raise OptionError(f"--failure {wanted}: {source} has {_listed(failures) or 'no failure'}")
-        return _expected(found[0], any_death)
+        return _expected(named[0], any_death)
     if any_death:
-        deaths = [f for f in failures if f.get("severity") in _DEADLY]
-        return _expected(deaths[0] if deaths else {}, any_death)
+        deaths = [f for f in failures if f.severity in _DEADLY]
+        return _expected(deaths[0], any_death) if deaths else ExpectedFailure("", any_death=True)
     if not failures:
         raise OptionError(
             f"{source}: the run has no failure, so nothing can come again; choose a run that failed, or look for any death "
             "with --any-death"
         )
-    of_server = [f for f in failures if f.get("attribution") == "server" and not f.get("accepted")] or failures
+    of_server = [f for f in failures if f.attribution == "server" and not f.accepted] or failures
     if len(of_server) > 1:
         raise OptionError(f"{source} has {len(of_server)} failures: choose one with --failure ID: {_listed(of_server)}")
     return _expected(of_server[0], any_death)
 
 
-def _expected(failure: Mapping[str, Any], any_death: bool) -> ExpectedFailure:
-    evidence = failure.get("evidence") or {}
+def _expected(failure: FailureResult, any_death: bool) -> ExpectedFailure:
     return ExpectedFailure(
-        str(failure.get("id") or ""),
+        failure.id,
         guilty_frame(failure),
-        str(failure.get("severity") or ""),
-        str(failure.get("title") or ""),
-        str(evidence.get("text") or ""),
+        failure.severity,
+        failure.title,
+        failure.evidence.text or "",
         any_death,
-        str(failure.get("remedy") or ""),
+        failure.remedy,
     )
 
 
-def _listed(failures: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{f.get('id')} ({f.get('severity')}: {f.get('title')})" for f in failures)
+def _listed(failures: Iterable[FailureResult]) -> str:
+    return ", ".join(f"{f.id} ({f.severity}: {f.title})" for f in failures)

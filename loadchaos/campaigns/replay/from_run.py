@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.body_hash import store_body
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -98,8 +99,8 @@ def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path |
 
     The question is the one before the load. Raises OptionError for another run without requests.
     """
-    verdict = orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else {}
-    died = any(f.get("severity") == "engine_death" for f in verdict.get("failures") or ())
+    verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()) if folder.verdict.is_file() else None)
+    died = any(f.severity == "engine_death" for f in verdict.failures)
     if scratch is None or not died:
         raise OptionError(f"{folder.path}: the run sent no request, so there is nothing to replay")
     header = _header(folder, ledger)

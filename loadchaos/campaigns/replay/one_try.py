@@ -116,14 +116,12 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     with _signals_restored():
         result = await run_quietly(profile, options, lines.append)
     found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
-    verdict = result.verdict or {}
-    if not any(f.get("severity") == "engine_death" and plan.expected.matches(f) for f in verdict.get("failures") or ()):
+    if not any(f.severity == "engine_death" and plan.expected.matches(f) for f in result.failures):
         _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
-    outcomes = verdict.get("outcomes") or {}
     return replace(
-        found, died=any(f.get("severity") in _DEADLY for f in verdict.get("failures") or ()),
-        answered=outcomes.get("ok", 0), left=outcomes.get("aborted", 0),
-        outcomes=", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()),
+        found, died=any(f.severity in _DEADLY for f in result.failures),
+        answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
+        outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
     )  # fmt: skip
 
 
@@ -162,29 +160,28 @@ def _refuse_useless(result: Result) -> None:
 
 
 def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bool) -> TryResult:
-    verdict = result.verdict or {}
-    sent = sum(n for outcome, n in (verdict.get("outcomes") or {}).items() if outcome != "missed")
+    sent = result.verdict.sent if result.verdict is not None else 0
     folder = str(result.folder.path)
-    failures = [f for f in verdict.get("failures") or () if not f.get("before_load")]
+    failures = [f for f in result.failures if not f.before_load]
     found = next((f for f in failures if expected.matches(f)), None)
     if found is not None:
-        return TryResult(True, str(found.get("id")), False, sent, seconds, folder, fresh)
+        return TryResult(True, found.id, False, sent, seconds, folder, fresh)
     if result.exit_code in STOPPED:
         return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
-    dead = next((f for f in failures if f.get("severity") in _DEADLY), None)
+    dead = next((f for f in failures if f.severity in _DEADLY), None)
     if dead is not None:
-        return TryResult(False, str(dead.get("id")), True, sent, seconds, folder, fresh)
-    if why := _unproved(result, verdict):
+        return TryResult(False, dead.id, True, sent, seconds, folder, fresh)
+    if why := _unproved(result):
         return TryResult(None, None, False, sent, seconds, folder, fresh, why)
-    first = str(failures[0].get("id")) if failures else None
+    first = failures[0].id if failures else None
     return TryResult(False, first, False, sent, seconds, folder, fresh)
 
 
-def _unproved(result: Result, verdict: Mapping[str, Any]) -> str:
+def _unproved(result: Result) -> str:
     """Say why a try without a failure proves nothing; "" if it does."""
     if result.verdict is None or result.exit_code == exit_codes.INTERNAL_ERROR:
         return result.error or "it was not judged"
-    for check in verdict.get("checks") or ():
-        if check.get("name") in _NEEDED_CHECKS and check.get("verdict") != "pass":
-            return f"{check['name']}: {check.get('actual')}"
+    for check in result.verdict.checks:
+        if check.name in _NEEDED_CHECKS and check.verdict != "pass":
+            return f"{check.name}: {check.actual}"
     return ""

@@ -16,6 +16,7 @@ import orjson
 from loadchaos.campaigns.replay.one_try import TryResult
 from loadchaos.load.payloads.recorded import with_model
 from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.run.asker import HttpAsker
 from loadchaos.run.options import Options, headers_of_options
 from loadchaos.server.discovery.client import DiscoveryClient
 
@@ -23,7 +24,6 @@ _TEXTS = frozenset({"messages", "prompt", "input", "query", "documents", "text_1
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _KEPT_CHARS = 16
 _SHOWN_CHARS = 160
-_JSON = {"Content-Type": "application/json"}
 
 
 def doubt(result: TryResult, *, kills: bool) -> str:
@@ -51,11 +51,11 @@ async def refusal(result: TryResult, trace: RequestTrace, url: str, options: Opt
     model = _served_model(Path(result.folder))
     tls = options.tls.context()
     async with httpx.AsyncClient(headers=headers_of_options(options), verify=tls, trust_env=False) as http:
-        client = DiscoveryClient(http, url, url)
+        client = DiscoveryClient(HttpAsker(http), url, url)
         for send in {send.traffic: send for send in reversed(trace.sends)}.values():
-            body = with_model(trace.body_file(send).read_bytes(), trace.header.model, model)
-            answer = await client.post_bytes(send.path, _short_body(body), _JSON)
-            if not 200 <= answer.status < 300:
+            body = _short_body(with_model(trace.body_file(send).read_bytes(), trace.header.model, model))
+            answer = await client.post(send.path, body, stream=b'"stream":true' in body)
+            if not answer.is_completion:
                 said = " ".join(answer.text.split())[:_SHOWN_CHARS]
                 counts = f"the server answers {result.answered} of {result.sent} requests"
                 return f"{counts}, and refuses also a short one: {answer.status or 'no answer'} {said}"

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import orjson
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import LedgerError, next_step
 
 _LOCK = ".soak.run"
@@ -199,7 +200,7 @@ def _utc_ns(text: str) -> int:
 
 def _finished(path: Path, pid: int | None) -> FinishedRun:
     try:
-        verdict = orjson.loads((path / "verdict.json").read_bytes())
+        verdict = Verdict.from_json(orjson.loads((path / "verdict.json").read_bytes()))
     except (OSError, orjson.JSONDecodeError):
-        verdict = {}
-    return FinishedRun(path.name, pid, verdict.get("verdict"), verdict.get("exit_code"), verdict.get("ended"))
+        return FinishedRun(path.name, pid, None, None, None)
+    return FinishedRun(path.name, pid, verdict.verdict, verdict.exit_code, verdict.ended)

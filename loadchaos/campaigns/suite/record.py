@@ -6,18 +6,19 @@ Both are written after each profile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import to_json
 from loadchaos.report.html import suite_page
+from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteResult, SuiteVerdict
 
-_SCHEMA = 1
 _WORST_FIRST = (
     exit_codes.FAIL,
     exit_codes.INTERNAL_ERROR,
@@ -26,7 +27,11 @@ _WORST_FIRST = (
     exit_codes.UNKNOWN,
     exit_codes.PASS,
 )
-_VERDICTS: Mapping[int, str] = {exit_codes.PASS: "pass", exit_codes.FAIL: "fail", exit_codes.UNKNOWN: "unknown"}
+_VERDICTS: Mapping[int, SuiteVerdict] = {
+    exit_codes.PASS: "pass",
+    exit_codes.FAIL: "fail",
+    exit_codes.UNKNOWN: "unknown",
+}
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -37,7 +42,7 @@ def worst(codes: Sequence[int]) -> int:
     return next((code for code in _WORST_FIRST if code in codes), exit_codes.UNKNOWN)
 
 
-def verdict_of(code: int) -> str:
+def verdict_of(code: int) -> SuiteVerdict:
     """Verdict with this exit code; `error` without one."""
     return _VERDICTS.get(code, "error")
 
@@ -53,21 +58,21 @@ class SuiteRecord:
         self.folder = folder
         self._target, self._facts = target, facts
         self._started = _now()
-        self._rows: list[dict[str, Any]] = []
+        self._rows: dict[str, ProfileRow] = {}
 
     def plan(self, name: str, about: str, reasons: Sequence[str]) -> None:
         """Add a profile that waits or, with reasons, is left out."""
-        state = "left out" if reasons else "waiting"
-        self._rows.append({"name": name, "about": about, "state": state, "why": list(reasons)})
+        state: State = "left out" if reasons else "waiting"
+        self._rows[name] = ProfileRow(name=name, about=about, state=state, why=tuple(reasons))
 
     def begin(self, name: str) -> None:
         """Note that the run of a profile begins."""
-        self._row(name)["state"] = "running"
+        self._rows[name] = replace(self._rows[name], state="running")
         self.write()
 
-    def end(self, name: str, seconds: float, result: Mapping[str, Any]) -> None:
-        """Note the result of a profile: exit code, verdict, run, error."""
-        self._row(name).update({"state": "finished", "seconds": round(seconds, 1), **result})
+    def end(self, row: ProfileRow) -> None:
+        """Note the result of a profile."""
+        self._rows[row.name] = row
         self.write()
 
     def write(self, *, ended: bool = False) -> None:
@@ -76,34 +81,31 @@ class SuiteRecord:
         Raises:
             LedgerError: they cannot be written.
         """
-        data = self.to_json(ended=ended)
+        result = self.result(ended=ended)
         try:
-            _replace(self.folder / "suite.json", orjson.dumps(data, option=orjson.OPT_INDENT_2))
-            _replace(self.folder / "suite.html", suite_page.render(data).encode())
+            _replace(self.folder / "suite.json", orjson.dumps(to_json(result), option=orjson.OPT_INDENT_2))
+            _replace(self.folder / "suite.html", suite_page.render(result).encode())
         except OSError as e:
             raise LedgerError(f"{self.folder}: {e.strerror}; {next_step(e)}") from e
 
     @property
     def exit_code(self) -> int:
         """Exit code of what has finished."""
-        return worst([row["exit_code"] for row in self._rows if row["state"] == "finished"])
+        return worst([row.exit_code for row in self._rows.values() if row.exit_code is not None])
 
-    def to_json(self, *, ended: bool) -> dict[str, Any]:
-        """Return the contents of suite.json."""
+    def result(self, *, ended: bool) -> SuiteResult:
+        """The suite so far, as in suite.json."""
         facts = self._facts
-        return {
-            "schema": _SCHEMA,
-            "target": self._target,
-            "server": {"dialect": facts.dialect, "version": facts.version, "model": facts.model},
-            "started": self._started,
-            "ended": _now() if ended else None,
-            "exit_code": self.exit_code if ended else None,
-            "verdict": verdict_of(self.exit_code) if ended else None,
-            "profiles": self._rows,
-        }
-
-    def _row(self, name: str) -> dict[str, Any]:
-        return next(row for row in self._rows if row["name"] == name)
+        return SuiteResult(
+            schema=1,
+            target=self._target,
+            server=ServerName(dialect=facts.dialect, version=facts.version, model=facts.model),
+            started=self._started,
+            ended=_now() if ended else None,
+            exit_code=self.exit_code if ended else None,
+            verdict=verdict_of(self.exit_code) if ended else None,
+            profiles=tuple(self._rows.values()),
+        )
 
 
 def _now() -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.profile.profile import Profile
+from loadchaos.report.suite_result import ProfileRow, SuiteFailure
 from loadchaos.run.finalize import Result
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
@@ -48,25 +49,32 @@ class SuiteSession:
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
             self._record.begin(profile.name)
             begin_s = time.monotonic()
-            result = await self._run(profile, self._options.seed + number - 1)
-            if self._signal is not None:
-                result = {**result, "exit_code": 128 + self._signal}
-            self._record.end(profile.name, time.monotonic() - begin_s, result)
-            self._announce(f"[{number}/{len(profiles)}] {profile.name}: {result['verdict']}{_named(result)}")
-            if result["exit_code"] in exit_codes.BY_SIGNAL:
+            row = await self._run(profile, self._options.seed + number - 1)
+            code = row.exit_code if self._signal is None else 128 + self._signal
+            row = replace(row, exit_code=code, seconds=round(time.monotonic() - begin_s, 1))
+            self._record.end(row)
+            self._announce(f"[{number}/{len(profiles)}] {profile.name}: {row.verdict}{_named(row)}")
+            if code in exit_codes.BY_SIGNAL:
                 break
-            down = result["exit_code"] == exit_codes.TARGET_ERROR
+            down = code == exit_codes.TARGET_ERROR
             self._ready_within_s = self._options.wait_ready_s or (_STILL_DOWN_S if down else BACK_WITHIN_S)
         self._record.write(ended=True)
         return self._record.exit_code
 
-    async def _run(self, profile: Profile, seed: int) -> dict[str, Any]:
+    async def _run(self, profile: Profile, seed: int) -> ProfileRow:
         """Run a profile with prompts that the server has not cached."""
         options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
-            return _summary(await run_quietly(profile, options, self._print))
+            return _summary(profile, await run_quietly(profile, options, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
-            return {"exit_code": e.exit_code, "verdict": verdict_of(e.exit_code), "run": None, "error": str(e)}
+            return ProfileRow(
+                name=profile.name,
+                about=profile.about,
+                state="finished",
+                exit_code=e.exit_code,
+                verdict=verdict_of(e.exit_code),
+                error=str(e),
+            )
 
     def _handle_signals(self) -> None:
         """Note a signal between two runs; each run installs its own handlers."""
@@ -78,35 +86,45 @@ class SuiteSession:
         self._signal = number
 
 
-def _summary(result: Result) -> dict[str, Any]:
+def _summary(profile: Profile, result: Result) -> ProfileRow:
     """The part of a run's verdict that the suite shows."""
-    verdict = result.verdict or {}
-    failures = [f for f in verdict.get("failures") or () if not f.get("accepted") and f["attribution"] != "expected"]
-    checks = [*(verdict.get("expectations") or ()), *(verdict.get("checks") or ())]
-    return {
-        "exit_code": result.exit_code,
-        "verdict": verdict_of(result.exit_code),
-        "run": result.folder.path.name,
-        "error": result.error,
-        "requests": sum((verdict.get("outcomes") or {}).values()),
-        "worth": verdict.get("worth", ""),
-        "failures": [_failure(f) for f in failures[:_MOST_FAILURES]],
-        "unknown": [_described(c) for c in checks if c["verdict"] == "unknown"],
-        "broken": [_described(c) for c in checks if c["verdict"] == "fail"],
-    }
+    verdict = result.verdict
+    failures = [f for f in result.failures if not f.accepted and f.attribution != "expected"]
+    checks = (*verdict.expectations, *verdict.checks) if verdict is not None else ()
+    return ProfileRow(
+        name=profile.name,
+        about=profile.about,
+        state="finished",
+        exit_code=result.exit_code,
+        verdict=verdict_of(result.exit_code),
+        run=result.folder.path.name,
+        error=result.error,
+        requests=sum(result.outcomes.values()),
+        worth=verdict.worth if verdict is not None else "",
+        failures=tuple(_failure(f) for f in failures[:_MOST_FAILURES]),
+        unknown=tuple(_described(c) for c in checks if c.verdict == "unknown"),
+        broken=tuple(_described(c) for c in checks if c.verdict == "fail"),
+    )
 
 
-def _described(check: Mapping[str, Any]) -> str:
-    return f"{check['name']}: {check['actual']} (expected {check['expected']})"
+def _described(check: CheckResult) -> str:
+    return f"{check.name}: {check.actual} (expected {check.expected})"
 
 
-def _failure(failure: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: failure.get(name) for name in ("id", "title", "severity", "count", "known", "remedy", "incident")}
+def _failure(f: FailureResult) -> SuiteFailure:
+    return SuiteFailure(
+        id=f.id,
+        title=f.title,
+        severity=f.severity,
+        count=f.count,
+        known=f.known,
+        remedy=f.remedy,
+        incident=f.incident,
+    )
 
 
-def _named(result: Mapping[str, Any]) -> str:
-    names = [f["id"] for f in result.get("failures") or ()]
-    if names:
-        return f" ({', '.join(dict.fromkeys(names))})"
-    first = result.get("error") or next(iter(result.get("unknown") or ()), "")
+def _named(row: ProfileRow) -> str:
+    if row.failures:
+        return f" ({', '.join(dict.fromkeys(f.id for f in row.failures))})"
+    first = row.error or next(iter(row.unknown), "")
     return f" ({first})" if first else ""

@@ -130,7 +130,7 @@ async def _runs(
             folder=str(result.folder.path.resolve()),
             exit_code=code,
             error=result.error,
-            verdict=(result.verdict or {}).get("verdict"),
+            verdict=result.verdict.verdict if result.verdict is not None else None,
         )
         await asyncio.to_thread(print_result, result)
     return code

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.errors import OptionError
 from loadchaos.report.capacity_text import short_answer
@@ -27,7 +27,7 @@ class WebSearches:
     def __init__(self, out: Path, ui: WebUiProcess) -> None:
         self._out, self._ui, self._target = out, ui, ui.web.target
         self._read_ns: dict[Path, int] = {}
-        self._searches: dict[str, dict[str, Any]] = {}
+        self._searches: dict[str, CapacityResult] = {}
         self._write()
 
     async def follow(self) -> None:
@@ -43,7 +43,7 @@ class WebSearches:
         for file in changed:
             self._read_ns[file] = _modified_ns(file)
             try:
-                data = files.read(file.parent)
+                data = CapacityResult.from_json(files.read(file.parent))
             except OptionError:  # a broken file has no page
                 continue
             self._searches[file.parent.name] = data

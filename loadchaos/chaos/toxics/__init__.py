@@ -1,4 +1,4 @@
-"""Network faults ("toxics", as toxiproxy calls them): one file per type.
+"""Network faults ("toxics", as Toxiproxy calls them): one file per type.
 
 TOXICS maps each name of `NETWORK_FAULTS` (core/attack_names.py) to the class that the file of that name holds as TOXIC.
 A new toxic is a file with a subclass of ToxicType, and its name in `NETWORK_FAULTS`.

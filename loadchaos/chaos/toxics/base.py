@@ -1,21 +1,18 @@
 """Base class of the toxic types, and a toxic as plain data.
 
 A toxic type declares what it is (name, attributes, effects) and overrides the hooks that it needs. Our proxy (proxy.py)
-calls the hooks for every connection that the toxic hits; `toxiproxy_add` and `toxiproxy_remove` are the same for toxiproxy.
+calls the hooks for every connection that the toxic hits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 SLOW = ("stalled", "timeout", "alive_but_hung")
 CUT = ("reset", "truncated", "protocol_error", "connect_error", "stream_error")
 """Outcomes and failure ids that a slow network and a cut connection cause by themselves."""
-
-ApiCall = tuple[str, str, Mapping[str, Any] | None]
-"""Method, path below /proxies/NAME, and body of a call to toxiproxy."""
 
 
 @dataclass(frozen=True)
@@ -107,21 +104,3 @@ class ToxicType:
     def end_delay_s(self) -> float:
         """Return the extra delay before the end of a stream is passed on."""
         return 0.0
-
-    def toxiproxy_add(self) -> ApiCall:
-        """Return the call that adds this toxic to a proxy of toxiproxy.
-
-        A type that toxiproxy does not have overrides it.
-        """
-        body = {
-            "name": self.toxic.name,
-            "type": self.name,
-            "stream": self.toxic.stream,
-            "toxicity": self.toxic.share,
-            "attributes": {name: int(value) for name, value in self.values.items()},
-        }
-        return "POST", "/toxics", body
-
-    def toxiproxy_remove(self) -> ApiCall:
-        """Return the call that removes this toxic from a proxy of toxiproxy."""
-        return "DELETE", f"/toxics/{self.toxic.name}", None

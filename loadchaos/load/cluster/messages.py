@@ -32,42 +32,26 @@ CONTROL = "loadchaos_control"
 """Master to workers: rows of control.jsonl."""
 DONE = "loadchaos_done"
 """Worker to master: its load has ended, and the master has every row."""
-READY = "loadchaos_ready"
-"""Worker of a hunt to master: facts of the server that it has started. Repeated until ACK arrives."""
-ORDER = "loadchaos_order"
-"""Master of a hunt to worker: genes and seed of a workload."""
-RESULT = "loadchaos_result"
-"""Worker of a hunt to master: result of a workload, with its run if it found something. Repeated until ACK arrives."""
-INTERRUPT = "loadchaos_interrupt"
-"""Master of a hunt to worker: end the workload now."""
-END = "loadchaos_end"
-"""Master of a hunt to worker: no workload follows."""
-LEAVE = "loadchaos_leave"
-"""Worker of a hunt to master: it ends, and the reason."""
 
 PIECE_BYTES = 256 * 1024
 """Largest piece of a file in one message, before compression."""
 
 
-def versions(task: str = "load") -> dict[str, str]:
-    """Versions and task (`load` or `hunt`) that must be equal on both."""
-    return {"loadchaos": __version__, "locust": version("locust"), "task": task}
+def versions() -> dict[str, str]:
+    """Versions that must be equal on both."""
+    return {"loadchaos": __version__, "locust": version("locust")}
 
 
-def mismatch(theirs: Mapping[str, Any], task: str = "load") -> str | None:
+def mismatch(theirs: Mapping[str, Any]) -> str | None:
     """Explain why a worker of these versions cannot take part.
 
     Returns None if it can. Locust's own messages change with minor versions.
     """
-    ours = versions(task)
+    ours = versions()
     if theirs.get("loadchaos") != ours["loadchaos"]:
         return _version_error("loadchaos", ours["loadchaos"], theirs.get("loadchaos"))
     if str(theirs.get("locust")).split(".")[:2] != ours["locust"].split(".")[:2]:
         return _version_error("Locust", ours["locust"], theirs.get("locust"))
-    if theirs.get("task") != task:
-        if task == "hunt":
-            return "this is the master of a hunt: start the worker with --launch and the command of its own server"
-        return "this is the master of a load, which has its server: start the worker without --launch"
     return None
 
 

@@ -13,7 +13,7 @@ from loadchaos.load.endpoints import chat, completions, embeddings, messages, re
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.server.dialects import DIALECTS
 
-__all__ = ["DEFAULT", "ENDPOINTS", "ModelEndpoint", "endpoint_of_path", "path_at"]
+__all__ = ["DEFAULT", "ENDPOINTS", "ModelEndpoint", "endpoint_of_path", "known_endpoint_of_path", "path_at"]
 
 DEFAULT = "chat"
 ENDPOINTS: Mapping[str, ModelEndpoint] = {
@@ -37,5 +37,10 @@ def path_at(name: str, dialect_name: str) -> str:
 
 def endpoint_of_path(path: str) -> str:
     """Return the endpoint of a path, for a recorded request; chat if unknown."""
+    return known_endpoint_of_path(path) or DEFAULT
+
+
+def known_endpoint_of_path(path: str) -> str | None:
+    """Return the endpoint of a path; None if none has it."""
     found = (name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path.removeprefix("/v1")))
-    return next(found, DEFAULT)
+    return next(found, None)

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
+from loadchaos.core.outcome_rules import ErrorObject, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.wire.completion import WrongShapeError
-from loadchaos.load.wire.outcome import ErrorObject, OutcomeEvent
 from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -111,7 +111,7 @@ class MessagesAnswer(TypedEvents):
             kind = block.get("type")
             if kind == "tool_use":
                 self.whole_call(block.get("name"), orjson.dumps(block.get("input")).decode())
-            elif kind in {"text", "thinking"}:
+            elif kind in ("text", "thinking"):
                 self.whole_text(block.get(kind), answer=kind == "text")
         self._read_stop_reason(data)
 

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
+from loadchaos.core.outcome_rules import ErrorObject, error_object
 from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.endpoints.chat import tail_options
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.completion import WrongShapeError
-from loadchaos.load.wire.outcome import ErrorObject, error_object
 from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
 
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -115,7 +115,7 @@ class ResponsesAnswer(TypedEvents):
             kind = item.get("type")
             if kind == "function_call":
                 self.whole_call(item.get("name"), str(item.get("arguments") or ""))
-            elif kind in {"message", "reasoning"}:
+            elif kind in ("message", "reasoning"):
                 for part in item.get("content") or ():
                     text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
                     self.whole_text(text or "", answer=kind == "message")
@@ -162,12 +162,12 @@ def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str |
     if status == "completed":
         return "tool_calls" if calls else "stop"
     if status == "incomplete":
-        return "length" if why in {None, "max_output_tokens", "max_tokens"} else str(why)
+        return "length" if why in (None, "max_output_tokens", "max_tokens") else str(why)
     if status == "failed":
         return "error"
     if status == "cancelled":
         return "abort"
-    if status in {"in_progress", "queued"}:
+    if status in ("in_progress", "queued"):
         return None
     raise WrongShapeError(f"status {status!r} is not known")
 

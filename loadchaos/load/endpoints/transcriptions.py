@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from loadchaos.core.model import Facts, Step
+from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
 from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
-from loadchaos.load.wire.outcome import TEXT_AFTER_DONE, OutcomeEvent
 from loadchaos.load.wire.sse import Event
 
 _BOUNDARY = "loadchaos-7d1f0a64c2b9435e8f3a"

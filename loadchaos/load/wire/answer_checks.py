@@ -10,22 +10,13 @@ import itertools
 import zlib
 
 from loadchaos.core.ledger.rows import WrongPart
+from loadchaos.core.outcome_rules import WORD_OF_ANOTHER, OutcomeEvent
 from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.outcome import WORD_OF_ANOTHER, OutcomeEvent
 
 _EXCERPT = 400
 _WINDOW = 256
 _BANGS = "!" * 24
 _RUN = 24
-SIGNS = {
-    "replacement_character": "the text holds U+FFFD",
-    "repeated_token": f"one chunk came {_RUN} times in a row",
-    "exclamation_run": f"{len(_BANGS)} exclamation marks follow each other",
-    "no_text": "there is no text, though tokens are counted",
-    "logprob_count": "there are more or fewer log probabilities than tokens",
-    "chunk_id_changes": "the id changes from chunk to chunk",
-}
-"""Names of signs, with their meaning."""
 
 
 def wrong_parts(answer: Completion) -> list[WrongPart]:
@@ -88,7 +79,7 @@ def _usage_contradiction(answer: Completion) -> str:
 
 
 def signs(answer: Completion, text: str) -> list[str]:
-    """List the signs of an answer with this text, by their names in `SIGNS`."""
+    """List the signs of an answer with this text (docs/correctness.md)."""
     found = []
     tokens = answer.completion_tokens
     if "\ufffd" in text:

@@ -13,10 +13,7 @@ import orjson
 
 from loadchaos.core.histogram import bucket
 from loadchaos.core.ledger.rows import WrongPart
-from loadchaos.load.wire.contract import ToolCall
-from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
-from loadchaos.load.wire.outcome import (
+from loadchaos.core.outcome_rules import (
     ANSWER_KEYS,
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
@@ -25,10 +22,14 @@ from loadchaos.load.wire.outcome import (
     WORD_OF_ANOTHER,
     ErrorObject,
     OutcomeEvent,
-    OutcomeRules,
     error_event_outcome,
     error_object,
+    finish_outcome,
 )
+from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.contract import ToolCall
+from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
+from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
 from loadchaos.load.wire.sse import MAX_EVENT_BYTES, Event, SseParser
 
 _PREFIX_BYTES = 300
@@ -36,6 +37,8 @@ _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
 _TOKEN_KEYS = ("content", "reasoning", "reasoning_content", "refusal")
 MAX_BODY_BYTES = 64 << 20
 """Limit of an answer that is one JSON value."""
+_SKIPPED_CHOICE = -1
+"""Stands for the choices that ended before the part of a stream that is read."""
 _MIN_COUNTED_TOKENS = 8
 """Shorter answers may be special tokens, or bytes of one character, and hold less text than tokens."""
 
@@ -85,6 +88,7 @@ class Completion:
         "finish",
         "first_answer_ns",
         "first_token_ns",
+        "front_skipped",
         "has_answer",
         "has_calls",
         "has_text",
@@ -102,7 +106,7 @@ class Completion:
 
     _sse: SseParser  # of a stream, once it is known to be one
 
-    def __init__(self, rules: OutcomeRules, *, asked_stream: bool, declared_stream: bool) -> None:
+    def __init__(self, rules: AnswerRules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
         self.asked_stream = asked_stream
         self.outcome_events: list[OutcomeEvent] = []
@@ -136,6 +140,7 @@ class Completion:
         self.id_changes = 0
         self.logprob_entries: int | None = None
         self.second_done = False
+        self.front_skipped = False
         self._pending: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -170,6 +175,11 @@ class Completion:
             if self._detect_stream(final=False):
                 self._read_pending()
         return self.chunks - before
+
+    def skip_front(self) -> None:
+        """Begin inside a stream: what came before was right, and had tokens."""
+        self.front_skipped = self.has_text = True
+        self.finish[_SKIPPED_CHOICE] = "stop"
 
     def close(self, at_ns: int, *, complete: bool) -> None:
         """End the body.
@@ -299,13 +309,9 @@ class Completion:
 
     def _detect_stream(self, *, final: bool) -> bool:
         """Decide if the body is a stream, by its bytes or else its declared type."""
-        begin = self._prefix.lstrip()
-        if len(begin) < 6 and not final:
+        if len(self._prefix.lstrip()) < 6 and not final:
             return False
-        if begin[:1] in {b"{", b"["}:
-            self.is_stream = False
-        elif begin.startswith(_SSE_BEGINS):
-            self.is_stream = True
+        self.is_stream = begins_stream(self._prefix, declared=self.is_stream)
         self._stream_known = True
         if self.is_stream:
             self._sse = SseParser()
@@ -383,7 +389,8 @@ class Completion:
             self.usage = usage
         if not any(_has_token(choice.get("delta") or choice) for choice in choices):
             return
-        other = isinstance(data, dict) and data.get("id") not in {None, known_id}
+        other_id = data.get("id") if isinstance(data, dict) else None  # of any type, a dict included
+        other = other_id is not None and other_id != known_id
         self.spoil(OutcomeEvent("wrong_output", TEXT_OF_OTHER_AFTER_DONE if other else TEXT_AFTER_DONE))
 
     def spoil(self, event: OutcomeEvent) -> None:
@@ -542,11 +549,9 @@ class Completion:
             raise WrongShapeError("finish_reason is not a string")
         self.finish[index] = reason
         self._template = UNLEARNED  # a token that follows is read in full, as it is a fault
-        if "error" in reason:
-            self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
-        elif "abort" in reason:
-            self.outcome_events.append(OutcomeEvent("finish_abort", f"unrequested finish_reason {reason}"))
-        # A reason that only this server uses (repetition, eos_token) is recorded in the row, and is no fault by itself.
+        if (outcome := finish_outcome(reason)) is not None:
+            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else f"unrequested finish_reason {reason}"
+            self.outcome_events.append(OutcomeEvent(outcome, said))
 
     def _record_token(self, at_ns: int, *, answer: bool) -> None:
         self.chunks += 1
@@ -657,6 +662,14 @@ def final_event(answer: Completion) -> OutcomeEvent:
         if foreign is not None:
             return OutcomeEvent("wrong_output", f"{WORD_OF_ANOTHER}: {foreign[:80]}")
     return _OK
+
+
+def begins_stream(begin: bytes, *, declared: bool) -> bool:
+    """Tell if a body is a stream, by its bytes or else its declared type."""
+    begin = begin[:_PREFIX_BYTES].lstrip()
+    if begin[:1] in {b"{", b"["}:
+        return False
+    return declared or begin.startswith(_SSE_BEGINS)
 
 
 def _all_objects(choices: list[Any]) -> bool:

@@ -12,25 +12,24 @@ from typing import Any
 
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED
+from loadchaos.core.ledger.rows import WrongPart
 from loadchaos.core.model import Reply
-from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import Completion, final_event
-from loadchaos.load.wire.http1 import ResponseParser
-from loadchaos.load.wire.outcome import (
+from loadchaos.core.outcome_rules import (
     MAX_ERROR_CHARS,
     End,
     OutcomeEvent,
     describe_os_error,
-    end_event,
-    error_response_event,
 )
+from loadchaos.load.wire import answer_checks
+from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
+from loadchaos.load.wire.http1 import ResponseParser
 from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 
 __all__ = ["CONNECT_AGAIN_S", "SWEEP_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
 
 _JOIN_BYTES = 64 * 1024
-_KEPT_ERROR_BYTES = 64 * 1024
 _STALE_WITHIN_NS = 1_000_000_000
 _UNANNOUNCED_WITHIN_NS = 100_000_000  # a server that closes later has begun to work on the request, or died
 _CLOSED_UNANNOUNCED = (
@@ -307,15 +306,11 @@ class Exchange:
         if not self.ended:
             self._finish("hung_up", "")
         now = time.monotonic_ns()
-        decisive = self._outcome_events(now)
+        events, wrong = self._decide(now)
         a = self.answer
-        wrong = answer_checks.wrong_parts(a) if a is not None and decisive[0].outcome == "ok" else ()
-        if wrong:
-            decisive = [OutcomeEvent("wrong_output", wrong[0]["text"])]
-        first, *others = decisive
+        first, *others = events
         if a is not None and first.outcome == "ok":
             return self._good_reply(now, a, first, others)
-        wrong = wrong or answer_checks.part_of_event(first)
         text = a.text if a else ""
         return Reply(
             outcome=first.outcome,
@@ -440,7 +435,7 @@ class Exchange:
                 self.first_body_ns = at_ns
             if self.answer is not None:
                 self.progress.tokens += self.answer.feed(at_ns, body)
-            elif len(self._error_body) < _KEPT_ERROR_BYTES:
+            elif len(self._error_body) < KEPT_ERROR_BYTES:
                 self._error_body += body
         fault = parser.broken or (self.answer.fault if self.answer is not None else None)
         if fault is not None:
@@ -507,22 +502,14 @@ class Exchange:
             self._feed(at_ns, data)
         return False if self.ended else self._finish("cut", describe_os_error(error))
 
-    def _outcome_events(self, now_ns: int) -> list[OutcomeEvent]:
-        end = self._end or "hung_up"
-        ending = [] if end == "complete" else [end_event(end, self._why)]
-        parser = self._parser
-        if not parser.has_head:
-            return ending or [OutcomeEvent("protocol_error", "the exchange ended without a response head")]
-        status = parser.status or 0
-        if self.answer is None:
-            event = error_response_event(status, parser.reason, parser.headers, self._error_body, self.wire.rules)
-            return [event, *ending]
-        self.answer.close(self.last_byte_ns or now_ns, complete=end == "complete")
-        if not self.answer.is_stream and self.answer.has_text:
+    def _decide(self, now_ns: int) -> tuple[list[OutcomeEvent], Sequence[WrongPart]]:
+        parser, answer = self._parser, self.answer
+        head = ResponseHead(parser.status or 0, parser.reason, parser.headers) if parser.has_head else None
+        ended = ExchangeEnd(self._end or "hung_up", self._why, self.last_byte_ns or now_ns)
+        decided = decide(ended, head, answer, self._error_body, self.wire.rules)
+        if answer is not None and not answer.is_stream and answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
-        if not ending and not self.answer.done_seen:
-            ending = [final_event(self.answer)]
-        return [*self.answer.outcome_events, *ending]
+        return decided
 
     def _gaps(self, now_ns: int, first: OutcomeEvent) -> dict[int, int]:
         """Count the gaps between tokens, and the open one where it is the longest.

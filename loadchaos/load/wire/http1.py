@@ -192,11 +192,6 @@ class ResponseParser:
         return None if found is None else found[:200]
 
     @property
-    def until_close(self) -> bool:
-        """True for a body that runs until the close; a cut looks like its end."""
-        return self._framing == "close"
-
-    @property
     def reusable(self) -> bool:
         """True when the connection may carry another request."""
         if not self.done or self.excess or self._framing == "close" or (self.status or 0) < 200:

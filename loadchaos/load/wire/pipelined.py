@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from loadchaos.core.outcome_rules import End
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.outcome import End
 from loadchaos.load.wire.request import Progress, WireRequest
 from loadchaos.load.wire.sockets import Slot
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from loadchaos.core.model import Request
 from loadchaos.core.slotted import slotted_dataclass
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.profile.client_limits import ClientLimits
 
 _DEFAULT = ClientLimits()
@@ -55,7 +55,7 @@ class WireRequest:
 
     request: Request
     head: bytes
-    rules: OutcomeRules
+    rules: AnswerRules
     limits: WireTimeouts = field(default_factory=WireTimeouts)
     fresh: bool = False
     request_id: str = ""

@@ -11,15 +11,16 @@ from typing import Any
 
 import orjson
 
-from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
-from loadchaos.load.wire.outcome import (
+from loadchaos.core.outcome_rules import (
     MAX_ERROR_CHARS,
     TEXT_AFTER_DONE,
     TEXT_AFTER_FINISH,
     ErrorObject,
     OutcomeEvent,
     error_object,
+    finish_outcome,
 )
+from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
 from loadchaos.load.wire.sse import Event
 
 _EXCERPT = 400
@@ -32,14 +33,13 @@ class TypedEvents(Completion):
     completion.
     """
 
-    __slots__ = ("_done_texts", "_given")
+    __slots__ = ("_given",)
 
     ALWAYS_DONE = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._given: dict[object, list[str]] = {}
-        self._done_texts = 0
 
     @abstractmethod
     def read_typed(self, at_ns: int, kind: str, data: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class TypedEvents(Completion):
         given = "".join(self._given.get(part, ()))
         if not isinstance(whole, str):
             raise WrongShapeError("the text of an event is not a string")
-        if whole != given and not self.contradictions:
+        if whole != given and not self.contradictions and not self.front_skipped:
             self.contradictions.append(
                 {
                     "id": "stream_contradicts",
@@ -130,10 +130,10 @@ class TypedEvents(Completion):
     def set_finish(self, reason: str) -> None:
         """Set the reason why the answer ended, in the words of chat."""
         self.finish[0] = reason
-        if reason == "error":
-            self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
-        elif reason == "abort":
-            self.outcome_events.append(OutcomeEvent("finish_abort", "unrequested end: the answer was cancelled"))
+        if (outcome := finish_outcome(reason)) is not None:
+            cancelled = "unrequested end: the answer was cancelled"
+            said = self.text[-MAX_ERROR_CHARS:] if outcome == "finish_error" else cancelled
+            self.outcome_events.append(OutcomeEvent(outcome, said))
 
     def end_stream(self) -> None:
         """Note the event that ends the stream."""

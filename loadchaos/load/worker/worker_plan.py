@@ -12,6 +12,7 @@ import orjson
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts, Reply, Step
+from loadchaos.core.outcome_rules import matches
 from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.traceparent import traceparent
@@ -19,10 +20,10 @@ from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import live
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import asked_tokens
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
 from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
-from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.secret_words import SecretWords
@@ -30,7 +31,7 @@ from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.profile.steps import SentSteps, is_left, of_phase
-from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,6 @@ class WorkerPhase:
     behind_s: float = 0.0
     replay: RequestTrace | None = None
     speed: float = 1.0
-
-
-def outcome_rules(dialect: Dialect) -> OutcomeRules:
-    """Convert a dialect's error texts to outcome rules."""
-    return OutcomeRules(
-        validation=dialect.validation,
-        shed=dialect.shed,
-        engine_dead=dialect.engine_failure,
-        plain_validation=dialect.refusal_statuses,
-        sends_done=dialect.sends_done,
-    )
 
 
 def with_behaviour_options(step: Step) -> Step:
@@ -106,7 +96,7 @@ class WorkerPlan:
         self.limits = WireTimeouts.of(limits)
         self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
-        self._rules = outcome_rules(dialect)
+        self._rules = AnswerRules.of(dialect.outcome_rules)
         self._keeps_streams = dialect.keeps_streams
         self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
         self._secrets = SecretWords(facts.text, self.seed, self._id_prefix)

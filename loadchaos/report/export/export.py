@@ -11,17 +11,28 @@ import heapq
 import math
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
 from prometheus_client.core import Metric
 
+from loadchaos.analysis.capacity.result import (
+    CapacityAnswer,
+    CapacityResult,
+    CapacityStep,
+    CurrentStep,
+    Saturation,
+)
 from loadchaos.analysis.figures.live import LiveFigures
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.row_check import fits_its_kind
+from loadchaos.core.typed_json import to_json
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.formatting import parse_time
 from loadchaos.report.metrics.capacity_metrics import capacity_families
@@ -37,7 +48,7 @@ def rows_of(folder: RunFolder, what: str = "exporting", say: progress.Say | None
     """Merge ledger rows and findings in order of time; `say` gets progress."""
     findings = [r for r in Tail(folder.findings).rows() if r.get("row") in {"failure", "incident"}]
     findings.sort(key=_at)
-    return progress.rows(heapq.merge(Reader(folder).new(final=True), findings, key=_at), what, say)
+    return progress.rows(heapq.merge(Reader(folder, fits_its_kind).new(final=True), findings, key=_at), what, say)
 
 
 def _at(row: dict[str, Any]) -> int:
@@ -122,32 +133,28 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
     return samples.write(out)
 
 
-def search_openmetrics(data: Mapping[str, Any], run: str, out: TextIO, step_s: float = 1.0) -> int:
+def search_openmetrics(data: CapacityResult, run: str, out: TextIO, step_s: float = 1.0) -> int:
     """Write a capacity search as OpenMetrics, one point per `step_s`.
 
-    `data` is capacity.json. Returns the number of samples.
+    Returns the number of samples.
     """
-    samples, at_s, done = _Samples(), 0.0, list[Mapping[str, Any]]()
-    before = {**data, "ended": False, "knee": None, "saturation": None}
+    samples, at_s, done = _Samples(), 0.0, list[CapacityStep]()
+    before = replace(data, ended=False, knee=None, saturation=Saturation())
     proved: Sequence[float | None] = (None, None)
-    for step in data["steps"]:
-        began, ended = parse_time(step.get("began")), parse_time(step.get("ended"))
+    for step in data.steps:
+        began, ended = parse_time(step.began), parse_time(step.ended)
         if began is None or ended is None:  # of an older version
             continue
-        page = {
-            **before,
-            "steps": done,
-            "answer": {"low": proved[0], "high": proved[1]},
-            "current": {"load": step["load"]},
-        }
+        found = CapacityAnswer(low=proved[0], high=proved[1])
+        page = replace(before, steps=tuple(done), answer=found, current=CurrentStep(load=step.load))
         at_s = max(at_s, math.ceil(began.timestamp()))
         while at_s < ended.timestamp():
             samples.add(at_s, capacity_families(page, run))
             at_s += step_s
-        done, proved = [*done, step], step["proved"]
-    started = parse_time(data["started"])
+        done, proved = [*done, step], step.proved if len(step.proved) == 2 else proved
+    started = parse_time(data.started)
     if not at_s and started is not None:
-        at_s = started.timestamp() + data["seconds"]
+        at_s = started.timestamp() + data.seconds
     for _ in range(_LAST_POINTS):
         samples.add(at_s, capacity_families(data, run))
         at_s += step_s
@@ -160,14 +167,15 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
     A follower that was killed may not have written all of them.
     """
     try:
-        verdict = orjson.loads(folder.verdict.read_bytes())
+        verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
     except (OSError, orjson.JSONDecodeError):
         return
-    for failure in verdict.get("failures") or ():
-        yield {**failure, "row": "failure"}
-        common = {k: failure.get(k) for k in ("id", "severity", "known", "attribution")}
-        for name in failure.get("incidents") or ():
-            home = str(name).rsplit("/", 1)[-1]
+    for failure in verdict.failures:
+        row = to_json(failure)
+        yield {**row, "row": "failure"}
+        common = {k: row[k] for k in ("id", "severity", "known", "attribution")}
+        for name in failure.incidents or ():
+            home = name.rsplit("/", 1)[-1]
             if home[:3].isdigit():
                 yield {
                     **common,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.performance import ENDPOINT_HEADS, endpoint_rows
 from loadchaos.report.phrases import (
@@ -20,7 +20,6 @@ from loadchaos.report.phrases import (
     incident_paths,
     known_text,
     one_line,
-    outcome_counts,
     outcome_text,
     remedy_text,
     rule_text,
@@ -43,21 +42,21 @@ def fenced(text: str) -> str:
     return f"::stop-commands::{token}\n{text}\n::{token}::"
 
 
-def annotate(verdict: Mapping[str, Any], profile: str) -> list[str]:
+def annotate(verdict: Verdict, profile: str) -> list[str]:
     """Build an annotation for each failure and rule not met, worst first.
 
     They are shown on the file `profile`.
     """
     found = []
-    for f in sorted(verdict.get("failures") or [], key=worst_first):
-        mild = f.get("accepted") or f.get("before_load") or str(f.get("attribution") or "server") != "server"
-        text = [clean(f.get("title") or "", 300), when_text(verdict, f), evidence_text(f.get("evidence"))]
-        text += [known_text(k) for k in (f.get("known") or [])[:3]] + [remedy_text(f.get("remedy"))]
-        title = f"loadchaos: {clean(f.get('id'), 80)} ({severity_text(f)})"
+    for f in sorted(verdict.failures, key=worst_first):
+        mild = f.accepted or f.before_load or f.attribution != "server"
+        text = [clean(f.title, 300), when_text(verdict, f), evidence_text(f.evidence)]
+        text += [known_text(k) for k in f.known[:3]] + [remedy_text(f.remedy)]
+        title = f"loadchaos: {clean(f.id, 80)} ({severity_text(f)})"
         found.append(_command("warning" if mild else "error", profile, title, "\n".join(t for t in text if t)))
-    for rule in [*(verdict.get("expectations") or []), *(verdict.get("checks") or [])]:
-        if rule.get("verdict") in {"fail", "unknown"}:
-            kind, text_of_rule = "error" if rule["verdict"] == "fail" else "warning", rule_text(rule)
+    for rule in [*verdict.expectations, *verdict.checks]:
+        if rule.verdict in {"fail", "unknown"}:
+            kind, text_of_rule = "error" if rule.verdict == "fail" else "warning", rule_text(rule)
             found.append(_command(kind, profile, f"loadchaos: {text_of_rule.label}", text_of_rule.sentence))
     return found[:_MOST]
 
@@ -75,7 +74,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def summarise(verdict: Mapping[str, Any], folder: Path) -> bool:
+def summarise(verdict: Verdict, folder: Path) -> bool:
     """Append the summary to $GITHUB_STEP_SUMMARY; False if it is not set."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
@@ -85,19 +84,19 @@ def summarise(verdict: Mapping[str, Any], folder: Path) -> bool:
     return True
 
 
-def summary(verdict: Mapping[str, Any], folder: Path) -> str:
+def summary(verdict: Verdict, folder: Path) -> str:
     """Render the verdict as Markdown."""
-    result = str(verdict.get("verdict") or "unknown")
+    result = verdict.verdict
     sign = {"pass": ":white_check_mark:", "fail": ":x:"}.get(result, ":grey_question:")
-    profile = clean(verdict.get("profile") or "?", 80)
+    profile = clean(verdict.profile or "?", 80)
     parts = [
         f"## {sign} {result.upper()} {_text(profile)}: {_text(one_line(verdict))}",
         f"Target: {_text(target_text(verdict))}",
     ]
-    parts += [_failure(verdict, f) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]]
+    parts += [_failure(verdict, f) for f in sorted(verdict.failures, key=worst_first)[:_MOST]]
     rules = [
-        *(verdict.get("expectations") or []),
-        *(r for r in verdict.get("checks") or [] if r.get("verdict") != "pass"),
+        *verdict.expectations,
+        *(r for r in verdict.checks if r.verdict != "pass"),
     ]
     if rules:
         parts.append(
@@ -105,7 +104,7 @@ def summary(verdict: Mapping[str, Any], folder: Path) -> str:
                 ("result", "rule", "found", "expected"),
                 [
                     (
-                        {"pass": "ok", "fail": "**FAIL**"}.get(str(r.get("verdict")), "unknown"),
+                        {"pass": "ok", "fail": "**FAIL**"}.get(r.verdict, "unknown"),
                         x.label,
                         x.found,
                         x.expected,
@@ -115,11 +114,10 @@ def summary(verdict: Mapping[str, Any], folder: Path) -> str:
                 ],
             )
         )
-    worth = verdict.get("worth") or []
-    parts += [_text(clean(w, 400)) for w in (worth if isinstance(worth, list) else [worth])]
-    by = {clean(t, 40): outcome_counts(e) for t, e in (verdict.get("by_traffic") or {}).items()}
+    parts += [_text(clean(verdict.worth, 400))] if verdict.worth else []
+    by = {clean(t, 40): counts for t, counts in verdict.by_traffic.items()}
     if by:
-        outcomes = [o for o, n in (verdict.get("outcomes") or {}).items() if n]
+        outcomes = [o for o, n in verdict.outcomes.items() if n]
         rows = [(t, *(number(c.get(o, 0)) for o in outcomes), *_latency(verdict, t)) for t, c in by.items()]
         parts.append(_table(("traffic", *map(outcome_text, outcomes), "TTFT p50", "TTFT p99", "E2E p99"), rows))
     if endpoints := endpoint_rows(verdict):
@@ -129,27 +127,27 @@ def summary(verdict: Mapping[str, Any], folder: Path) -> str:
     return "\n\n".join(parts) + "\n\n"
 
 
-def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any]) -> str:
-    count = f", {plural(f['count'], 'time')}" if (f.get("count") or 0) > 1 else ""
+def _failure(verdict: Verdict, f: FailureResult) -> str:
+    count = f", {plural(f.count, 'time')}" if f.count > 1 else ""
     lines = [
-        f"### {_text(clean(f.get('id'), 80))} ({severity_text(f)}{count})",
-        _text(clean(f.get("title") or "", 300)),
+        f"### {_text(clean(f.id, 80))} ({severity_text(f)}{count})",
+        _text(clean(f.title, 300)),
     ]
-    parts = [when_text(verdict, f), *(known_text(k) for k in (f.get("known") or [])[:3]), remedy_text(f.get("remedy"))]
+    parts = [when_text(verdict, f), *(known_text(k) for k in f.known[:3]), remedy_text(f.remedy)]
     lines += [f"- {_text(t)}" for t in parts if t]
-    if evidence := evidence_text(f.get("evidence")):
+    if evidence := evidence_text(f.evidence):
         lines.append(f"- {_code(evidence)}")
     lines += [f"- {_code(i)}" for i in incident_paths(f)[:3]]
     return "\n".join(lines)
 
 
-def _latency(verdict: Mapping[str, Any], traffic: str) -> tuple[str, str, str]:
-    kinds = (verdict.get("latency") or {}).get(traffic) or {}
-    ttft, e2e = kinds.get("ttft_s") or {}, kinds.get("e2e_s") or {}
-    return duration(ttft.get("p50")), duration(ttft.get("p99")), duration(e2e.get("p99"))
+def _latency(verdict: Verdict, traffic: str) -> tuple[str, str, str]:
+    found = verdict.latency.get(traffic)
+    times = (found.ttft_s.p50, found.ttft_s.p99, found.e2e_s.p99) if found else (None, None, None)
+    return duration(times[0]), duration(times[1]), duration(times[2])
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     body = (" | ".join(str(c) if c == "**FAIL**" else _text(clean(c, 200)) for c in row) for row in rows)
     return "\n".join([f"| {' | '.join(map(_text, head))} |", "|---" * len(head) + "|", *(f"| {b} |" for b in body)])
 

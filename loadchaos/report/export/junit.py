@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from junitparser import Attr, Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.formatting import clean, parse_time
 from loadchaos.report.phrases import (
@@ -28,7 +27,7 @@ from loadchaos.report.phrases import (
 TestSuite.timestamp = Attr("timestamp")
 
 
-def write(folder: RunFolder, verdict: Mapping[str, Any]) -> Path:
+def write(folder: RunFolder, verdict: Verdict) -> Path:
     """Write junit.xml into the run folder, whole or not at all."""
     part = folder.junit.with_name("junit.xml.part")
     build(verdict).write(str(part), pretty=True)
@@ -36,23 +35,23 @@ def write(folder: RunFolder, verdict: Mapping[str, Any]) -> Path:
     return folder.junit
 
 
-def build(verdict: Mapping[str, Any]) -> JUnitXml:
+def build(verdict: Verdict) -> JUnitXml:
     """Build one suite named after the profile.
 
     A rule that is unknown becomes an error, so that CI does not take it for a pass.
     """
-    profile = clean(verdict.get("profile") or "loadchaos", 80)
+    profile = clean(verdict.profile or "loadchaos", 80)
     suite = TestSuite(f"loadchaos.{profile}")
-    suite.timestamp = clean(verdict.get("started") or "", 40)
-    suite.add_property("verdict", clean(verdict.get("verdict"), 20))
+    suite.timestamp = clean(verdict.started or "", 40)
+    suite.add_property("verdict", clean(verdict.verdict, 20))
     suite.add_property("summary", one_line(verdict))
     suite.add_property("target", target_text(verdict))
-    for kind in ("expectations", "checks"):
-        for rule in verdict.get(kind) or []:
+    for kind, rules in (("expectations", verdict.expectations), ("checks", verdict.checks)):
+        for rule in rules:
             suite.add_testcase(_rule(rule, f"loadchaos.{profile}.{kind}"))
-    for failure in sorted(verdict.get("failures") or [], key=worst_first):
+    for failure in sorted(verdict.failures, key=worst_first):
         suite.add_testcase(_failure(verdict, failure, f"loadchaos.{profile}.failures"))
-    started, ended = parse_time(verdict.get("started")), parse_time(verdict.get("ended"))
+    started, ended = parse_time(verdict.started), parse_time(verdict.ended)
     suite.update_statistics()  # type: ignore[no-untyped-call]  # junitparser has no types there
     if started and ended:
         suite.time = round((ended - started).total_seconds(), 3)
@@ -62,23 +61,23 @@ def build(verdict: Mapping[str, Any]) -> JUnitXml:
     return xml
 
 
-def _rule(rule: Mapping[str, Any], classname: str) -> TestCase:
-    case = TestCase(clean(rule.get("name"), 200), classname)  # the id: dashboards follow a case by its name
+def _rule(rule: CheckResult, classname: str) -> TestCase:
+    case = TestCase(clean(rule.name, 200), classname)  # the id: dashboards follow a case by its name
     sentence = rule_text(rule).sentence
-    if rule.get("verdict") == "fail":
+    if rule.verdict == "fail":
         case.result = [Failure(sentence, "expectation")]
-    elif rule.get("verdict") != "pass":
+    elif rule.verdict != "pass":
         case.result = [Error(f"unknown: {sentence}", "unknown")]
     return case
 
 
-def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: str) -> TestCase:
-    case = TestCase(clean(failure.get("id"), 80), classname)
-    attribution = str(failure.get("attribution") or "server")
-    title = clean(failure.get("title") or failure.get("id"), 400)
-    if failure.get("accepted"):
+def _failure(verdict: Verdict, failure: FailureResult, classname: str) -> TestCase:
+    case = TestCase(clean(failure.id, 80), classname)
+    attribution = failure.attribution
+    title = clean(failure.title or failure.id, 400)
+    if failure.accepted:
         case.result = [Skipped(f"accepted: {accepted_text(failure)}: {title}", attribution)]
-    elif failure.get("before_load"):
+    elif failure.before_load:
         case.result = [Skipped(f"before the load, not counted: {title}", attribution)]
     elif attribution in {"injected", "expected"}:
         case.result = [Skipped(f"{cause_text(failure)}: {title}", attribution)]
@@ -89,12 +88,12 @@ def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: 
     return case
 
 
-def _lines(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> list[str]:
+def _lines(verdict: Verdict, failure: FailureResult) -> list[str]:
     rows = [
         ("when", when_text(verdict, failure)),
-        ("evidence", evidence_text(failure.get("evidence"))),
-        ("known issue", ", ".join(known_text(k) for k in failure.get("known") or [])),
-        ("what to do", remedy_text(failure.get("remedy"))),
+        ("evidence", evidence_text(failure.evidence)),
+        ("known issue", ", ".join(known_text(k) for k in failure.known)),
+        ("what to do", remedy_text(failure.remedy)),
         ("cause", cause_text(failure)),
         ("incident", ", ".join(incident_paths(failure))),
     ]

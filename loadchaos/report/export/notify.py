@@ -17,6 +17,8 @@ from typing import Any
 
 import orjson
 
+from loadchaos.analysis.incidents.record import IncidentRecord
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import OptionError
 from loadchaos.report.formatting import clean
 from loadchaos.report.phrases import one_line, target_text
@@ -42,30 +44,32 @@ def address(given: str) -> str:
     return value
 
 
-def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def message(verdict: Verdict, folder: Path) -> dict[str, Any]:
     """Build the message at the end of a run, with `text` for chats."""
-    result = str(verdict.get("verdict") or "unknown").upper()
-    profile = clean(verdict.get("profile") or "?", 80)
-    failures = verdict.get("failures") or []
+    profile = clean(verdict.profile or "?", 80)
     return {
-        "text": f"loadchaos: {result} {profile}: {one_line(verdict)} (target: {target_text(verdict)})",
+        "text": f"loadchaos: {verdict.verdict.upper()} {profile}: {one_line(verdict)} (target: {target_text(verdict)})",
         "event": "verdict",
-        "verdict": verdict.get("verdict"),
+        "verdict": verdict.verdict,
         "profile": profile,
-        "exit_code": verdict.get("exit_code"),
+        "exit_code": verdict.exit_code,
         "run": folder.name,
-        "started": verdict.get("started"),
-        "ended": verdict.get("ended"),
-        "failures": [{k: f.get(k) for k in ("id", "severity", "count", "incident")} for f in failures[:50]],
+        "started": verdict.started,
+        "ended": verdict.ended,
+        "failures": [
+            {"id": f.id, "severity": f.severity, "count": f.count, "incident": f.incident}
+            for f in verdict.failures[:50]
+        ],
     }
 
 
-def incident_message(incident: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, Any]:
     """Build the message for an incident that opened or got a new id."""
-    where = f"{folder.name}/incidents/{incident.get('folder')}"
-    about = {k: incident.get(k) for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
-    about |= {k: clean(incident.get(k) or "", 600) for k in ("title", "remedy")}
-    text = f"loadchaos: INCIDENT {incident.get('id')}: {about['title']} ({where})"
+    where = f"{folder.name}/incidents/{incident.folder}"
+    whole = incident.to_json()
+    about = {k: whole[k] for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
+    about |= {"title": clean(incident.title, 600), "remedy": clean(incident.remedy, 600)}
+    text = f"loadchaos: INCIDENT {incident.id}: {about['title']} ({where})"
     return {"text": text, "event": "incident", "run": folder.name, "incident": about}
 
 
@@ -135,7 +139,7 @@ class IncidentNotifier:
         self._thread = threading.Thread(target=self._deliver, daemon=True)
         self._thread.start()
 
-    def feed(self, n: int, name: str, incident: Callable[[], Mapping[str, Any]]) -> None:
+    def feed(self, n: int, name: str, incident: Callable[[], IncidentRecord]) -> None:
         """Send incident `n` if it is new or its id changed since it was sent."""
         if self._sent.get(n) == name or (n not in self._sent and len(self._sent) >= MOST_INCIDENTS):
             return

@@ -24,6 +24,7 @@ from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
 
@@ -116,7 +117,7 @@ def result(
     """Make the result of a run; latencies are in milliseconds."""
     run = RunFigures()
     requests = _Requests(run, detailed=figures.detailed)
-    for row in progress.rows(Reader(folder).new(final=True), "the result of the requests", say):
+    for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), "the result of the requests", say):
         run.fold(row)
         requests.fold(row)
     run.requests.finish()

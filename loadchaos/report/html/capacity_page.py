@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import (
     STEP_HEADS,
@@ -32,7 +33,7 @@ _MOST_TICKS = 8
 _APART = 0.1
 """Part of the axis between two labels."""
 
-Steps = Sequence[Mapping[str, Any]]
+Steps = Sequence[CapacityStep]
 
 
 @dataclass(frozen=True)
@@ -71,68 +72,66 @@ class AxisScale:
         return _share(value, self.low, self.high)
 
 
-def render(data: Mapping[str, Any]) -> str:
+def render(data: CapacityResult) -> str:
     """Render capacity.json as one page without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    steps = sorted(data["steps"], key=lambda step: float(step["load"]))
     return env.get_template("capacity.html.j2").render(
-        badge=_BADGES.get(data["verdict"] or "", "unknown"),
-        verdict=(data["verdict"] or "not finished").upper(),
+        badge=_BADGES.get(data.verdict or "", "unknown"),
+        verdict=(data.verdict or "not finished").upper(),
         **shared(data),
         facts=facts(data),
-        failures=[f"{f['id']} in {f['steps']} steps: {clean(f['title'], 200)}" for f in data.get("failures") or ()],
+        failures=[f"{f.id} in {f.steps} steps: {clean(f.title, 200)}" for f in data.failures],
         heads=STEP_HEADS,
-        rows=[_row(data, step) for step in steps],
+        rows=[_row(data, step) for step in data.by_load],
     )
 
 
-def shared(data: Mapping[str, Any]) -> dict[str, Any]:
+def shared(data: CapacityResult) -> dict[str, Any]:
     """Answer and curves, for the page and the Capacity tab of the web UI."""
-    steps = sorted(longest_steps(data["steps"]), key=lambda step: float(step["load"]))
-    loads = [float(step["load"]) for step in steps]
+    steps = sorted(longest_steps(data.steps), key=lambda step: step.load)
+    loads = [step.load for step in steps]
     x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
-    answer, server = data["answer"], (data.get("server") or {}).values()
-    marks = [(load, css) for load, css in ((answer["low"], "good"), (answer["high"], "bad")) if load]
+    marks = [(load, css) for load, css in ((data.answer.low, "good"), (data.answer.high, "bad")) if load]
     return {
         "headline": headline(data),
         "goal": goal_text(data),
         "traffic": phase_text(data),
-        "target": clean(data["target"], 300),
-        "server": " ".join(clean(part, 100) for part in server if part),
+        "target": clean(data.target, 300),
+        "server": " ".join(clean(part, 100) for part in data.server.parts),
         "times": _times(data),
         "charts": _charts(steps, x, data) if len(steps) > 1 else [],
         "x_ticks": _load_ticks(x, [load for load, _ in marks]),
-        "x_label": "requests/s" if data["by"] == "rate" else "users",
+        "x_label": "requests/s" if data.by == "rate" else "users",
         "marks": [(100 * x.at(load), css) for load, css in marks],
     }
 
 
-def _row(data: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+def _row(data: CapacityResult, step: CapacityStep) -> dict[str, Any]:
     return {
-        "load": load_text(data, step["load"]), "status": status_text(step), "cells": step_cells(step),
-        "css": _STATUS_CSS[step["status"]], "why": clean(step["why"], 300), "run": step.get("run"),
+        "load": load_text(data.by, step.load), "status": status_text(step), "cells": step_cells(step),
+        "css": _STATUS_CSS.get(step.status, "unknown"), "why": clean(step.why, 300), "run": step.run,
     }  # fmt: skip
 
 
-def _charts(steps: Steps, x: AxisScale, data: Mapping[str, Any]) -> list[CapacityChart]:
-    charts = [_goodput(steps, x, data["goal"])]
+def _charts(steps: Steps, x: AxisScale, data: CapacityResult) -> list[CapacityChart]:
+    charts = [_goodput(steps, x, data.goal)]
     charts.append(_linear("Throughput, requests/s", steps, x, [("completed", "first", "requests_per_s")]))
     charts.append(
         _linear("Throughput, output tokens/s", steps, x, [("output tokens/s", "second", "output_tokens_per_s")])
     )
     for name, title in (("ttft", "Time to first token"), ("itl", "Time between chunks"), ("e2e", "End-to-end time")):
         pairs = [("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")]
-        charts.append(_latency(title, steps, x, pairs, data["slo_s"].get(name)))
+        charts.append(_latency(title, steps, x, pairs, data.slo_s.get(name)))
     return [chart for chart in charts if chart.curves]
 
 
 def _goodput(steps: Steps, x: AxisScale, goal: float) -> CapacityChart:
     y = AxisScale(0, 1.1)
-    known = [s for s in steps if s.get("goodput") is not None]
+    known = [s for s in steps if s.goodput is not None]
     bars = "".join(
-        f"M{_x(x, s['load'])},{_y(y, s['goodput_low'])}V{_y(y, s['goodput_high'])}" for s in known
+        f"M{_x(x, s.load)},{_y(y, s.goodput_low or 0.0)}V{_y(y, s.goodput_high or 0.0)}" for s in known
     )  # fmt: skip
     curve = _curve("goodput, with its interval", "first", known, "goodput", (x, y))
     ticks = [(100 * y.at(v), f"{100 * v:.0f} %") for v in (0, 0.5, 1)]
@@ -141,7 +140,7 @@ def _goodput(steps: Steps, x: AxisScale, goal: float) -> CapacityChart:
 
 
 def _linear(title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]]) -> CapacityChart:
-    most = max((float(s[key]) for s in steps for _, _, key in series if s.get(key)), default=0.0)
+    most = max((v for s in steps for _, _, key in series if (v := s.figure(key))), default=0.0)
     if not most:
         return CapacityChart(title, (), ())
     y = AxisScale(0, 1.1 * most)
@@ -152,7 +151,7 @@ def _linear(title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, 
 def _latency(
     title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]], limit_s: float | None
 ) -> CapacityChart:
-    values = [float(s[key]) for s in steps for _, _, key in series if s.get(key)]
+    values = [v for s in steps for _, _, key in series if (v := s.figure(key))]
     if not values:
         return CapacityChart(title, (), ())
     values += [limit_s] if limit_s else []
@@ -166,14 +165,14 @@ def _curves(
 ) -> list[CapacityCurve]:
     found = []
     for label, css, key in series:
-        known = [s for s in steps if s.get(key)]
+        known = [s for s in steps if s.figure(key)]
         if known:
             found.append(_curve(label, css, known, key, axes))
     return found
 
 
 def _curve(label: str, css: str, steps: Steps, key: str, axes: tuple[AxisScale, AxisScale]) -> CapacityCurve:
-    points = [f"{_x(axes[0], s['load'])},{_y(axes[1], s[key])}" for s in steps]
+    points = [f"{_x(axes[0], s.load)},{_y(axes[1], s.figure(key) or 0.0)}" for s in steps]
     return CapacityCurve(label, css, "M" + "L".join(points), "".join(f"M{p}h0" for p in points))
 
 
@@ -213,7 +212,7 @@ def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, 
     return [(100 * scale.at(v), figure(float(f"{v:.4g}"))) for v in sorted([*marked, *round_loads])]
 
 
-def _times(data: Mapping[str, Any]) -> str:
-    began = parse_time(data["started"])
+def _times(data: CapacityResult) -> str:
+    began = parse_time(data.started)
     shown = f"{began:%Y-%m-%d %H:%M:%S} UTC, " if began is not None else ""
-    return f"{shown}{len(data['steps'])} steps, {duration(data['seconds'])}"
+    return f"{shown}{len(data.steps)} steps, {duration(data.seconds)}"

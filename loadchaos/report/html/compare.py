@@ -26,6 +26,7 @@ from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_names import FEWEST_SAMPLES, REPORTED_LATENCIES, REPORTED_QUANTILES, label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
 
@@ -126,7 +127,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
     run = RunFigures()
-    for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
+    for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), f"reading {path.name}", say):
         run.fold(row)
     failed = {
         name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)

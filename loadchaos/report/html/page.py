@@ -16,6 +16,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.analysis.figures.series import Series
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult, StateChange, Verdict
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
@@ -43,7 +44,6 @@ from loadchaos.report.phrases import (
     advice_text,
     candidate_texts,
     cause_text,
-    count_text,
     failure_evidence,
     generator_text,
     incident_paths,
@@ -52,9 +52,9 @@ from loadchaos.report.phrases import (
     lost_text,
     lower_bounds_text,
     one_line,
-    outcome_counts,
     outcome_text,
     remedy_text,
+    requests_text,
     rule_text,
     severity_text,
     state_text,
@@ -76,7 +76,7 @@ def _template() -> Template:
     return env.get_template("report.html.j2")
 
 
-def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path:
+def write(folder: RunFolder, verdict: Verdict, series: Series) -> Path:
     """Write report.html into the run folder, whole or not at all."""
     page = render(verdict, series, folder.path)
     part = folder.report_html.with_name("report.html.part")
@@ -85,29 +85,28 @@ def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path
     return folder.report_html
 
 
-def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
+def render(verdict: Verdict, series: Series, folder: Path) -> str:
     """Render the page; `folder` holds the incidents with log excerpts."""
-    decision = str(verdict.get("verdict") or "unknown")
-    decision = decision if decision in {"pass", "fail", "unknown"} else "unknown"
+    decision = verdict.verdict if verdict.verdict in {"pass", "fail"} else "unknown"
     drawn = picture(series, _incident_marks(verdict))
-    names = list(verdict.get("by_traffic") or {})[:_MOST]
-    states = verdict.get("states") or []
+    names = list(verdict.by_traffic)[:_MOST]
+    states = verdict.states
     column, hot = heatmaps(series, drawn)
     return _template().render(
         sections=SECTIONS,
         decision=decision,
         result=decision.upper(),
-        profile=clean(verdict.get("profile") or "?", 80),
+        profile=clean(verdict.profile or "?", 80),
         headline=one_line(verdict),
         target=target_text(verdict),
         times=_times(verdict),
-        exit_code=verdict.get("exit_code", "?"),
-        embedded=(verdict.get("target") or {}).get("kind") == "embedded",
-        notes=[clean(n, 400) for n in verdict.get("notes") or []],
-        failures=[_failure(verdict, f, folder) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]],
-        rules=[_rule(r) for r in verdict.get("expectations") or []],
-        checks=[{**_rule(r), "advice": advice_text(r)} for r in verdict.get("checks") or []],
-        worth=_worth(verdict),
+        exit_code=verdict.exit_code,
+        embedded=verdict.target.kind == "embedded",
+        notes=[clean(n, 400) for n in verdict.notes],
+        failures=[_failure(verdict, f, folder) for f in sorted(verdict.failures, key=worst_first)[:_MOST]],
+        rules=[_rule(r) for r in verdict.expectations],
+        checks=[{**_rule(r), "advice": advice_text(r)} for r in verdict.checks],
+        worth=[clean(verdict.worth, 800)] if verdict.worth else [],
         picture=drawn,
         width=plural(drawn.width_s, "second"),
         heatmaps=hot,
@@ -130,10 +129,10 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         lower_bounds=lower_bounds_text(verdict),
         distributions=distributions(series.answers),
         lengths=lengths(series.answers),
-        limited=bool((verdict.get("generator") or {}).get("limited")),
+        limited=verdict.generator.limited,
         facts=[*server_facts(folder), *_configuration(series.configuration)],
         states=[_state(verdict, s) for s in states[:_MOST]],
-        several=len({s.get("replica") for s in states}) > 1,
+        several=len({s.replica for s in states}) > 1,
         attacks=_attacks(series),
         ending=_ending(verdict),
         script=uplot_data.script()[0],
@@ -143,56 +142,56 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
     )
 
 
-def _times(verdict: Mapping[str, Any]) -> str:
-    started, ended = parse_time(verdict.get("started")), parse_time(verdict.get("ended"))
+def _times(verdict: Verdict) -> str:
+    started, ended = parse_time(verdict.started), parse_time(verdict.ended)
     if started is None:
         return "at an unknown time"
     lasted = f", {duration((ended - started).total_seconds())}" if ended else ""
     return f"{started:%Y-%m-%d %H:%M:%S} UTC{lasted}"
 
 
-def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
-    begun = parse_time(verdict.get("started"))
+def _incident_marks(verdict: Verdict) -> list[tuple[float, str]]:
+    begun = parse_time(verdict.started)
     marks = []
-    for f in (verdict.get("failures") or [])[:_MOST]:
-        if f.get("severity") not in {"engine_death", "hang", "startup", "node"}:
+    for f in verdict.failures[:_MOST]:
+        if f.severity not in {"engine_death", "hang", "startup", "node"}:
             continue
-        first = parse_time(f.get("first_seen"))
-        at = f.get("first_seen_s")
+        first = parse_time(f.first_seen)
+        at = f.first_seen_s
         if at is None and first is not None and begun is not None:
             at = (first - begun).total_seconds()
-        if isinstance(at, int | float):
-            marks.append((float(at), clean(f.get("id"), 80)))
+        if at is not None:
+            marks.append((at, clean(f.id, 80)))
     return marks
 
 
-def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _failure(verdict: Verdict, f: FailureResult, folder: Path) -> dict[str, Any]:
     context = [
         ("when", when_text(verdict, f)),
-        ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
+        ("in flight", requests_text(f.in_flight_at_death)),
         ("lost", lost_text(f)),
         ("cause", cause_text(f)),
         *(("wrong answer", text) for text in wrong_answer_texts(f)),
-        *(("unexplained line", text) for text in candidate_texts(f)),
+        *(("unexplained line", text) for text in candidate_texts(f.candidates)),
     ]
     advice = [
-        ("what to do", remedy_text(f.get("remedy"))),
+        ("what to do", remedy_text(f.remedy)),
         ("accepted", accepted_text(f)),
-        ("also seen", "; ".join(clean(a, 200) for a in (f.get("alt") or [])[:10])),
+        ("also seen", "; ".join(clean(a, 200) for a in f.alt[:10])),
     ]
     incidents = incident_paths(f)
     incident = incidents[0] if incidents else ""
     log = excerpt(folder / incident / "server.log.excerpt") if incident else ""
     return {
-        "id": clean(f.get("id"), 80),
-        "title": clean(f.get("title") or "", 600),
+        "id": clean(f.id, 80),
+        "title": clean(f.title, 600),
         "severity": severity_text(f),
-        "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
-        "blamed": is_server_fault(f) and not f.get("accepted"),
+        "times": f"{number(f.count)} times" if f.count > 1 else "",
+        "blamed": is_server_fault(f) and not f.accepted,
         "context": [(k, v) for k, v in context if v],
         "advice": [(k, v) for k, v in advice if v],
         "evidence": failure_evidence(f),
-        "known": [_link(known_text(k)) for k in f.get("known") or []],
+        "known": [_link(known_text(k)) for k in f.known],
         "incident": incident,
         "incidents": incidents[1:20],
         "excerpt": log,
@@ -215,8 +214,8 @@ def excerpt(path: Path) -> str:
     return os.linesep.join(lines) + ("\n…" if len(text) > _EXCERPT_CHARACTERS else "")
 
 
-def _rule(rule: Mapping[str, Any]) -> dict[str, str]:
-    decision, text = str(rule.get("verdict")), rule_text(rule)
+def _rule(rule: CheckResult) -> dict[str, str]:
+    decision, text = rule.verdict, rule_text(rule)
     return {
         "css": decision if decision in {"pass", "fail", "unknown"} else "unknown",
         "result": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"),
@@ -226,14 +225,9 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _worth(verdict: Mapping[str, Any]) -> list[str]:
-    worth = verdict.get("worth") or []
-    return [clean(w, 800) for w in (worth if isinstance(worth, list) else [worth])]
-
-
-def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, Any]]:
-    total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
-    counts = [outcome_counts(verdict["by_traffic"][name]) for name in names]
+def _outcomes(verdict: Verdict, names: list[str]) -> list[dict[str, Any]]:
+    total = {o: n for o, n in verdict.outcomes.items() if n}
+    counts = [verdict.by_traffic[name] for name in names]
     order = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
     return [
         {
@@ -246,13 +240,13 @@ def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, An
     ]
 
 
-def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
+def _state(verdict: Verdict, s: StateChange) -> dict[str, str]:
     return {
-        "when": since_load(verdict, s.get("at"), s.get("at_s")),
-        "replica": clean(s.get("replica") or "", 40),
-        "state": state_text(s.get("state")),
-        "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
-        "noticed": _noticed(s.get("noticed_after_s")),
+        "when": since_load(verdict, s.at, s.at_s),
+        "replica": clean(s.replica or "", 40),
+        "state": state_text(s.state),
+        "signs": "; ".join(clean(x, 300) for x in s.signs),
+        "noticed": _noticed(s.noticed_after_s),
     }
 
 
@@ -312,14 +306,12 @@ def _attacks(series: Series) -> list[dict[str, str]]:
     ]
 
 
-def _ending(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
-    target = verdict.get("target") or {}
-    facts = [f"{clean(k, 40)}: {clean(v, 200)}" for k, v in target.items() if v not in (None, "", [], {})]
+def _ending(verdict: Verdict) -> list[tuple[str, str]]:
+    facts = [f"{name}: {clean(value, 200)}" for name, value in vars(verdict.target).items() if value]
     rows = [
-        ("run again", clean(verdict.get("replay") or "", 600)),
+        ("run again", clean(verdict.replay, 600)),
         ("judge again", "loadchaos judge RUN (from the ledger in this folder, without load)"),
         ("target", ", ".join(facts)),
         ("load generator", generator_text(verdict)),
-        ("loadchaos", clean(verdict.get("version") or "", 40)),
     ]
     return [(k, v) for k, v in rows if v]

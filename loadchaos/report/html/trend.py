@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import latency_names
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
@@ -165,7 +165,7 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
     The default is the profile that ran last.
     """
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
-    found = [(str(v.get("profile")), _trend_run(f, v)) for f in runs if (v := _json(f.verdict))]
+    found = [(v.profile, _trend_run(f, v)) for f in runs if (v := _verdict(f)) is not None]
     present = {run.folder for _, run in found}
     found += [(name, run) for name, run in _past(home) if run.folder not in present]
     found.sort(key=lambda item: (item[1].started or "", item[1].folder))
@@ -177,8 +177,8 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
 def remember(home: Path, folder: str) -> None:
     """Keep the figures of a run before it is deleted."""
     run = RunFolder(home / folder)
-    if verdict := _json(run.verdict):
-        line = {"profile": str(verdict.get("profile")), "night": asdict(_trend_run(run, verdict))}
+    if (verdict := _verdict(run)) is not None:
+        line = {"profile": verdict.profile, "night": asdict(_trend_run(run, verdict))}
         with (home / PAST).open("ab+") as f:
             end = f.seek(0, os.SEEK_END)
             f.seek(max(0, end - 1))
@@ -215,63 +215,65 @@ def _json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _trend_run(folder: RunFolder, verdict: Mapping[str, Any]) -> TrendRun:
-    outcomes = Counter(verdict.get("outcomes") or {})
-    sent = sum(n for o, n in outcomes.items() if o != "missed")
+def _verdict(folder: RunFolder) -> Verdict | None:
+    found = _json(folder.verdict)
+    return Verdict.from_json(found) if found else None
+
+
+def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
+    sent = verdict.sent
     # A refusal that the request expected is no failure; such refusals are in `by_traffic` only and count as answered.
-    failed = sum(n for o, n in outcomes.items() if o not in BLAMELESS)
-    failures = [f for f in verdict.get("failures") or [] if is_server_fault(f)]
+    failed = sum(n for o, n in verdict.outcomes.items() if o not in BLAMELESS)
+    failures = [f for f in verdict.failures if is_server_fault(f)]
     plan = _json(folder.plan).get("profile") or {}
     exposure = str((plan.get("exposure") or {}).get("count") or "requests")
-    exposed = int((verdict.get("exposures") or {}).get(exposure) or 0)
-    deaths = sum(int(f.get("count") or 1) for f in failures if f.get("severity") == "engine_death")
+    exposed = verdict.exposures.get(exposure, 0)
+    deaths = sum(f.count or 1 for f in failures if f.severity == "engine_death")
     rates = {
         "failed requests": rate(failed, sent),
         f"engine deaths by {exposure.replace('_', ' ')}": rate(deaths, exposed),
     }
     for f in failures:
-        rates.setdefault(f"{clean(f.get('id'), 80)} by requests", rate(int(f.get("count") or 1), sent))
-    started = parse_time(verdict.get("started"))
+        rates.setdefault(f"{clean(f.id, 80)} by requests", rate(f.count or 1, sent))
+    started = parse_time(verdict.started)
     return TrendRun(
         folder=folder.path.name,
         started=started.isoformat() if started else None,
-        verdict=verdict.get("verdict"),
-        exit_code=verdict.get("exit_code"),
+        verdict=verdict.verdict,
+        exit_code=verdict.exit_code,
         requests=sent,
-        failures=[clean(f.get("id"), 80) for f in failures],
-        good=verdict.get("verdict") == "pass"
-        and not any((verdict.get("generator") or {}).get(k) for k in ("limited", "slots")),
+        failures=[clean(f.id, 80) for f in failures],
+        good=verdict.verdict == "pass" and not (verdict.generator.limited or verdict.generator.slots),
         server=_server(folder, verdict, plan),
         rates=rates,
         figures={n: Figure(v, None, None, None, 0, "no baseline") for n, v in _latencies(verdict).items()},
     )
 
 
-def _latencies(verdict: Mapping[str, Any]) -> dict[str, float]:
+def _latencies(verdict: Verdict) -> dict[str, float]:
     found = {}
-    for traffic, kinds in (verdict.get("latency") or {}).items():
-        for kind in ("ttft", "itl", "e2e"):
-            values, answers = kinds.get(f"{kind}_s") or {}, (kinds.get("e2e_s") or {}).get("n") or 0
+    for traffic, kinds in verdict.latency.items():
+        for kind, values in (("ttft", kinds.ttft_s), ("itl", kinds.itl_s), ("e2e", kinds.e2e_s)):
             for statistic in _STATISTICS:
-                few = latency_names.LatencyName(kind, statistic).too_few(values.get("n") or 0, answers)
-                if not few and isinstance(values.get(statistic), int | float):
-                    found[f"{clean(traffic, 60)} {latency_names.label(kind, statistic)}"] = float(values[statistic])
+                few = latency_names.LatencyName(kind, statistic).too_few(values.n, kinds.e2e_s.n)
+                if not few and (value := values.of(statistic)) is not None:
+                    found[f"{clean(traffic, 60)} {latency_names.label(kind, statistic)}"] = float(value)
     return found
 
 
-def _server(folder: RunFolder, verdict: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, str]:
+def _server(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
     """Facts that must be equal for two runs to be comparable.
 
     They are the version and flags of the server, and the load.
     """
-    target, facts = verdict.get("target") or {}, _json(folder.facts)
-    shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": target.get("kind")}
+    kind, target, facts = verdict.target.kind, vars(verdict.target), _json(folder.facts)
+    shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": kind}
     asked = plan.get("target") or {}
     embedded, launch = asked.get("embedded") or {}, asked.get("launch") or {}
-    if target.get("kind") == "embedded":
+    if kind == "embedded":
         shown |= {f"--{k}": v for k, v in (embedded.get("flags") or {}).items()}
         shown["defects"] = embedded.get("defects") or None
-    elif target.get("kind") == "launched":
+    elif kind == "launched":
         shown |= {"command": " ".join(map(str, launch.get("command") or ())) or None}
     shown |= {"the profile's load": plan.get("load"), "the profile's traffic": plan.get("traffic")}
     return {k: clean(v, 2000) for k, v in shown.items() if v not in (None, "")}

@@ -18,9 +18,11 @@ from urllib.parse import quote
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.report.capacity_text import facts, short_answer
@@ -35,6 +37,7 @@ from loadchaos.report.phrases import (
     incident_paths,
     is_server_fault,
     known_text,
+    live_failures,
     remedy_text,
     severity_text,
     state_text,
@@ -97,7 +100,7 @@ class PanelPages:
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
-        failures = sorted(s.failures, key=worst_first)[:_MOST_FAILURES]
+        failures = sorted(live_failures(s.failures), key=worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
         shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
         self._write("server.html", _template().render(panel="server", **shared, **self._server(s, failures)))
@@ -119,7 +122,7 @@ class PanelPages:
             if isinstance(i.get("at_ns"), int)
         ]
 
-    def _server(self, s: Snapshot, failures: list[Mapping[str, Any]]) -> dict[str, Any]:
+    def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, Any]:
         return {
             "states": [
                 {
@@ -142,34 +145,34 @@ class PanelPages:
             "failures": [self._failure(f) for f in failures],
         }
 
-    def _failure(self, f: Mapping[str, Any]) -> dict[str, Any]:
-        found = incident_paths(f) or ([str(f["folder"])] if f.get("folder") else [])
+    def _failure(self, f: FailureResult) -> dict[str, Any]:
+        found = incident_paths(f)
         return {
-            "id": clean(f.get("id"), 80),
+            "id": clean(f.id, 80),
             "severity": severity_text(f),
-            "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
-            "title": clean(f.get("title") or "", 600),
+            "times": f"{number(f.count)} times" if f.count > 1 else "",
+            "title": clean(f.title, 600),
             "blamed": is_server_fault(f),
             "cause": cause_text(f),
-            "remedy": remedy_text(f.get("remedy")),
-            "evidence": evidence_text(f.get("evidence")),
-            "known": "; ".join(known_text(k) for k in f.get("known") or []),
+            "remedy": remedy_text(f.remedy),
+            "evidence": evidence_text(f.evidence),
+            "known": "; ".join(known_text(k) for k in f.known),
             "incident": found[0] if found else "",
             "excerpt": excerpt(self._folder.path / found[0] / "server.log.excerpt") if found else "",
         }
 
-    def _failure_row(self, f: Mapping[str, Any]) -> dict[str, Any]:
+    def _failure_row(self, f: FailureResult) -> dict[str, Any]:
         """Build a row of Locust's failures table, by failure id."""
-        name, count, now_s = clean(f.get("id"), 80), int(f.get("count") or 1), time.time()
+        name, count, now_s = clean(f.id, 80), f.count or 1, time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
             seen.count, seen.last_s = count, now_s
-        known = "; ".join(known_text(k) for k in f.get("known") or [])
+        known = "; ".join(known_text(k) for k in f.known)
         return {
             "occurrences": count,
             "method": severity_text(f),
             "name": name,
-            "error": clean(f.get("title") or "", 300) + (f" ({known})" if known else ""),
+            "error": clean(f.title, 300) + (f" ({known})" if known else ""),
             "first_seen": seen.first_s,
             "last_seen": seen.last_s,
         }
@@ -230,11 +233,11 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
-def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder: Path, command: str) -> str:
+def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
     """Render the Capacity tab.
 
     Args:
-        searches: capacity.json by name of the folder, the newest last.
+        searches: results by name of the folder, the newest last.
         target: URL of the server; its newest search is shown in full.
         folder: Where searches are looked for.
         command: Command of a search, for a folder without one.
@@ -246,8 +249,8 @@ def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder:
         search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
     others = [
         [
-            _minute(data["started"]),
-            clean(data["target"], 100),
+            _minute(data.started),
+            clean(data.target, 100),
             short_answer(data),
             _page_of(name),
         ]
@@ -257,13 +260,13 @@ def capacity_tab(searches: Mapping[str, Mapping[str, Any]], target: str, folder:
     return _template().render(panel="capacity", search=search, others=others, folder=str(folder), command=command)
 
 
-def _minute(started: object) -> str:
+def _minute(started: str) -> str:
     began = parse_time(started)
     return f"{began:%Y-%m-%d %H:%M} UTC" if began is not None else "at an unknown time"
 
 
-def _same_server(data: Mapping[str, Any], target: str) -> bool:
-    ours, theirs = (url.rstrip("/").removesuffix("/v1") for url in (target, str(data["target"])))
+def _same_server(data: CapacityResult, target: str) -> bool:
+    ours, theirs = (url.rstrip("/").removesuffix("/v1") for url in (target, data.target))
     return ours == theirs
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.formatting import clean, clean_line
 from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
@@ -29,7 +30,7 @@ FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "reques
 """Files this module writes. Any other file in such a folder is somebody else's and is never removed."""
 
 
-def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
+def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
     """Write or update the folder of one incident.
 
     Each file is replaced whole, so that a reader never sees half of one.
@@ -44,13 +45,13 @@ def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Map
     """
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
-    _put(home / "incident.json", orjson.dumps(incident, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    _put(home / "incident.json", orjson.dumps(incident.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
     if excerpts:
         _put(home / "server.log.excerpt", b"\n".join(excerpts))
     if requests is not None:
         _put(home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests))
     around = _around(folder, incident)
-    lines = decisive(*around, traceback=bool(incident.get("frames")))
+    lines = decisive(*around, traceback=bool(incident.frames))
     view = IncidentView(lines, batch((*around[0], *around[2])), _profile(folder), _earlier(folder, home, incident))
     _put(home / "incident.md", page(incident, view, requests or ()).encode())
     return home
@@ -64,18 +65,18 @@ def _profile(folder: RunFolder) -> list[str]:
         return []
 
 
-def _earlier(folder: RunFolder, home: Path, incident: Mapping[str, Any]) -> list[str]:
+def _earlier(folder: RunFolder, home: Path, incident: IncidentRecord) -> list[str]:
     """Folders of earlier incidents of this run with the same id."""
     same = sorted(p.name for p in folder.incidents.glob(f"*-{home.name.split('-', 1)[1]}") if p.is_dir())
-    return [name for name in same if name[:3].isdigit() and int(name.split("-", 1)[0]) < int(incident["n"])]
+    return [name for name in same if name[:3].isdigit() and int(name.split("-", 1)[0]) < incident.n]
 
 
-def folder_of(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
+def folder_of(folder: RunFolder, incident: IncidentRecord) -> Path:
     """Create the folder `incidents/003-<id>` of an incident.
 
     A folder with the same number and an earlier id is renamed.
     """
-    n, name = int(incident["n"]), re.sub(r"[^A-Za-z0-9_.-]", "_", str(incident.get("id") or "incident"))[:80]
+    n, name = incident.n, re.sub(r"[^A-Za-z0-9_.-]", "_", incident.id or "incident")[:80]
     home = folder.incidents / f"{n:03d}-{name.lstrip('.')}"
     folder.incidents.mkdir(exist_ok=True)
     if not home.exists():
@@ -116,18 +117,16 @@ def _log_path(folder: RunFolder, name: str) -> Path | None:
     return None
 
 
-def _windows(incident: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+def _windows(incident: IncidentRecord) -> list[tuple[str, int, int]]:
     """(file, first line, last line) of the log parts of an incident.
 
     The judge's window and the evidence line.
     """
-    windows: dict[str, list[int]] = {}
-    for file, w in (incident.get("log_lines") or {}).items():
-        windows[str(file)] = [int(w["first"]), int(w["last"])]
-    evidence = incident.get("evidence") or {}
-    if isinstance(evidence.get("line"), int) and evidence.get("source"):
-        window = windows.setdefault(str(evidence["source"]), [evidence["line"], evidence["line"]])
-        window[0], window[1] = min(window[0], evidence["line"]), max(window[1], evidence["line"])
+    windows = {file: [w.first, w.last] for file, w in incident.log_lines.items()}
+    source, line = incident.evidence.source, incident.evidence.line
+    if line is not None and source:
+        window = windows.setdefault(source, [line, line])
+        window[0], window[1] = min(window[0], line), max(window[1], line)
     return [(file, w[0], w[1]) for file, w in sorted(windows.items())]
 
 
@@ -151,15 +150,15 @@ def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
     return b"\n".join([f"# {name}, {where}".encode(), *(line for _, line in found)]) + b"\n"
 
 
-def _around(folder: RunFolder, incident: Mapping[str, Any]) -> tuple[list[str], str, list[str]]:
+def _around(folder: RunFolder, incident: IncidentRecord) -> tuple[list[str], str, list[str]]:
     """The evidence line with the lines before and after it.
 
     Its text alone if it is not from a log.
     """
-    evidence = incident.get("evidence") or {}
-    path, line = _log_path(folder, str(evidence.get("source"))), evidence.get("line")
-    if path is None or not path.exists() or not isinstance(line, int):
-        return [], str(evidence.get("text") or ""), []
+    evidence, line = incident.evidence, incident.evidence.line
+    path = _log_path(folder, evidence.source or "")
+    if path is None or not path.exists() or line is None:
+        return [], evidence.text or "", []
     found = {
         n: text.decode("utf-8", "replace")
         for n, text in _lines(path, max(1, line - LINES_BEFORE_EVIDENCE), line + LINES_AFTER_EVIDENCE)

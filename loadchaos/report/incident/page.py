@@ -12,6 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.analysis.incidents.record import (
+    IncidentRecord,
+    NearAttack,
+    ReadingRecord,
+    RunEnvironment,
+    SentRequest,
+    ServerFacts,
+)
+from loadchaos.analysis.verdict.model import WrongAnswerExample
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.phrases import (
     TARGET,
@@ -34,15 +43,10 @@ _MACHINE_UNKNOWN = (
     "- GPU and driver: not reported by this server (vLLM does in development mode); add the output of `nvidia-smi`"
 )
 _MOST_READINGS = 20
-_PARTS = (("prompt", "prompt"), ("expected", "expected"), ("got", "got"))
 _NEAR_S = 10.0
 _HAPPENED = {
     "death": "died", "hang": "stopped making progress", "unreachable": "became unreachable",
     "outage": "failed every request", "terminated": "was shut down cleanly", "restart": "was restarted",
-}  # fmt: skip
-_FEATURES = {
-    "images": "images", "videos": "videos", "speculative_decoding": "speculative decoding",
-    "development_endpoints": "development endpoints", "metrics": "metrics",
 }  # fmt: skip
 _DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify", "--otlp"})
 _OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify", "--otlp"})
@@ -65,15 +69,15 @@ class IncidentView:
     earlier: Sequence[str] = ()
 
 
-def page(incident: Mapping[str, Any], view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
+def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
     """Render the page of an incident.
 
     `requests` says where the bodies of requests in flight are stored.
     """
-    name = clean(incident.get("id"), 80)
-    environment = incident.get("environment") or {}
+    name = clean(incident.id, 80)
+    environment = RunEnvironment.from_json(incident.environment)
     parts = [
-        f"# {_plain(incident.get('title') or name)}",
+        f"# {_plain(incident.title or name)}",
         _prose(incident, environment),
         "\n".join(_summary(incident, name)),
         *_section(*_evidence(incident, view)),
@@ -97,14 +101,14 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"## {title}", "\n".join(lines)] if lines else []
 
 
-def _evidence(incident: Mapping[str, Any], view: IncidentView) -> tuple[str, Sequence[str]]:
+def _evidence(incident: IncidentRecord, view: IncidentView) -> tuple[str, Sequence[str]]:
     """Heading and lines of the evidence, which is not always from a log.
 
     Wrong answers have a section of their own.
     """
-    if isinstance((incident.get("evidence") or {}).get("line"), int):
+    if incident.evidence.line is not None:
         return "Server log", _fence(view.log)
-    return "Evidence", [] if incident.get("wrong_answers") else _fence(view.log)
+    return "Evidence", [] if incident.wrong_answers else _fence(view.log)
 
 
 def _plain(text: object) -> str:
@@ -127,107 +131,119 @@ def _fence(lines: Sequence[str]) -> list[str]:
     return [mark + "text", *lines, mark] if lines else []
 
 
-def _prose(incident: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+def _server(environment: RunEnvironment) -> str:
+    """Dialect and version of the server; empty where they are not known."""
+    facts = environment.facts or ServerFacts()
+    return " ".join(clean(part, 60) for part in (facts.dialect, facts.version) if part)
+
+
+def _prose(incident: IncidentRecord, environment: RunEnvironment) -> str:
     """Describe the incident in a sentence or two."""
-    facts = environment.get("facts") or {}
-    who = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "The server"
-    happened = _HAPPENED.get(str(incident.get("kind")))
+    who = _server(environment) or "The server"
+    happened = _HAPPENED.get(incident.kind)
     if happened is None:
         return ""
-    flying, opened = incident.get("in_flight_at_death"), incident.get("opened_at_s")
+    flying, opened = incident.in_flight_at_death, incident.opened_at_s
     under = f" with {plural(flying, 'request')} in flight" if flying else ""
-    when = f" {duration(opened)} after the load began" if isinstance(opened, int | float) else ""
-    ended = incident.get("exit") or {}
-    rest = [f"Its process {clean(ended.get('reason'), 100)}."] if ended.get("reason") else []
-    back = incident.get("recovered_after_s")
+    when = f" {duration(opened)} after the load began" if opened is not None else ""
+    reason = (incident.exit or {}).get("reason")
+    rest = [f"Its process {clean(reason, 100)}."] if reason else []
+    back = incident.recovered_after_s
     rest.append(f"It was healthy again after {duration(back)}." if back is not None else "It did not come back.")
-    evidence = clean((incident.get("evidence") or {}).get("text") or "", 200)
+    evidence = clean(incident.evidence.text or "", 200)
     return f"{_plain(who)} {happened}{under}{when}" + (f": {_span(evidence)}. " if evidence else ". ") + " ".join(rest)
 
 
-def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
-    opened, noticed = incident.get("opened_at_s"), incident.get("noticed_at_s")
-    replica = f" on replica {_span(incident['replica'])}" if incident.get("replica") else ""
-    late = noticed - opened if isinstance(noticed, int | float) and isinstance(opened, int | float) else None
+def _summary(incident: IncidentRecord, name: str) -> list[str]:
+    opened, noticed = incident.opened_at_s, incident.noticed_at_s
+    replica = f" on replica {_span(incident.replica)}" if incident.replica else ""
+    late = noticed - opened if noticed is not None and opened is not None else None
     rows = [
         f"- **failure**: {severity_text(incident)}, {_span(name)}{replica}",
-        f"- **when**: {duration(opened)} after the load began" if isinstance(opened, int | float) else "",
+        f"- **when**: {duration(opened)} after the load began" if opened is not None else "",
         f"- **noticed**: {duration(max(0.0, late))} later" if late else "",
         f"- **impact**: {_cost(incident)}" if _cost(incident) else "",
         f"- **cause**: {cause_text(incident)}",
     ]
-    known = [known_text(k) for k in incident.get("known") or []]
+    known = [known_text(k) for k in incident.known]
     rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none known to loadchaos"]
-    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident)]
-    rows += [f"- **observed**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
+    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident.candidates)]
+    rows += [f"- **observed**: {_span(s)}" for s in incident.signs[:10]]
     return [r for r in rows if r]
 
 
-def _cost(incident: Mapping[str, Any]) -> str:
-    lost, flying = incident.get("lost_requests"), incident.get("in_flight_at_death")
-    by_outcome = ", ".join(outcome_count_text(o, n) for o, n in (incident.get("lost") or {}).items())
+def _cost(incident: IncidentRecord) -> str:
+    lost, flying = incident.lost_requests, incident.in_flight_at_death
+    by_outcome = ", ".join(outcome_count_text(o, n) for o, n in incident.lost.items())
     parts = [
         f"{plural(lost, 'request')} lost ({by_outcome})" if lost else "",
         f"{number(flying)} in flight at that time" if flying else "",
     ]
-    back = incident.get("recovered_after_s")
+    back = incident.recovered_after_s
     parts.append(f"healthy again after {duration(back)}" if back is not None else "")
     return "; ".join(p for p in parts if p)
 
 
-def _wrong_answers(incident: Mapping[str, Any]) -> list[str]:
+def _wrong_answers(incident: IncidentRecord) -> list[str]:
     """List wrong answers: prompt, expected, got, first difference."""
     rows: list[str] = []
-    for wrong in incident.get("wrong_answers") or []:
-        traffic = f" of {_span(wrong['traffic'])}" if wrong.get("traffic") else ""
-        rows += [f"- {_span(wrong.get('subject'))}{traffic}: {_plain(wrong.get('summary'))}"]
-        rows += [f"  - {label}: {_span(wrong[key])}" for key, label in _PARTS if wrong.get(key)]
-        if wrong.get("first_difference") is not None:
-            rows.append(f"  - first difference: character {number(wrong['first_difference'])}{_differing(wrong)}")
-        rows += [f"  - {_plain(k.replace('_', ' '))}: {_span(v)}" for k, v in (wrong.get("facts") or {}).items()]
+    for wrong in incident.wrong_answers:
+        traffic = f" of {_span(wrong.traffic)}" if wrong.traffic else ""
+        rows += [f"- {_span(wrong.subject)}{traffic}: {_plain(wrong.summary)}"]
+        texts = (("prompt", wrong.prompt), ("expected", wrong.expected), ("got", wrong.got))
+        rows += [f"  - {label}: {_span(text)}" for label, text in texts if text]
+        if wrong.first_difference is not None:
+            rows.append(f"  - first difference: character {number(wrong.first_difference)}{_differing(wrong)}")
+        rows += [f"  - {_plain(k.replace('_', ' '))}: {_span(v)}" for k, v in wrong.facts.items()]
     return rows
 
 
-def _differing(wrong: Mapping[str, Any]) -> str:
+def _differing(wrong: WrongAnswerExample) -> str:
     """Both texts from their first difference on."""
-    found = wrong.get("difference") or {}
-    texts = [_span(found[key]) if found.get(key) else "the end" for key in ("expected", "got")]
-    return f": expected {texts[0]}, got {texts[1]}" if found else ""
+    if wrong.difference is None:
+        return ""
+    expected, got = (_span(t) if t else "the end" for t in (wrong.difference.expected, wrong.difference.got))
+    return f": expected {expected}, got {got}"
 
 
-def _environment(environment: Mapping[str, Any]) -> list[str]:
+def _environment(environment: RunEnvironment) -> list[str]:
     """List version, flags and machine: what upstream asks for first."""
-    facts, target = environment.get("facts") or {}, environment.get("target") or {}
-    server = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "unknown server"
-    blocks, size, tokens = facts.get("kv_blocks"), facts.get("kv_block_size"), facts.get("capacity_tokens")
+    facts, kind = environment.facts or ServerFacts(), environment.target.kind if environment.target else None
+    server = _server(environment) or "unknown server"
+    blocks, size, tokens = facts.kv_blocks, facts.kv_block_size, facts.capacity_tokens
     cache = f"{number(blocks)} blocks of {number(size)} tokens" if blocks and size else ""
     cache += (": " if cache else "") + f"{number(tokens)} tokens in total" if tokens else ""
-    context = f", context {number(facts['max_model_len'])} tokens" if facts.get("max_model_len") else ""
-    limit = f", prompts of at most {number(facts['input_limit'])}" if facts.get("input_limit") else ""
-    settings = ", ".join(f"{k} {v}" for k, v in (environment.get("settings") or {}).items())
-    command = environment.get("command")
-    ours = f"profile {_span(environment.get('profile'))}, seed {_span(environment.get('seed'))}"
+    context = f", context {number(facts.max_model_len)} tokens" if facts.max_model_len else ""
+    limit = f", prompts of at most {number(facts.input_limit)}" if facts.input_limit else ""
+    settings = ", ".join(f"{k} {v}" for k, v in environment.settings.items())
+    features = (
+        ("images", facts.images),
+        ("videos", facts.videos),
+        ("speculative decoding", facts.speculative_decoding),
+        ("development endpoints", facts.development_endpoints),
+        ("metrics", facts.metrics),
+    )
+    ours = f"profile {_span(environment.profile)}, seed {_span(environment.seed)}"
     rows = [
-        f"- server: {_plain(server)}, {TARGET.get(str(target.get('kind')), _span(target.get('kind')))}",
-        f"- model: {_span(facts['model'])}{context}{limit}" if facts.get("model") else "",
-        f"- command: {_span(shlex.join(str(c) for c in command))}" if command else "",
-        f"- flags (from its log): {_span(environment['flags'], 2000)}" if environment.get("flags") else "",
+        f"- server: {_plain(server)}, {TARGET.get(kind or '', _span(kind))}",
+        f"- model: {_span(facts.model)}{context}{limit}" if facts.model else "",
+        f"- command: {_span(shlex.join(environment.command))}" if environment.command else "",
+        f"- flags (from its log): {_span(environment.flags, 2000)}" if environment.flags else "",
         f"- settings: {_span(settings)}" if settings else "",
         f"- KV cache: {cache}" if cache else "",
-        *(f"- {_plain(k)}: {_span(v)}" for k, v in (environment.get("system") or {}).items()),
-        _MACHINE_UNKNOWN if target.get("kind") != "embedded" and not environment.get("system") else "",
-        "- features: " + ", ".join(w for k, w in _FEATURES.items() if facts.get(k)) if facts else "",
-        f"- loadchaos {_span(environment['version'])}, {ours}" if environment.get("version") else "",
+        *(f"- {_plain(k)}: {_span(v)}" for k, v in environment.system.items()),
+        _MACHINE_UNKNOWN if kind != "embedded" and not environment.system else "",
+        "- features: " + ", ".join(name for name, on in features if on) if environment.facts else "",
+        f"- loadchaos {_span(environment.version)}, {ours}" if environment.version else "",
     ]
     return [r for r in rows if r]
 
 
-def _sent(incident: Mapping[str, Any]) -> list[str]:
-    flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
-    before = incident.get("sent_before") or {}
+def _sent(incident: IncidentRecord) -> list[str]:
+    flying, before = incident.in_flight, incident.sent_before
     rows = []
     if before:
-        mix = [f"{number(n['begun'])} x {_span(t)} ({number(n['ok'])} ok)" for t, n in before.items()]
+        mix = [f"{number(n.begun)} x {_span(t)} ({number(n.ok)} ok)" for t, n in before.items()]
         rows += [
             f"Sent before the failure: {', '.join(mix)}. In flight at that time: {plural(len(flying), 'request')}.",
             "",
@@ -235,13 +251,13 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
     if not flying:
         return rows[:1]
     rows += ["In flight at that time:", ""]
-    for traffic in dict.fromkeys(str(r.get("traffic")) for r in flying):
-        group = [r for r in flying if str(r.get("traffic")) == traffic]
-        tokens = [r["tokens"] for r in group if isinstance(r.get("tokens"), int)]
-        images = sum(int(r.get("images") or 0) for r in group)
+    for traffic in dict.fromkeys(r.traffic for r in flying):
+        group = [r for r in flying if r.traffic == traffic]
+        tokens = [r.tokens for r in group if r.tokens is not None]
+        images = sum(r.images for r in group)
         longest = f" to {number(max(tokens))}" if tokens and max(tokens) > min(tokens) else ""
         size = f", prompts of {number(min(tokens))}{longest} tokens" if tokens else ""
-        files = list(dict.fromkeys(str(r["image_file"]) for r in group if r.get("image_file")))
+        files = list(dict.fromkeys(r.image_file for r in group if r.image_file))
         named = f" ({', '.join(_span(file) for file in files[:_MOST_FILES])})" if files else ""
         rows.append(
             f"- {number(len(group))} x {_span(traffic)}{size}"
@@ -250,69 +266,70 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
     return rows
 
 
-def _timeline(incident: Mapping[str, Any]) -> list[str]:
-    rows = incident.get("timeline") or []
-    return [f"- {_at(r.get('at_s'))} {_span(r.get('text'))}" for r in rows if isinstance(r, Mapping)]
+def _timeline(incident: IncidentRecord) -> list[str]:
+    return [f"- {_at(entry.at_s)} {_span(entry.text)}" for entry in incident.timeline]
 
 
-def _figures(incident: Mapping[str, Any]) -> list[str]:
+def _figures(incident: IncidentRecord) -> list[str]:
     """Table of the newest engine metrics, and a list of devices."""
-    opened = incident.get("opened_at_s") or 0.0
-    every = [f for f in incident.get("figures") or [] if isinstance(f, Mapping)]
-    engines = [f for f in every if "requests_running" in f or "kv_usage_ratio" in f]
+    opened = incident.opened_at_s or 0.0
     rows = [
         "| time | engine | running | waiting | KV cache | tokens/s | preemptions |",
         "|---|---|---|---|---|---|---|",
     ]
-    last: dict[str, Mapping[str, Any]] = {}
+    last: dict[str, ReadingRecord] = {}
     table = []
-    for f in engines:
-        before, last[f["whose"]] = last.get(f["whose"]), f
-        table.append(f"| {_at(f['at_s'])} | {_plain(f['whose'])} | " + " | ".join(_reading(f, before)) + " |")
+    for f in incident.figures:
+        if f.is_of_engine:
+            before, last[f.whose] = last.get(f.whose), f
+            table.append(f"| {_at(f.at_s)} | {_plain(f.whose)} | " + " | ".join(_reading(f, before)) + " |")
     rows = [*rows, *table[-_MOST_READINGS:]] if table else []
-    devices = {f["whose"]: f for f in every if f not in engines and f["at_s"] <= opened + _NEAR_S}
+    devices = {f.whose: f for f in incident.figures if not f.is_of_engine and f.at_s <= opened + _NEAR_S}
     return [*rows, *([""] if rows and devices else []), *(_device(f) for f in devices.values())]
 
 
-def _reading(f: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[str]:
-    kv, total = f.get("kv_usage_ratio"), f.get("generation_tokens_total")
+def _reading(f: ReadingRecord, before: ReadingRecord | None) -> list[str]:
+    total, last = f.generation_tokens_total, before.generation_tokens_total if before is not None else None
     speed = ""
-    if before is not None and total is not None and total >= before.get("generation_tokens_total", total + 1):
-        speed = number(round((total - before["generation_tokens_total"]) / max(f["at_s"] - before["at_s"], 0.1)))
-    counts = [number(f[name]) if name in f else "" for name in ("requests_running", "requests_waiting")]
-    preempted = number(f["preemptions_total"]) if "preemptions_total" in f else ""
-    return [*counts, percent(kv) if kv is not None else "", speed, preempted]
+    if before is not None and total is not None and last is not None and total >= last:
+        speed = number(round((total - last) / max(f.at_s - before.at_s, 0.1)))
+    kv = "" if f.kv_usage_ratio is None else percent(f.kv_usage_ratio)
+    return [_count(f.requests_running), _count(f.requests_waiting), kv, speed, _count(f.preemptions_total)]
 
 
-def _device(f: Mapping[str, Any]) -> str:
+def _count(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _device(f: ReadingRecord) -> str:
     gib = 2**30
     parts = []
-    if "gpu_memory_used_bytes" in f:
-        free = f.get("gpu_memory_free_bytes")
-        whole = f" of {(f['gpu_memory_used_bytes'] + free) / gib:.1f}" if free is not None else ""
-        parts.append(f"{f['gpu_memory_used_bytes'] / gib:.1f}{whole} GiB in use")
-    parts += [f"{percent(f['gpu_utilisation_ratio'])} busy"] if "gpu_utilisation_ratio" in f else []
-    parts += [f"{f['gpu_temperature_c']:.0f} C"] if "gpu_temperature_c" in f else []
-    parts += [f"Xid {f['gpu_xid_last']:.0f} last reported"] if f.get("gpu_xid_last") else []
-    if "host_memory_available_bytes" in f:
-        parts.append(f"{f['host_memory_available_bytes'] / gib:.1f} GiB of memory available")
-    parts += [f"{f['disk_free_bytes'] / gib:.1f} GiB free"] if "disk_free_bytes" in f else []
-    return f"- {_plain(f['whose'])}: {', '.join(parts) or 'no reading'}"
+    if (used := f.gpu_memory_used_bytes) is not None:
+        free = f.gpu_memory_free_bytes
+        whole = f" of {(used + free) / gib:.1f}" if free is not None else ""
+        parts.append(f"{used / gib:.1f}{whole} GiB in use")
+    parts += [f"{percent(f.gpu_utilisation_ratio)} busy"] if f.gpu_utilisation_ratio is not None else []
+    parts += [f"{f.gpu_temperature_c:.0f} C"] if f.gpu_temperature_c is not None else []
+    parts += [f"Xid {f.gpu_xid_last:.0f} last reported"] if f.gpu_xid_last else []
+    if f.host_memory_available_bytes is not None:
+        parts.append(f"{f.host_memory_available_bytes / gib:.1f} GiB of memory available")
+    parts += [f"{f.disk_free_bytes / gib:.1f} GiB free"] if f.disk_free_bytes is not None else []
+    return f"- {_plain(f.whose)}: {', '.join(parts) or 'no reading'}"
 
 
-def _at(at_s: object) -> str:
-    return f"{at_s:+.3f} s" if isinstance(at_s, int | float) else "?"
+def _at(at_s: float | None) -> str:
+    return "?" if at_s is None else f"{at_s:+.3f} s"
 
 
-def _attacks(incident: Mapping[str, Any]) -> list[str]:
+def _attacks(incident: IncidentRecord) -> list[str]:
     """One line per attack, however often it ran."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for a in incident.get("attacks") or []:
-        by_name.setdefault(str(a.get("attack")), []).append(a)
+    by_name: dict[str, list[NearAttack]] = {}
+    for a in incident.attacks:
+        by_name.setdefault(a.attack, []).append(a)
     rows = []
     for name, ran in by_name.items():
-        effects = ", ".join(_span(e) for e in dict.fromkeys(e for a in ran for e in a.get("effects") or []))
-        before = [a["began_before_s"] for a in ran if isinstance(a.get("began_before_s"), int | float)]
+        effects = ", ".join(_span(e) for e in dict.fromkeys(e for a in ran for e in a.effects))
+        before = [a.began_before_s for a in ran if a.began_before_s is not None]
         times = f" {number(len(ran))} times" if len(ran) > 1 else ""
         when = f", the last one {duration(min(before))} before the failure" if before else ""
         others = [duration(s) for s in sorted(before)[1:_MOST_TIMES]]
@@ -322,20 +339,20 @@ def _attacks(incident: Mapping[str, Any]) -> list[str]:
     return rows
 
 
-def _file(request: Mapping[str, Any]) -> str:
+def _file(request: SentRequest) -> str:
     """Name of the image's file, after the number of images."""
-    return f" {_span(request['image_file'])}" if request.get("image_file") else ""
+    return f" {_span(request.image_file)}" if request.image_file else ""
 
 
-def _in_flight(incident: Mapping[str, Any]) -> list[str]:
-    flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
+def _in_flight(incident: IncidentRecord) -> list[str]:
+    flying = incident.in_flight
     if not flying:
         return []
     rows = [f"<details><summary>{plural(len(flying), 'request')}</summary>", ""]
     rows += ["| id | step | traffic | prompt tokens | images | in flight for |", "|---|---|---|---|---|---|"]
     rows += [
-        f"| {_span(r.get('id'))} | {r.get('step', '')} | {_span(r.get('traffic'))} | {number(r.get('tokens'))} "
-        f"| {number(r.get('images') or 0)}{_file(r)} | {duration(r.get('age_s'))} |"
+        f"| {_span(r.id)} | {r.step} | {_span(r.traffic)} | {number(r.tokens)} "
+        f"| {number(r.images)}{_file(r)} | {duration(r.age_s)} |"
         for r in flying[:_MOST_REQUESTS]
     ]
     if len(flying) > _MOST_REQUESTS:
@@ -359,16 +376,12 @@ def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
     return rows
 
 
-def replay_command(run: Mapping[str, Any]) -> str:
+def replay_command(run: RunEnvironment) -> str:
     """Build the command that sends the same steps again."""
-    argv = [str(a) for a in run.get("argv") or []]
-    seed = run.get("seed")
-    if not argv:
-        argv = ["loadchaos", "run", str(run.get("profile") or "PROFILE")]
-    argv = _without_display_options(argv)
+    argv = _without_display_options(run.argv or ("loadchaos", "run", run.profile or "PROFILE"))
     argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
-    if seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
-        argv += ["--seed", str(seed)]
+    if run.seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
+        argv += ["--seed", str(run.seed)]
     return clean(shlex.join(argv), 2000)
 
 
@@ -384,27 +397,25 @@ def _without_display_options(argv: Sequence[str]) -> list[str]:
     return kept
 
 
-def _replay(run: Mapping[str, Any], profile: Sequence[str]) -> list[str]:
+def _replay(run: RunEnvironment, profile: Sequence[str]) -> list[str]:
     rows = [*_fence([replay_command(run)]), "", "The same profile and seed send the same requests in the same order."]
     if 0 < len(profile) <= _MOST_PROFILE:
         rows += ["", "<details><summary>resolved profile</summary>", "", *_fence(profile), "", "</details>"]
     return rows
 
 
-def _tried(incident: Mapping[str, Any], earlier: Sequence[str]) -> list[str]:
-    back = incident.get("recovered_after_s")
+def _tried(incident: IncidentRecord, earlier: Sequence[str]) -> list[str]:
+    back = incident.recovered_after_s
     rows = [f"- it happened before in this run, after a restart of the same server ({', '.join(earlier)})"]
     rows = rows if earlier else []
     rows += [f"- it was healthy again after {duration(back)} without help"] if back is not None else []
-    return [*rows, "- none of the remedies below was tried"] if incident.get("remedy") else rows
+    return [*rows, "- none of the remedies below was tried"] if incident.remedy else rows
 
 
-def _next_steps(incident: Mapping[str, Any]) -> list[str]:
-    remedy = remedy_text(incident.get("remedy"))
+def _next_steps(incident: IncidentRecord) -> list[str]:
+    remedy = remedy_text(incident.remedy)
     rows = [f"- {_plain(part)}" for part in _STEP_END.split(remedy) if part.strip()] if remedy else []
     if not is_server_fault(incident):
         return rows or ["- Nothing to report upstream: an attack of loadchaos caused it."]
-    report = (
-        "Add this page to the known issue above" if incident.get("known") else "Open an issue upstream with this page"
-    )
+    report = "Add this page to the known issue above" if incident.known else "Open an issue upstream with this page"
     return [*rows, f"- {report}. Attach server.log.excerpt from the same folder: it has the log around the failure."]

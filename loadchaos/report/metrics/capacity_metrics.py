@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.core import Metric
 
+from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, CurrentStep
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import RESOURCE_TEXT, longest_steps
 from loadchaos.report.metrics.metric_table import CAPACITY_LOADS
@@ -16,24 +15,24 @@ from loadchaos.report.metrics.sample_page import SamplePage
 _MET = {"met": 1, "not_met": 0}
 
 
-def capacity_families(data: Mapping[str, Any], run: str) -> list[Metric]:
+def capacity_families(data: CapacityResult, run: str) -> list[Metric]:
     """Build all families of the page.
 
-    `data` is capacity.json; `current` in it has `load`, `requests` and `goodput` of the step in progress.
+    `current` of `data` is the step in progress.
     """
     page = SamplePage(run)
-    profile = Path(str((data.get("wanted") or {}).get("profile") or "")).stem
-    page.add("loadchaos_capacity_info", [profile, str(data["by"])], 1)
-    page.add("loadchaos_capacity_running", [], 0 if data["ended"] else 1)
-    page.add("loadchaos_capacity_goal_ratio", [], data["goal"])
-    for name, limit_s in data["slo_s"].items():
+    profile = Path(str(data.wanted.get("profile") or "")).stem
+    page.add("loadchaos_capacity_info", [profile, data.by], 1)
+    page.add("loadchaos_capacity_running", [], 0 if data.ended else 1)
+    page.add("loadchaos_capacity_goal_ratio", [], data.goal)
+    for name, limit_s in data.slo_s.items():
         page.add("loadchaos_capacity_limit_seconds", [name], limit_s)
-    page.add("loadchaos_capacity_steps", [], len(data["steps"]))
-    for key, value in (data.get("current") or {}).items():
+    page.add("loadchaos_capacity_steps", [], len(data.steps))
+    for key, value in vars(data.current or CurrentStep()).items():
         if value is not None:
             page.add(_CURRENT[key], [], value)
     _found(page, data)
-    for step in longest_steps(data["steps"])[:CAPACITY_LOADS]:
+    for step in longest_steps(data.steps)[:CAPACITY_LOADS]:
         _step(page, step)
     return page.families()
 
@@ -45,36 +44,37 @@ _CURRENT = {
 }
 
 
-def _found(page: SamplePage, data: Mapping[str, Any]) -> None:
+def _found(page: SamplePage, data: CapacityResult) -> None:
     """Add what the search has found so far."""
-    answer, knee, most = data["answer"], data.get("knee") or {}, data.get("saturation") or {}
-    low, high = answer.get("interval") or (None, None)
-    loads = {"met": answer["low"], "not_met": answer["high"], "interval_low": low, "interval_high": high,
-             "knee": knee.get("load")}  # fmt: skip
+    answer, knee, most = data.answer, data.knee, data.saturation
+    low, high = answer.bounds
+    loads = {"met": answer.low, "not_met": answer.high, "interval_low": low, "interval_high": high,
+             "knee": knee.load if knee is not None else None}  # fmt: skip
     for name, load in loads.items():
         if load is not None:
             page.add("loadchaos_capacity_load", [name], load)
-    if most.get("reached"):
-        for name, key in (("requests", "requests_per_s"), ("tokens", "output_tokens_per_s")):
-            if most.get(key) is not None:
-                page.add(f"loadchaos_capacity_saturation_{name}_per_second", [], most[key])
-    if data["ended"] and (limiting := (data.get("limit") or {}).get("resource")):
+    if most.reached:
+        for name, value in (("requests", most.requests_per_s), ("tokens", most.output_tokens_per_s)):
+            if value is not None:
+                page.add(f"loadchaos_capacity_saturation_{name}_per_second", [], value)
+    if data.ended and (limiting := data.limit.resource):
         for resource in RESOURCE_TEXT:
             page.add("loadchaos_capacity_limiting_resource", [resource], resource == limiting)
 
 
-def _step(page: SamplePage, step: Mapping[str, Any]) -> None:
-    load = figure(float(f"{step['load']:.4g}"))
-    figures: dict[tuple[str, ...], Any] = {
-        ("load", load): step["load"],
-        ("met", load): _MET.get(step["status"]),
-        ("requests", load): step.get("requests"),
-        ("requests_per_second", load): step.get("requests_per_s"),
-        ("tokens_per_second", load): step.get("output_tokens_per_s"),
-        ("goodput_ratio", load, "measured"): step.get("goodput"),
-        **{("goodput_ratio", load, bound): step.get(f"goodput_{bound}") for bound in ("low", "high")},
+def _step(page: SamplePage, step: CapacityStep) -> None:
+    load = figure(float(f"{step.load:.4g}"))
+    figures: dict[tuple[str, ...], float | None] = {
+        ("load", load): step.load,
+        ("met", load): _MET.get(step.status),
+        ("requests", load): step.requests,
+        ("requests_per_second", load): step.requests_per_s,
+        ("tokens_per_second", load): step.output_tokens_per_s,
+        ("goodput_ratio", load, "measured"): step.goodput,
+        ("goodput_ratio", load, "low"): step.goodput_low,
+        ("goodput_ratio", load, "high"): step.goodput_high,
         **{
-            ("latency_seconds", load, latency, statistic): step.get(f"{latency}_{statistic}_s")
+            ("latency_seconds", load, latency, statistic): step.figure(f"{latency}_{statistic}_s")
             for latency in ("ttft", "itl", "tpot", "e2e")
             for statistic in ("p50", "p99")
         },

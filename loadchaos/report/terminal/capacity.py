@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, Unit
 from loadchaos.core.units import figure
 from loadchaos.report.capacity_text import (
     STEP_HEADS,
@@ -23,31 +22,28 @@ from loadchaos.report.formatting import clean, duration, short_path
 _HEAD_WIDTH = 14
 
 
-def render(data: Mapping[str, Any], folder: Path, *, width: int = 100) -> str:
+def render(data: CapacityResult, folder: Path, *, width: int = 100) -> str:
     """Render capacity.json: the answer, the facts, the steps, the files."""
-    verdict = (data["verdict"] or "not finished").upper()
-    lines = _wrapped(f"{verdict}  ", f"{headline(data)} (exit code {data['exit_code']})", width)
-    server = " ".join(clean(part, 100) for part in (data.get("server") or {}).values() if part)
-    lines += [f"      target: {clean(data['target'], 300)}{f': {server}' if server else ''}"]
+    verdict = (data.verdict or "not finished").upper()
+    lines = _wrapped(f"{verdict}  ", f"{headline(data)} (exit code {data.exit_code})", width)
+    server = " ".join(clean(part, 100) for part in data.server.parts)
+    lines += [f"      target: {clean(data.target, 300)}{f': {server}' if server else ''}"]
     phase = phase_text(data)
     lines += _wrapped("      traffic: ", phase, width) if phase is not None else []
     lines += [f"      goal: {goal_text(data)}", ""]
     for name, text in facts(data):
         lines += _wrapped(f"  {name:{_HEAD_WIDTH - 2}}", text, width)
-    if data.get("failures"):
-        names = ", ".join(f"{f['id']} ({f['steps']} steps)" for f in data["failures"])
+    if data.failures:
+        names = ", ".join(f"{f.id} ({f.steps} steps)" for f in data.failures)
         lines += _wrapped(f"  {'failures':{_HEAD_WIDTH - 2}}", names, width)
-    steps = ["", *table(data)] if data["steps"] else []
+    steps = ["", *table(data)] if data.steps else []
     return "\n".join([*lines, *steps, "", *_files(data, folder)])
 
 
-def table(data: Mapping[str, Any]) -> list[str]:
+def table(data: CapacityResult) -> list[str]:
     """One row for each step, in the order of the load."""
-    heads = ("requests/s" if data["by"] == "rate" else "users", "status", *STEP_HEADS)
-    rows = [
-        [figure(float(f"{step['load']:.4g}")), status_text(step), *step_cells(step)]
-        for step in sorted(data["steps"], key=lambda step: float(step["load"]))
-    ]
+    heads = ("requests/s" if data.by == "rate" else "users", "status", *STEP_HEADS)
+    rows = [[figure(float(f"{step.load:.4g}")), status_text(step), *step_cells(step)] for step in data.by_load]
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     lines = []
     for row in [heads, *rows]:
@@ -56,18 +52,18 @@ def table(data: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def step_line(data: Mapping[str, Any], step: Mapping[str, Any]) -> str:
+def step_line(by: Unit, step: CapacityStep) -> str:
     """Describe a finished step in one line."""
     requests, goodput = step_cells(step)[:2]
-    text = f"{load_text(data, step['load'])}: {status_text(step)}, goodput {goodput}, {requests} requests"
-    return f"{text}, {duration(step.get('seconds'))}: {clean(step['why'], 300)}"
+    text = f"{load_text(by, step.load)}: {status_text(step)}, goodput {goodput}, {requests} requests"
+    return f"{text}, {duration(step.seconds)}: {clean(step.why, 300)}"
 
 
-def _files(data: Mapping[str, Any], folder: Path) -> list[str]:
+def _files(data: CapacityResult, folder: Path) -> list[str]:
     shown = short_path(folder, "")
     lines = [f"  {name:10}{shown}/{file}" for name, file in (
         ("report", "report.html"), ("json", "capacity.json"), ("csv", "capacity.csv"))]  # fmt: skip
-    if not data["ended"]:
+    if not data.ended:
         lines.append(f"  continue  loadchaos capacity --resume {shown}")
     return lines
 

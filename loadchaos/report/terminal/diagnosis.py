@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from loadchaos.analysis.classify.diagnosis import LogFailure
+from loadchaos.analysis.classify.signature_summary import SignatureSummary
 from loadchaos.report.formatting import clean, number, plural
 from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
 
@@ -19,7 +20,7 @@ _WIDE = 9
 
 def render(
     source: str,
-    failures: Sequence[Mapping[str, Any]],
+    failures: Sequence[LogFailure],
     *,
     lines: int,
     version: tuple[str, str, int] | None,
@@ -39,12 +40,12 @@ def render(
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:
         return f"{read}: no failure found."
-    deaths = [f for f in failures if f["severity"] in _DEADLY]
-    others = [f for f in failures if f["severity"] not in _DEADLY]
+    deaths = [f for f in failures if f.severity in _DEADLY]
+    others = [f for f in failures if f.severity not in _DEADLY]
     parts = [f"{read}: {_counts(deaths, others)}"]
     parts += [_failure_text(f, width) for f in deaths[:_MOST_DEATHS]]
     if len(deaths) > _MOST_DEATHS:
-        rest = ", ".join(dict.fromkeys(str(f["id"]) for f in deaths[_MOST_DEATHS:]))
+        rest = ", ".join(dict.fromkeys(f.id for f in deaths[_MOST_DEATHS:]))
         parts.append(f"  {number(len(deaths) - _MOST_DEATHS)} more: {rest}")
     if others:
         few = (
@@ -57,66 +58,66 @@ def render(
     return "\n".join(parts)
 
 
-def _counts(deaths: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
-    counts = {s: sum(1 for f in deaths if f["severity"] == s) for s in _DEADLY}
+def _counts(deaths: Sequence[LogFailure], others: Sequence[LogFailure]) -> str:
+    counts = {s: sum(1 for f in deaths if f.severity == s) for s in _DEADLY}
     parts = [plural(n, SEVERITY[s]) for s, n in counts.items() if n]
     if others:
         parts.append(plural(len(others), "other failure"))
     return ", ".join(parts)
 
 
-def _failure_text(f: Mapping[str, Any], width: int) -> str:
-    where = f"line {number(f['evidence']['line'])}"
-    where += f", {clean(f['process'], 60)}" if f.get("process") else ""
-    where += f", at {f['at']}" if f.get("at") else ""
-    more = f.get("repeats") or 0
+def _failure_text(f: LogFailure, width: int) -> str:
+    where = f"line {number(f.evidence.line)}"
+    where += f", {clean(f.process, 60)}" if f.process else ""
+    where += f", at {f.at}" if f.at else ""
+    more = f.repeats
     where += f" ({number(more + 1)} occurrences)" if more else ""
     rows: list[str] = [
-        _field(str(SEVERITY.get(f["severity"], f["severity"])), clean(f["title"], 400), width, lead=""),
+        _field(str(SEVERITY.get(f.severity, f.severity)), clean(f.title, 400), width, lead=""),
         _field(
             "id",
-            clean(f["id"], 80) + _what_is_known(f),
+            clean(f.id, 80) + _what_is_known(f),
             width,
         ),
-        _field("cause" if f["role"] == "cause" else "line", where, width),
-        _field("", clean(f["evidence"]["text"], 400), width),
+        _field("cause" if f.role == "cause" else "line", where, width),
+        _field("", clean(f.evidence.text, 400), width),
     ]
-    for n, candidate in enumerate(f.get("candidates") or ()):
-        text = f"line {number(candidate['line'])}: {clean(candidate['text'], 300)}"
+    for n, candidate in enumerate(f.candidates):
+        text = f"line {number(candidate.line)}: {clean(candidate.text, 300)}"
         rows.append(_field("maybe" if n == 0 else "", text, width))
-    if f.get("frame"):
-        rows.append(_field("frame", clean(f["frame"], 200), width))
-    if f.get("also"):
-        rows.append(_field("also", ", ".join(clean(a, 80) for a in f["also"]), width))
-    rows += [_field("why", clean(f["why"], 600), width)] if f.get("why") else []
-    known = [known_text(k) for k in f.get("known") or []]
+    if f.frame:
+        rows.append(_field("frame", clean(f.frame, 200), width))
+    if f.also:
+        rows.append(_field("also", ", ".join(clean(a, 80) for a in f.also), width))
+    rows += [_field("why", clean(f.why, 600), width)] if f.why else []
+    known = [known_text(k) for k in f.known]
     rows += [_field("known" if n == 0 else "", k, width) for n, k in enumerate(known[:4])]
     if not known:
         rows.append(_field("known", "no issue known to loadchaos", width))
     if len(known) > 4:
         rows.append(_field("", f"and {len(known) - 4} more (--json)", width))
-    if remedy := remedy_text(f.get("remedy")):
+    if remedy := remedy_text(f.remedy):
         rows.append(_field("remedy", remedy, width))
     return "\n".join(rows)
 
 
-def _what_is_known(f: Mapping[str, Any]) -> str:
-    if f["role"] == "cause":
+def _what_is_known(f: LogFailure) -> str:
+    if f.role == "cause":
         return ""
-    if f.get("candidates"):
+    if f.candidates:
         return " (a symptom; no signature matches its cause. Unexplained lines, likeliest first:)"
     return (
         " (no signature matches this line)"
-        if f["id"] == "unexplained_end"
+        if f.id == "unexplained_end"
         else " (a symptom; its cause is not in this log)"
     )
 
 
-def _others_text(others: Sequence[Mapping[str, Any]], width: int) -> str:
+def _others_text(others: Sequence[LogFailure], width: int) -> str:
     rows: list[str] = []
     for f in others[:_MOST_OTHERS]:
-        times = f" x{number(f['repeats'] + 1)}" if f.get("repeats") else ""
-        text = f"{clean(f['id'], 80)}{times}, line {number(f['evidence']['line'])}: {clean(f['title'], 200)}"
+        times = f" x{number(f.repeats + 1)}" if f.repeats else ""
+        text = f"{clean(f.id, 80)}{times}, line {number(f.evidence.line)}: {clean(f.title, 200)}"
         rows.append(_field("other" if not rows else "", text, width))
     if len(others) > _MOST_OTHERS:
         rows.append(_field("", f"and {number(len(others) - _MOST_OTHERS)} more (--json)", width))
@@ -124,9 +125,9 @@ def _others_text(others: Sequence[Mapping[str, Any]], width: int) -> str:
 
 
 def _to_attach(
-    worst: Mapping[str, Any], lines: int, version: tuple[str, str, int] | None, marks: Mapping[str, Sequence[int]]
+    worst: LogFailure, lines: int, version: tuple[str, str, int] | None, marks: Mapping[str, Sequence[int]]
 ) -> str:
-    line = int(worst["evidence"]["line"])
+    line = worst.evidence.line
     first, last = max(1, line - _AROUND[0]), min(lines, line + _AROUND[1])
     parts = [f"to an upstream report: lines {first} to {last}"]
     parts.append(f"line {version[2]} (version)" if version else "the server's version (not in this log)")
@@ -152,22 +153,20 @@ def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
     )
 
 
-def explain(signature: Mapping[str, Any], width: int = 100) -> str:
+def explain(signature: SignatureSummary, width: int = 100) -> str:
     """Describe a signature: patterns, known issues and remedy."""
-    rows = [f"{signature['id']}: {signature['title']}"]
-    fields = [
-        n for n in ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy") if signature.get(n)
-    ]
-    rows += [_field(name, str(signature[name]), width) for name in fields]
-    for n, pattern in enumerate(signature.get("patterns") or ["none: recognised from behaviour, not from a log line"]):
+    rows = [f"{signature.id}: {signature.title}"]
+    fields = ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy")
+    rows += [_field(name, text, width) for name in fields if (text := str(vars(signature)[name]))]
+    for n, pattern in enumerate(signature.patterns or ["none: recognised from behaviour, not from a log line"]):
         rows.append(_field("pattern" if n == 0 else "", pattern, max(width, 4 + len(pattern))))
-    for n, example in enumerate(signature.get("examples") or []):
+    for n, example in enumerate(signature.examples):
         rows.append(_field("example" if n == 0 else "", example, width))
-    for n, variant in enumerate(signature.get("variants") or []):
-        text = f"{variant['title']} (with {', '.join(variant['frames'])} in its traceback)"
+    for n, variant in enumerate(signature.variants):
+        text = f"{variant.title} (with {', '.join(variant.frames)} in its traceback)"
         rows.append(_field("variant" if n == 0 else "", text, width))
-    if signature.get("refines"):
-        rows.append(_field("refines", ", ".join(signature["refines"]), width))
-    for n, known in enumerate(signature.get("known") or []):
+    if signature.refines:
+        rows.append(_field("refines", ", ".join(signature.refines), width))
+    for n, known in enumerate(signature.known):
         rows.append(_field("known" if n == 0 else "", known_text(known), width))
     return "\n".join(rows)

@@ -23,6 +23,7 @@ from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.phrases import (
     is_server_fault,
     known_text,
+    live_failures,
     outcome_count_text,
     severity_text,
     state_text,
@@ -155,9 +156,9 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
     for state in s.states:
         signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
         lines.append(((state.replica, state.state, state.at_ns), f"  server {state_text(state.state)}: {signs}"))
-    for f in s.failures:
-        key = ("failure", f.get("id"), f.get("attribution"))
-        lines.append((key, f"  {severity_text(f)}: {clean(f.get('id'), 80)}: {clean(f.get('title') or '', 200)}"))
+    for f in live_failures(s.failures):
+        key = ("failure", f.id, f.attribution)
+        lines.append((key, f"  {severity_text(f)}: {clean(f.id, 80)}: {clean(f.title, 200)}"))
     lines.extend(
         (("incident", i.get("n")), f"  incident {i.get('n')}: {clean(i['folder'], 200)}")
         for i in s.incidents
@@ -389,13 +390,13 @@ def _attacks(s: Snapshot) -> RenderableType:
 
 def _failures(s: Snapshot) -> RenderableType:
     body = Text()
-    for f in sorted(s.failures, key=worst_first)[:6]:
+    for f in sorted(live_failures(s.failures), key=worst_first)[:6]:
         bad = is_server_fault(f)
         body.append(f"{severity_text(f)}: ", "red" if bad else "yellow")
-        body.append(clean(f.get("id"), 80), "bold red" if bad else "bold yellow")
-        body.append(f" x{number(f['count'])}" if (f.get("count") or 0) > 1 else "")
-        body.append(f"  {clean(f.get('title') or '', 160)}")
-        known = [known_text(k) for k in f.get("known") or []]
+        body.append(clean(f.id, 80), "bold red" if bad else "bold yellow")
+        body.append(f" x{number(f.count)}" if f.count > 1 else "")
+        body.append(f"  {clean(f.title, 160)}")
+        known = [known_text(k) for k in f.known]
         body.append(f"\n  {known[0]}" if known else "", "dim")
         body.append("\n")
     folders = [clean(i["folder"], 160) for i in s.incidents if i.get("folder")]

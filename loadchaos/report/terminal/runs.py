@@ -2,62 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.formatting import clean, duration, number, parse_time
 
 _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
 
 
-def found(home: Path) -> list[dict[str, Any]]:
-    """Read the runs under `home`, oldest first, one mapping each."""
+@dataclass(frozen=True)
+class RunEntry:
+    """A run as `loadchaos runs --json` lists it; `verdict` None: it has none yet."""
+
+    folder: str
+    profile: str | None = None
+    started: str | None = None
+    verdict: str | None = None
+    exit_code: int | None = None
+    lasted_s: float | None = None
+    requests: int = 0
+    failures: Sequence[str] = ()
+    target: str = ""
+
+
+def found(home: Path) -> list[RunEntry]:
+    """Read the runs under `home`, oldest first."""
     runs = [_run(RunFolder(p)) for p in home.iterdir() if (p / "events.jsonl").is_file()] if home.is_dir() else []
-    return sorted(runs, key=lambda r: (str(r["started"] or ""), r["folder"]))
+    return sorted(runs, key=lambda r: (r.started or "", r.folder))
 
 
-def _run(folder: RunFolder) -> dict[str, Any]:
+def _run(folder: RunFolder) -> RunEntry:
     try:
-        verdict = orjson.loads(folder.verdict.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        verdict = {}
-    started, ended = parse_time(verdict.get("started")), parse_time(verdict.get("ended"))
-    target = verdict.get("target") or {}
-    outcomes: Mapping[str, int] = verdict.get("outcomes") or {}
-    return {
-        "folder": str(folder.path),
-        "profile": verdict.get("profile"),
-        "started": verdict.get("started"),
-        # Without a verdict the run is active or was killed; both can be judged.
-        "verdict": verdict.get("verdict"),
-        "exit_code": verdict.get("exit_code"),
-        "lasted_s": (ended - started).total_seconds() if started and ended else None,
-        "requests": sum(n for outcome, n in outcomes.items() if outcome != "missed"),
-        "failures": [f.get("id") for f in verdict.get("failures") or []],
-        "target": " ".join(str(target[k]) for k in ("kind", "dialect", "version") if target.get(k)),
-    }
+        verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
+    except (OSError, orjson.JSONDecodeError):  # the run is active or was killed; both can be judged
+        return RunEntry(str(folder.path))
+    started, ended = parse_time(verdict.started), parse_time(verdict.ended)
+    target = verdict.target
+    return RunEntry(
+        folder=str(folder.path),
+        profile=verdict.profile,
+        started=verdict.started,
+        verdict=verdict.verdict,
+        exit_code=verdict.exit_code,
+        lasted_s=(ended - started).total_seconds() if started and ended else None,
+        requests=verdict.sent,
+        failures=[f.id for f in verdict.failures],
+        target=" ".join(part for part in (target.kind, target.dialect, target.version) if part),
+    )
 
 
-def text(runs: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
+def text(runs: Sequence[RunEntry], width: int | None = None) -> str:
     """Format one line per run, in at most `width` columns.
 
     On a narrow terminal the failures get more space than the target.
     """
     cells = [("run", "verdict", "duration", "requests", "target", "failures")]
     for r in runs:
-        verdict = str(r["verdict"]).upper() if r["verdict"] == "fail" else r["verdict"] or "none yet"
-        names = ", ".join(clean(f, 40) for f in r["failures"][:3]) + (" ..." if len(r["failures"]) > 3 else "")
+        verdict = "FAIL" if r.verdict == "fail" else r.verdict or "none yet"
+        names = ", ".join(clean(f, 40) for f in r.failures[:3]) + (" ..." if len(r.failures) > 3 else "")
         cells.append(
             (
-                Path(r["folder"]).name,
-                str(verdict),
-                duration(r["lasted_s"]),
-                number(r["requests"]),
-                clean(r["target"], 34),
+                Path(r.folder).name,
+                verdict,
+                duration(r.lasted_s),
+                number(r.requests),
+                clean(r.target, 34),
                 names,
             )
         )

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from loadchaos.report.formatting import clean, duration, plural
 from loadchaos.report.html.suite_page import headline
+from loadchaos.report.suite_result import ProfileRow, SuiteResult
 
 _NAME_WIDTH = 22
 
 
-def render(suite: Mapping[str, Any], folder: Path, *, width: int = 80) -> str:
+def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
     """Render suite.json: the headline, one row for each profile, files."""
-    server = " ".join(clean(part, 100) for part in suite["server"].values() if part)
-    verdict = (suite["verdict"] or "not ended").upper()
-    lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite['exit_code']})"]
-    lines += [f"      target: {clean(suite['target'], 300)}: {server}", ""]
-    for row in suite["profiles"]:
-        if row["state"] == "finished":
-            spent = f"{plural(row.get('requests') or 0, 'request')}, {duration(row['seconds'])}"
-            lines += _entry(row["verdict"], row["name"], f"{_result(row)} ({spent})", width)
-    for row in suite["profiles"]:
-        if row["state"] in ("waiting", "running"):
-            lines += _entry("not finished", row["name"], "", width)
-    left_out = [row for row in suite["profiles"] if row["state"] == "left out"]
+    server = " ".join(clean(part, 100) for part in suite.server.text)
+    verdict = (suite.verdict or "not ended").upper()
+    lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite.exit_code})"]
+    lines += [f"      target: {clean(suite.target, 300)}: {server}", ""]
+    for row in suite.in_state("finished"):
+        spent = f"{plural(row.requests or 0, 'request')}, {duration(row.seconds)}"
+        lines += _entry(row.verdict or "error", row.name, f"{_result(row)} ({spent})", width)
+    for row in suite.in_state("waiting", "running"):
+        lines += _entry("not finished", row.name, "", width)
+    left_out = suite.in_state("left out")
     lines += ["", "Left out"] if left_out else []
     for row in left_out:
-        lines += _entry("", row["name"], "; ".join(row["why"]), width)
+        lines += _entry("", row.name, "; ".join(row.why), width)
     return "\n".join([*lines, "", f"  page      {folder / 'suite.html'}", f"  json      {folder / 'suite.json'}"])
 
 
@@ -39,9 +36,7 @@ def _entry(word: str, name: str, text: str, width: int) -> list[str]:
     return [(head + body[0]).rstrip(), *(" " * len(head) + line for line in body[1:])]
 
 
-def _result(row: Mapping[str, Any]) -> str:
-    if row.get("failures"):
-        return "; ".join(f"{f['id']}: {f['title']}" for f in row["failures"])
-    if row.get("error"):
-        return str(row["error"])
-    return "; ".join((*row.get("broken", ()), *row.get("unknown", ()))) or row.get("worth", "")
+def _result(row: ProfileRow) -> str:
+    if row.failures:
+        return "; ".join(f"{f.id}: {f.title}" for f in row.failures)
+    return row.error or "; ".join((*row.broken, *row.unknown)) or row.worth

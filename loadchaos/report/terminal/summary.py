@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.formatting import clean, duration, number, plural, short_path, since_load
@@ -28,7 +28,6 @@ from loadchaos.report.phrases import (
     advice_text,
     candidate_texts,
     cause_text,
-    count_text,
     failure_evidence,
     generator_text,
     incident_paths,
@@ -37,9 +36,9 @@ from loadchaos.report.phrases import (
     lost_text,
     lower_bounds_text,
     one_line,
-    outcome_counts,
     outcome_text,
     remedy_text,
+    requests_text,
     rule_text,
     severity_text,
     state_text,
@@ -66,16 +65,16 @@ _FAILURE_COUNTS = {
 }
 
 
-def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, width: int = 80) -> str:
+def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 80) -> str:
     """Render verdict.json in lines of at most `width` characters.
 
     Paths and addresses are never broken.
     """
     page = _TextPage(max(40, width), color)
     _headline(page, verdict)
-    failures = sorted(verdict.get("failures") or [], key=worst_first)
+    failures = sorted(verdict.failures, key=worst_first)
     for i, failure in enumerate(failures, 1):
-        if failure.get("before_load") and (i == 1 or not failures[i - 2].get("before_load")):
+        if failure.before_load and (i == 1 or not failures[i - 2].before_load):
             page.section(SECTIONS["before_load"])
         _failure(page, verdict, folder, i, failure)
     _rules(page, verdict)
@@ -150,69 +149,68 @@ def _cut(text: str, size: int) -> str:
     return text if len(text) <= size else text[: size - 1] + "…"
 
 
-def _headline(page: _TextPage, verdict: Mapping[str, Any]) -> None:
-    result, color = _VERDICT.get(str(verdict.get("verdict")), ("UNKNOWN", "yellow"))
-    first = f"{page.paint(result, color, 'bold')}  {page.paint(clean(verdict.get('profile'), 60), 'bold')}  "
-    page.wrap(f"{one_line(verdict)} (exit code {verdict.get('exit_code', '?')})", len(result) + 2, first)
+def _headline(page: _TextPage, verdict: Verdict) -> None:
+    result, color = _VERDICT.get(verdict.verdict, ("UNKNOWN", "yellow"))
+    first = f"{page.paint(result, color, 'bold')}  {page.paint(clean(verdict.profile, 60), 'bold')}  "
+    page.wrap(f"{one_line(verdict)} (exit code {verdict.exit_code})", len(result) + 2, first)
     page.wrap("target: " + target_text(verdict), len(result) + 2)
-    counts = [f"{number(n)} {_FAILURE_COUNTS.get(k, k)}" for k, n in (verdict.get("failure_counts") or {}).items() if n]
+    counts = [f"{number(n)} {_FAILURE_COUNTS.get(k, k)}" for k, n in verdict.failure_counts.items() if n]
     if counts:
-        counted = [f for f in verdict.get("failures") or [] if not f.get("before_load")]
+        counted = [f for f in verdict.failures if not f.before_load]
         kinds = plural(len(counted), "kind")
         page.wrap(f"failures: {kinds}; occurrences: {', '.join(counts)}", len(result) + 2)
-    for note in verdict.get("notes") or []:
+    for note in verdict.notes:
         page.wrap(clean(note, 400), len(result) + 2)
 
 
-def _failure(page: _TextPage, verdict: Mapping[str, Any], folder: Path, i: int, failure: Mapping[str, Any]) -> None:
-    blamed = is_server_fault(failure) and not failure.get("accepted")
+def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: FailureResult) -> None:
+    blamed = is_server_fault(failure) and not failure.accepted
     page.line()
-    times = f", {number(failure['count'])} times" if (failure.get("count") or 0) > 1 else ""
-    name = clean(failure.get("id"), 80)
+    times = f", {number(failure.count)} times" if failure.count > 1 else ""
+    name = clean(failure.id, 80)
     page.line(f"{i}. {page.paint(name, 'bold', 'red' if blamed else 'yellow')}  {severity_text(failure)}{times}")
-    page.wrap(clean(failure.get("title") or "", 400), 3)
+    page.wrap(clean(failure.title, 400), 3)
     page.field("when", when_text(verdict, failure))
-    page.field("in flight", count_text(failure, "in_flight_at_death", "in_flight"))
+    page.field("in flight", requests_text(failure.in_flight_at_death))
     page.field("lost", lost_text(failure))
     page.field("evidence", failure_evidence(failure), "cyan")
     for text in wrong_answer_texts(failure):
         page.field("wrong answer", text, "cyan")
-    for text in candidate_texts(failure):
+    for text in candidate_texts(failure.candidates):
         page.field("unexplained", text, "cyan")
-    for known in failure.get("known") or []:
+    for known in failure.known:
         page.field("known issue", known_text(known))
-    if not failure.get("known") and blamed:
+    if not failure.known and blamed:
         page.field("known issue", "none known to loadchaos")
-    page.field("what to do", remedy_text(failure.get("remedy")), "green")
+    page.field("what to do", remedy_text(failure.remedy), "green")
     page.field("cause", cause_text(failure))
     page.field("accepted", accepted_text(failure))
-    page.field("also seen", "; ".join(clean(a, 160) for a in (failure.get("alt") or [])[:5]))
+    page.field("also seen", "; ".join(clean(a, 160) for a in failure.alt[:5]))
     incidents = incident_paths(failure)
     if incidents:
         others = f" and {len(incidents) - 1} more in the same folder" if len(incidents) > 1 else ""
         page.field("incident", short_path(folder, incidents[0]) + others)
 
 
-def _rules(page: _TextPage, verdict: Mapping[str, Any]) -> None:
-    if verdict.get("exit_code") in (2, 4):
+def _rules(page: _TextPage, verdict: Verdict) -> None:
+    if verdict.exit_code in (2, 4):
         page.line()
         page.wrap("No load was sent, so no expectation was tested.")
         return
-    for key in ("expectations", "checks"):
-        rules = verdict.get(key) or []
+    for key, rules in (("expectations", verdict.expectations), ("checks", verdict.checks)):
         if not rules:
             continue
         page.section(SECTIONS[key])
         for rule in rules:
-            mark, color = _MARK.get(str(rule.get("verdict")), ("?   ", "yellow"))
+            mark, color = _MARK.get(rule.verdict, ("?   ", "yellow"))
             page.wrap(rule_text(rule).sentence, 8, f"  {page.paint(mark, color)}  ")
             if key == "checks" and (advice := advice_text(rule)):
                 page.wrap(f"-> {advice}", 11, "        ")
 
 
-def _outcomes(page: _TextPage, verdict: Mapping[str, Any]) -> None:
-    total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
-    by_traffic = {t: outcome_counts(c) for t, c in (verdict.get("by_traffic") or {}).items()}
+def _outcomes(page: _TextPage, verdict: Verdict) -> None:
+    total = {o: n for o, n in verdict.outcomes.items() if n}
+    by_traffic = verdict.by_traffic
     names = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
     if not names:
         return
@@ -226,7 +224,7 @@ def _outcomes(page: _TextPage, verdict: Mapping[str, Any]) -> None:
         page.line(f"  ({left_out} more kind{'s' if left_out > 1 else ''} of traffic: see the report)")
 
 
-def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
+def _latency(page: _TextPage, verdict: Verdict) -> None:
     statistics = list(REPORTED_STATISTICS if page.width >= _WIDE else REPORTED_QUANTILES)
     rows = latency_rows(verdict, statistics)
     if rows:
@@ -248,49 +246,47 @@ def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
             page.wrap(bounds, 2, "  ")
 
 
-def _states(page: _TextPage, verdict: Mapping[str, Any]) -> None:
-    states = verdict.get("states") or []
+def _states(page: _TextPage, verdict: Verdict) -> None:
+    states = verdict.states
     if not states:
         return
     page.section(SECTIONS["states"])
-    several = len({st.get("replica") for st in states}) > 1
+    several = len({state.replica for state in states}) > 1
     for state in states[:_MAX_STATES]:
-        color = {"healthy": "green", "starting": "dim", "degraded": "yellow"}.get(str(state.get("state")), "red")
-        signs = "; ".join(clean(s, 160) for s in state.get("signs") or [])
-        noticed = state.get("noticed_after_s")
+        color = {"healthy": "green", "starting": "dim", "degraded": "yellow"}.get(state.state, "red")
+        signs = "; ".join(clean(s, 160) for s in state.signs)
+        noticed = state.noticed_after_s
         late = f" [noticed {duration(noticed)} later]" if noticed and noticed >= 0.001 else ""
-        text = f"{since_load(verdict, state.get('at'), state.get('at_s'))}{': ' + signs if signs else ''}{late}"
-        replica = clean(state.get("replica") or "", 20)
-        first = f"  {page.paint(state_text(state.get('state')).ljust(12), color)} "
+        text = f"{since_load(verdict, state.at, state.at_s)}{': ' + signs if signs else ''}{late}"
+        replica = clean(state.replica or "", 20)
+        first = f"  {page.paint(state_text(state.state).ljust(12), color)} "
         page.wrap(f"{replica}: {text}" if several else text, 15, first)
     if len(states) > _MAX_STATES:
         page.line(f"  ({plural(len(states) - _MAX_STATES, 'more state change')}: see the report)")
 
 
-def _worth(page: _TextPage, verdict: Mapping[str, Any]) -> None:
-    worth = verdict.get("worth")
-    if worth:
+def _worth(page: _TextPage, verdict: Verdict) -> None:
+    if verdict.worth:
         page.section(SECTIONS["worth"])
-        for part in worth if isinstance(worth, list) else [worth]:
-            page.wrap(clean(part, 800), 2, "  ")
+        page.wrap(clean(verdict.worth, 800), 2, "  ")
 
 
-def _generator(page: _TextPage, verdict: Mapping[str, Any]) -> None:
+def _generator(page: _TextPage, verdict: Verdict) -> None:
     text = generator_text(verdict)
     if text:
         page.section(SECTIONS["generator"])
         page.wrap(text, 2, "  ")
 
 
-def _files(page: _TextPage, verdict: Mapping[str, Any], folder: Path) -> None:
+def _files(page: _TextPage, verdict: Verdict, folder: Path) -> None:
     page.section(SECTIONS["files"])
     logs = ["server.log", *(str(p.relative_to(folder)) for p in sorted((folder / "watch" / "logs").glob("*.log")))]
     for label, part in (("report", "report.html"), ("verdict", "verdict.json"), *(("server log", log) for log in logs)):
         if (folder / part).exists() and (folder / part).stat().st_size:
             page.line(f"  {label.ljust(14)} {short_path(folder, part)}")
     page.line(f"  {'show again'.ljust(14)} loadchaos report {short_path(folder, '.')}")
-    command = verdict.get("replay")
+    command = verdict.replay
     if command:
         page.line(f"  {'run again'.ljust(14)} {clean(command, 400)}")
-    if any(f.get("attribution") == "server" and not f.get("before_load") for f in verdict.get("failures") or ()):
+    if any(f.attribution == "server" and not f.before_load for f in verdict.failures):
         page.line(f"  {'reproduce'.ljust(14)} loadchaos minimise {short_path(folder, '.')}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from loadchaos.core.outcome_rules import OutcomeRules
 from loadchaos.server.dialects.base import (
     AdminOperation,
     DetectionSign,
@@ -43,6 +44,7 @@ __all__ = [
     "ServerSettings",
     "any_server",
     "command_words",
+    "outcome_rules_of_any_server",
     "version_key",
 ]
 
@@ -63,6 +65,20 @@ def any_server(texts: Callable[[Dialect], Sequence[re.Pattern[str]]]) -> tuple[r
     A gateway may hide which server is behind it.
     """
     return tuple(dict.fromkeys(p for dialect in DIALECTS.values() for p in texts(dialect)))
+
+
+def outcome_rules_of_any_server() -> OutcomeRules:
+    """Rules for the answers of a server whose dialect is not known.
+
+    A refusal or an overload of any server counts as one, and a stream may end without [DONE] where one server's do.
+    """
+    return OutcomeRules(
+        validation=any_server(lambda dialect: dialect.validation),
+        shed=any_server(lambda dialect: dialect.shed),
+        engine_dead=any_server(lambda dialect: dialect.engine_failure),
+        plain_validation=frozenset().union(*(dialect.refusal_statuses for dialect in DIALECTS.values())),
+        sends_done=all(dialect.sends_done for dialect in DIALECTS.values()),
+    )
 
 
 def command_words() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from loadchaos.core.model import Outcome
+from loadchaos.core.outcome_rules import OutcomeRules
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,17 @@ class Dialect:
     def engine_failure(self) -> tuple[re.Pattern[str], ...]:
         """Texts of an answer that may come from a dead engine, proof or not."""
         return (*self.engine_dead, *self.engine_unavailable)
+
+    @property
+    def outcome_rules(self) -> OutcomeRules:
+        """Rules by which answers of this server are judged."""
+        return OutcomeRules(
+            validation=self.validation,
+            shed=self.shed,
+            engine_dead=self.engine_failure,
+            plain_validation=self.refusal_statuses,
+            sends_done=self.sends_done,
+        )
 
     def at(self, version: str | None) -> Dialect:
         """Return this dialect as `version` speaks it.

@@ -111,7 +111,7 @@ async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryRes
     Returns a list with that model if it answers, else what says why it cannot be tested.
     """
     answer = await client.generate(model, "Hello")
-    if answer.status == 200:
+    if answer.is_completion:
         return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))
     if _lists_nothing(models) and 400 <= answer.status < 500 and answer.status not in (401, 403):
         raise TargetError(

@@ -9,14 +9,16 @@ that treat turns unequally, are left out: a planned length is either exact or un
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from loadchaos.core.model import Facts, TextFacts
+from loadchaos.server.answer import CHAT_PATH
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
-from loadchaos.server.discovery.token_counters import LocalCounter, TokenCounter, counter_used, usage_of
+from loadchaos.server.discovery.token_counters import LocalCounter, TokenCounter, counter_used
 
 _REPEAT = 8
 _SAMPLES = 3
@@ -101,7 +103,7 @@ async def _conversation(
     counted = None if counter is None or isinstance(counter, LocalCounter) else await counter.chat(messages)
     if counted is None:
         body = {"model": facts.model, "messages": messages, "max_tokens": 1, "temperature": 0}
-        counted = usage_of(await client.post("/v1/chat/completions", body))
+        counted = (await client.post(CHAT_PATH, json.dumps(body).encode())).prompt_tokens
     return None if counted is None else counted - words
 
 

@@ -14,16 +14,15 @@ import httpx
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.units import describe_duration
+from loadchaos.server.answer import CHAT_PATH, Answer, Asker, chat_body
+from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.memory import DiscoveryMemory, Key
 
-_OK = 200
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
-_CUT = ("RemoteProtocolError", "ReadError", "WriteError")
-_JSON = {"content-type": "application/json"}
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
 
@@ -56,16 +55,25 @@ def parse_target(text: str) -> str:
 
 @dataclass(frozen=True)
 class DiscoveryResponse:
-    """One response, or the reason for none (`status` 0, `text` the reason)."""
+    """One response, or the reason for none (`status` 0, `text` the reason).
+
+    `answer`: what a generation was answered; None: it was none.
+    """
 
     status: int
     headers: Mapping[str, str]
     text: str
+    answer: Answer | None = None
 
     @property
-    def cut(self) -> bool:
-        """True when the connection ended before the response."""
-        return self.status == 0 and self.text.startswith(_CUT)
+    def is_completion(self) -> bool:
+        """True for a completion, right or wrong."""
+        return self.answer is not None and self.answer.is_completion
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Prompt tokens of a generation, from its usage."""
+        return None if self.answer is None else self.answer.prompt_tokens
 
     @property
     def lacks_path(self) -> bool:
@@ -88,7 +96,7 @@ class DiscoveryClient:
     """Send single requests; a failed connection is a response with status 0.
 
     Args:
-        http: The HTTP client.
+        asker: Sends the generations; its client sends all other requests.
         base_url: Root of the API.
         admin_url: Root of admin endpoints, /health and /metrics.
         generations: Number of generations so far; `reads` counts all other requests.
@@ -104,7 +112,7 @@ class DiscoveryClient:
         remembered: Number of answers from the memory.
     """
 
-    http: httpx.AsyncClient
+    asker: Asker
     base_url: str
     admin_url: str
     generations: int = 0
@@ -167,26 +175,29 @@ class DiscoveryClient:
             self.absent[path] = answer
         return answer
 
-    async def _send(
-        self, method: str, url: str, body: Any, limit_s: float, headers: Mapping[str, str] | None = None
-    ) -> DiscoveryResponse:
+    def _time_left_s(self) -> float:
         left_s = self.began_s + _TOTAL_LIMIT_S - time.monotonic()
         if left_s <= 0:
             raise TargetError(
                 f"{self.base_url} was not identified within {describe_duration(_TOTAL_LIMIT_S)} "
                 f"({self.reads + self.generations} requests): the server is too slow or does not answer; see its log"
             )
-        limit_s = min(limit_s, left_s)
+        return left_s
+
+    def _count_incomplete(self, limit_s: float) -> None:
+        self.incomplete += 1
+        if self.incomplete >= _MOST_INCOMPLETE:
+            raise TargetError(
+                f"{self.base_url}: {self.incomplete} answers began and did not end within {describe_duration(limit_s)}: "
+                "no load is sent to it; check the server and what stands before it"
+            )
+
+    async def _send(self, method: str, url: str, body: Any, limit_s: float) -> DiscoveryResponse:
+        limit_s = min(limit_s, self._time_left_s())
         try:
-            sent: dict[str, Any] = {"json": body} if headers is None else {"content": body, "headers": dict(headers)}
-            response = await bounded_http.request(self.http, method, url, limit_s=limit_s, **sent)
+            response = await bounded_http.request(self.asker.http, method, url, limit_s=limit_s, json=body)
         except bounded_http.IncompleteError as e:
-            self.incomplete += 1
-            if self.incomplete >= _MOST_INCOMPLETE:
-                raise TargetError(
-                    f"{self.base_url}: {self.incomplete} answers began and did not end within {describe_duration(limit_s)}: "
-                    "no load is sent to it; check the server and what stands before it"
-                ) from e
+            self._count_incomplete(limit_s)
             return DiscoveryResponse(0, {}, f"{e} within {describe_duration(limit_s)}")
         except bounded_http.TooLargeError as e:
             return DiscoveryResponse(0, {}, str(e))
@@ -201,31 +212,35 @@ class DiscoveryClient:
 
         `process`: each process of the server is asked anew.
         """
-        body = {
-            "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
-        }  # fmt: skip
-        return await self.post_bytes("/v1/chat/completions", json.dumps(body).encode(), _JSON, process=process)
+        return await self.post(CHAT_PATH, chat_body(model, content, 1), process=process)
 
-    async def post(self, path: str, body: Any) -> DiscoveryResponse:
-        """Send a request that runs the model; it counts as a generation."""
-        return await self.post_bytes(path, json.dumps(body).encode(), _JSON)
-
-    async def post_bytes(
-        self, path: str, body: bytes, headers: Mapping[str, str], *, process: bool = False
+    async def post(
+        self, path: str, body: bytes, *, process: bool = False, stream: bool = False, dialect: Dialect | None = None
     ) -> DiscoveryResponse:
-        """Send a body that is made already, as `post` does."""
-        key = ("POST", self.base_url + path, body)
+        """Send a request that runs the model; it counts as a generation.
+
+        `process` as for `generate`, the others as for `Asker.ask`.
+        """
+        url = self.base_url + path
+        key = ("POST", url, body)
         if (known := self._remembered(key, process=process)) is not None:
             return known
         self.generations += 1
-        answer = await self._send("POST", self.base_url + path, body, _FIRST_GENERATION_LIMIT_S, headers)
-        self._keep(key, answer, process=process)
-        if self.memory is not None and answer.status == _OK:
-            self.memory.generated = True
-        if answer.status == 0 or answer.status >= 500:
+        limit_s = min(_FIRST_GENERATION_LIMIT_S, self._time_left_s())
+        answer = await self.asker.ask(url, body, limit_s=limit_s, stream=stream, dialect=dialect)
+        response = DiscoveryResponse(
+            answer.status, answer.headers, answer.body if answer.status else answer.error, answer
+        )
+        if answer.outcome == "timeout" and answer.head_ns is not None:
+            self._count_incomplete(limit_s)
+        if answer.is_fault:
             self.failures += 1
-            self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]
-        return answer
+            self.failed = f"{answer.status}: {answer.error[:160]}" if answer.status else answer.error[:160]
+        else:
+            self._keep(key, response, process=process)
+        if self.memory is not None and answer.is_completion:
+            self.memory.generated = True
+        return response
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
+from loadchaos.server.discovery.client import DiscoveryClient
 
 MOST_GENERATIONS = 40
 _FIRST_GUESS = 1024
@@ -57,7 +57,8 @@ async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
 
     async def takes(tokens: int) -> str | None:
         answer = await client.generate(facts.model, _prompt(text, tokens))
-        if answer.status == 200 and _has_token(answer):
+        # LMDeploy up to 0.15 gives 200 without a token to a prompt that is too long.
+        if answer.is_completion and answer.answer is not None and answer.answer.completion_tokens != 0:
             return None
         return f"{answer.status} {answer.text[:160]}".strip()
 
@@ -71,16 +72,6 @@ async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
         return replace(facts, sources={**facts.sources, "input_limit": source})
     source = f"{found.longest} tokens were answered, {found.refused} not: {found.reason}"
     return replace(facts, input_limit=found.longest, sources={**facts.sources, "input_limit": source})
-
-
-def _has_token(answer: DiscoveryResponse) -> bool:
-    """False for an empty answer.
-
-    LMDeploy up to 0.15 gives 200 without a token to a prompt that is too long.
-    """
-    data = answer.json()
-    usage = data.get("usage") if isinstance(data, dict) else None
-    return not isinstance(usage, dict) or usage.get("completion_tokens") != 0
 
 
 def _prompt(text: TextFacts, tokens: int) -> str:

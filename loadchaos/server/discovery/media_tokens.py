@@ -16,7 +16,7 @@ from typing import Any
 from loadchaos.core.model import Facts
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.text_tokens import sample
-from loadchaos.server.discovery.token_counters import prompt_counters, usage_of
+from loadchaos.server.discovery.token_counters import prompt_counters
 
 _QUICK_GENERATIONS = 3
 _REFUSALS = (400, 415, 422, 501)
@@ -63,8 +63,8 @@ class _PromptCounter:
         if shown is not None and self._checked and (counted is not None or shown.status in _REFUSALS):
             return counted, shown
         real = await self._client.generate(self._model, content)
-        used = usage_of(real)
-        if shown is None or real.status != 200:
+        used = real.prompt_tokens
+        if shown is None or not real.is_completion:
             return used, real
         self._checked = counted is not None and used in (counted, None)
         if not self._checked:  # /tokenize of an old version ignores images; or another program answers
@@ -128,15 +128,17 @@ async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
     One that answers them stays unknown.
     """
     small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
-    if small.status not in _NO_IMAGES or (await client.generate(facts.model, "Hello")).status != 200:
+    if small.status not in _NO_IMAGES or not (await client.generate(facts.model, "Hello")).is_completion:
         return facts
     refused = f"refused with {small.status}: {small.text[:160]}"
     return replace(facts, images=False, sources={**facts.sources, "images": refused})
 
 
 def _is_error(answer: DiscoveryResponse) -> bool:
-    """True for a 5xx or a cut connection, which are no refusal."""
-    return answer.cut or (answer.status >= 500 and answer.status not in _REFUSALS)
+    """True for a 5xx, a cut connection or a 200 without a completion, which are no refusal."""
+    if answer.answer is None:
+        return answer.status >= 500 and answer.status not in _REFUSALS
+    return answer.answer.is_fault and answer.status not in _REFUSALS and answer.answer.outcome != "timeout"
 
 
 def _is_too_long(answer: DiscoveryResponse) -> bool:
@@ -152,7 +154,7 @@ async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: Discov
         small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
         if not _is_error(small):
             return None
-    if (await client.generate(facts.model, "Hello")).status != 200:
+    if not (await client.generate(facts.model, "Hello")).is_completion:
         return None
     client.failed = None
     text = " ".join(first.text.split())[:160]

@@ -17,7 +17,6 @@ from loadchaos.server.discovery.token_counters import (
     RenderCounter,
     TokenCounter,
     server_counters,
-    usage_of,
 )
 
 # Short common words: with a leading blank each is one token in most tokenizers. The real count is measured.
@@ -149,7 +148,7 @@ async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts
     renders = RenderCounter.source in DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters
     if renders and text.source != RenderCounter.source:
         rendered = await RenderCounter(client, facts.model).chat(_user(sentence))
-    used = usage_of(await _first_request(client, facts, sentence))
+    used = (await _first_request(client, facts, sentence)).prompt_tokens
     by = "usage"
     if used is None:
         used, by = rendered, "/render"
@@ -157,7 +156,7 @@ async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts
         return facts
     if by == "usage" and not quick:
         longer, more = sample(text.words, text.unit, seed=5, length=90)
-        if (usage_of(await client.generate(facts.model, longer)) or 0) - used != more - expected:
+        if ((await client.generate(facts.model, longer)).prompt_tokens or 0) - used != more - expected:
             return await _by_usage(client, facts, quick=quick)
     if used < expected:
         return _with(facts, None, f"{by} contradicts the tokenizer")
@@ -170,7 +169,7 @@ class NoChatError(TargetError):
 
 async def _first_request(client: DiscoveryClient, facts: Facts, sentence: str) -> DiscoveryResponse:
     answer = await _generate(client, facts, sentence)
-    if answer.status != 200 or not isinstance(answer.json(), dict):
+    if not answer.is_completion:
         raise TargetError(
             f"the server runs, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}; "
             "read its log, and check --model and --api-key-env"
@@ -208,11 +207,11 @@ async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokeniz
     if unit is None:
         return _with_note(facts, f"{folder.path} is not usable: none of its words is a single token")
     first, expected = sample(words, unit, seed=1)
-    used = usage_of(await _first_request(client, facts, first))
+    used = (await _first_request(client, facts, first)).prompt_tokens
     if used is None:
         return await _by_folder_alone(client, facts, folder, words, unit)
     second, more = "".join(w for w, _ in words) + first, sum(cost for _, cost in words) + expected  # each of them
-    again = usage_of(await _first_request(client, facts, second))
+    again = (await _first_request(client, facts, second)).prompt_tokens
     if used < expected or again is None or again - used != more - expected:
         there, here = more - expected, None if again is None else again - used
         return _with_note(
@@ -260,7 +259,7 @@ async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Fa
     """
 
     async def used(text: str) -> int | None:
-        return usage_of(await _generate(client, facts, text))
+        return (await _generate(client, facts, text)).prompt_tokens
 
     words = [f" {w}" for w in _WORDS[:_USAGE_WORDS]]
     few, many = await used("".join(words)), await used("".join(words * 3))
@@ -274,7 +273,7 @@ async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Fa
         if quick:  # it came from generations, so it needs no other check
             return _with(facts, text)
         sentence, expected = sample(text.words, text.unit, seed=2)
-        if usage_of(await _first_request(client, facts, sentence)) == expected + text.overhead:
+        if (await _first_request(client, facts, sentence)).prompt_tokens == expected + text.overhead:
             return _with(facts, text)
     return _with(facts, None if quick else await _one_by_one(client, facts, words[:_SINGLE_WORDS]))
 
@@ -286,7 +285,7 @@ async def _one_by_one(client: DiscoveryClient, facts: Facts, words: Sequence[str
     """
 
     async def used(text: str) -> int:
-        return usage_of(await client.generate(facts.model, text)) or 0
+        return (await client.generate(facts.model, text)).prompt_tokens or 0
 
     # The overhead does not depend on the length of a text, so a text twice as long shows it.
     first = words[0] * _REPEAT

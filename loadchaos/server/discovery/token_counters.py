@@ -174,13 +174,6 @@ def counter_used(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer |
     return next((c for c in known if source.split(",")[0] == c.source), None)
 
 
-def usage_of(answer: DiscoveryResponse) -> int | None:
-    """Read the prompt tokens from the usage of an answer."""
-    data = answer.json() if answer.status == 200 else None
-    usage = data.get("usage") if isinstance(data, dict) else None
-    return _integer(usage.get("prompt_tokens")) if isinstance(usage, dict) else None
-
-
 def _number(answer: DiscoveryResponse, key: str) -> int | None:
     data = answer.json() if answer.status == 200 else None
     return _integer(data.get(key)) if isinstance(data, dict) else None

@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
-import httpx
-
-from loadchaos.core import bounded_http
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.base import ServerAccess
+from loadchaos.server.answer import CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
 
 Kind = Literal["exact", "echo"]
 When = Literal["idle", "load"]
@@ -43,27 +39,16 @@ class Canary:
     Writes `canary` rows; never raises.
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        emit: Emit,
-        redactor: Redactor,
-        access: ServerAccess,
-        *,
-        every_s: float,
-    ) -> None:
-        self._url, self._model, self._every_s = url.rstrip("/") + "/v1/chat/completions", model, every_s
+    def __init__(self, asker: Asker, url: str, model: str, emit: Emit, redactor: Redactor, *, every_s: float) -> None:
+        self._asker, self._url, self._model, self._every_s = asker, url.rstrip("/") + CHAT_PATH, model, every_s
         self._emit, self._redactor = emit, redactor
-        self._access = access
         self._numbers = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
 
     async def learn(self) -> None:
         """Record its answers on an idle server."""
-        async with self._client() as client:
-            for _ in range(IDLE_TIMES):
-                await self._send_both(client, "idle")
+        for _ in range(IDLE_TIMES):
+            await self._send_both("idle")
 
     def start(self, paused: Callable[[], bool]) -> None:
         """Send canaries until `stop`, except while `paused()` is true."""
@@ -77,69 +62,34 @@ class Canary:
             self._task = None
 
     async def _run(self, paused: Callable[[], bool]) -> None:
-        async with self._client() as client:
-            while True:
-                begin = time.monotonic()
-                if not paused():
-                    await self._send_both(client, "load")
-                await asyncio.sleep(max(begin + self._every_s - time.monotonic(), 0.05))
+        while True:
+            begin = time.monotonic()
+            if not paused():
+                await self._send_both("load")
+            await asyncio.sleep(max(begin + self._every_s - time.monotonic(), 0.05))
 
-    def _client(self) -> httpx.AsyncClient:
-        access = self._access
-        return httpx.AsyncClient(
-            headers=dict(access.headers), verify=access.tls or True, trust_env=False, timeout=_LIMIT_S
-        )
+    async def _send_both(self, when: When) -> None:
+        await asyncio.gather(self._send("exact", when), self._send("echo", when))
 
-    async def _send_both(self, client: httpx.AsyncClient, when: When) -> None:
-        await asyncio.gather(self._send(client, "exact", when), self._send(client, "echo", when))
-
-    async def _send(self, client: httpx.AsyncClient, kind: Kind, when: When) -> None:
-        number = next(self._numbers)
+    async def _send(self, kind: Kind, when: When) -> None:
         word = f"canary-{secrets.randbelow(10**10):010d}" if kind == "echo" else ""
-        body = {
-            "model": self._model, "messages": [{"role": "user", "content": _ECHO.format(word=word) if word else _EXACT}],
-            "max_tokens": _MOST_TOKENS, "temperature": 0, "seed": 1,
-        }  # fmt: skip
+        body = chat_body(self._model, _ECHO.format(word=word) if word else _EXACT, _MOST_TOKENS, seed=1)
         ask: CanaryRow = {
-            "row": "canary",
-            "what": "ask",
-            "at_ns": time.monotonic_ns(),
-            "n": number,
-            "kind": kind,
-            "when": when,
-            "word": word,
-        }
+            "row": "canary", "what": "ask", "at_ns": time.monotonic_ns(), "n": next(self._numbers), "kind": kind,
+            "when": when, "word": word,
+        }  # fmt: skip
         self._emit(ask)
-        status, text, error = 0, "", ""
+        answer = NOT_WAITED_FOR
         try:
-            answer = await bounded_http.request(client, "POST", self._url, json=body, limit_s=_LIMIT_S)
-            status, page = answer.status, answer.text
-            text, error = _answer_text(json.loads(page)) if status == 200 else "", "" if status == 200 else page
-        except (
-            httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError, RecursionError,
-            bounded_http.IncompleteError, bounded_http.TooLargeError,
-        ) as e:  # fmt: skip
-            error = f"{type(e).__name__}: {e}"
+            answer = await self._asker.ask(self._url, body, limit_s=_LIMIT_S)
         finally:
-            error = self._redactor.text(error)[:_TEXT_CHARS]
             self._emit(
                 {
                     **ask,
                     "what": "answer",
                     "at_ns": time.monotonic_ns(),
-                    "status": status,
-                    "text": text[:_TEXT_CHARS],
-                    "error": error if error or status else "not waited for",
+                    "status": answer.status,
+                    "text": answer.text[:_TEXT_CHARS],
+                    "error": self._redactor.text(answer.error)[:_TEXT_CHARS],
                 }
             )
-
-
-def _answer_text(answer: Any) -> str:
-    """Return the text of a chat completion, else its reasoning.
-
-    Raises:
-        LookupError: It is no chat completion; TypeError likewise.
-    """
-    message = answer["choices"][0]["message"]
-    found = (message.get(key) for key in ("content", "reasoning_content", "reasoning"))
-    return next((text for text in found if isinstance(text, str) and text), "")

@@ -55,7 +55,6 @@ class HealthProbe:
         self._page_found = not endpoint.path.endswith(_HEALTH)
         self._base_path = endpoint.path.removesuffix(_HEALTH)
         self._redactor, self._health_ok = redactor, health_ok
-        self.healthy = asyncio.Event()
         self._was_up = False
         self._begun = time.monotonic()
         self._bad_since: float | None = None  # the first of the present failures of /health
@@ -131,8 +130,7 @@ class HealthProbe:
                 self._page_found = answer.error is None and answer.status in (*self._health_ok, *_MODELS_OK)
                 return answer
         self._endpoint = replace(self._endpoint, path=base + _MODELS)
-        self.healthy.set()  # it answers HTTP, and tells no more
-        self._bad_since = None
+        self._bad_since = None  # it answers HTTP, and tells no more
         return None
 
     def _health(self, answer: HttpResponse) -> None:
@@ -141,10 +139,8 @@ class HealthProbe:
         if ok:
             self._bad_since = None
             self._was_up = True
-            self.healthy.set()
         else:
             self._bad_since = self._bad_since or time.monotonic()
-            self.healthy.clear()
             if answer.error is not None and not answer.error.startswith("timeout"):
                 self._reachable.clear()
         body = None if ok else self._redactor.redact(answer.body).decode("utf-8", "replace")[:_BODY_CHARS]

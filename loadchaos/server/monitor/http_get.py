@@ -1,7 +1,7 @@
 """Send one HTTP GET, or one TCP connect, on a new connection.
 
 httpx is not used here. It takes 0.8 to 1.7 ms of CPU for a GET that takes 0.25 ms here, and 1.6 times the CPU for watching
-one quiet replica (23 ms a second instead of 14, `bench/watch.py`). The monitor shares a machine with the load's workers.
+one quiet replica (23 ms a second instead of 14). The monitor shares a machine with the load's workers.
 """
 
 from __future__ import annotations

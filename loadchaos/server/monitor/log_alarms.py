@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from loadchaos.core.ledger.rows import AlarmEvent, Emit
+from loadchaos.core.whole_lines import LineJoiner
 from loadchaos.server.dialects import any_server
 
 _MOST_BYTES = 1 << 18
@@ -39,10 +40,11 @@ class LogAlarms:
         self._fd: int | None = None
         self._offset = 0
         self._written: dict[AlarmEvent, float] = {}
+        self._joiner, self._lines = LineJoiner(), 0
 
     def poll(self) -> None:
         """Scan the bytes that are new since the last poll."""
-        data = self._new_bytes()
+        data = self._whole_lines(self._new_bytes())
         for found in _TEXTS.finditer(data):
             what: AlarmEvent = "failing" if found["failing"] else "dead" if found["dead"] else "ending"
             if time.monotonic() - self._written.get(what, -_REPEAT_S) < _REPEAT_S:
@@ -53,6 +55,21 @@ class LogAlarms:
                 continue
             self._written[what] = time.monotonic()
             self._row(what, line[:_LINE_CHARS])
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        """Join what a log collector cut.
+
+        A held line is scanned as far as it has come.
+        """
+        now_ns = time.monotonic_ns()
+        self._joiner.expire(now_ns)  # it has been scanned
+        texts: list[str] = []
+        for line in data.decode("utf-8", "replace").split("\n")[:-1]:
+            self._lines += 1
+            texts += [whole.text for whole in self._joiner.feed(line, self._lines, now_ns=now_ns)]
+        if data:
+            texts += self._joiner.held_texts()
+        return "".join(f"{text}\n" for text in texts).encode()
 
     def close(self) -> None:
         """Close the file."""

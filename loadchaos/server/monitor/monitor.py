@@ -87,7 +87,6 @@ class Monitor:
             for spec in replica.logs:
                 read_spec(spec)
         self._tasks: list[asyncio.Task[None]] = []
-        self._probes: dict[str, HealthProbe] = {}
         self._scrapers: dict[str, Scraper] = {}
         self._processes: dict[str, ProcessMonitor] = {}
         self._followers: dict[str, list[LogFollower]] = {}
@@ -115,7 +114,6 @@ class Monitor:
         health_url = replica.health_url or base + self._dialect.health_path
         health = parse_endpoint(health_url, self._access.tls, self._access.headers)
         probe = HealthProbe(replica.name, health, emit, redactor, self._dialect.health_ok)
-        self._probes[replica.name] = probe
         self._keep_running(replica.name, "probe", probe.run)
         metrics_url = replica.metrics_url or (base + self._dialect.metrics_path if self._dialect.metrics_path else None)
         if metrics_url:
@@ -192,15 +190,6 @@ class Monitor:
         They hold version and flags.
         """
         return "".join([await follower.head() for follower in self._followers.get(replica, ())])
-
-    async def wait_healthy(self, replica: str, limit_s: float) -> bool:
-        """Wait until a replica's /health is good; False after the limit."""
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._probes[replica].healthy.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def stop(self) -> None:
         """Stop all parts; logs are read to their present end."""

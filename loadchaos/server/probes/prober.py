@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadchaos.server.probes.ask import Asker
+from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.memory import Learned, ProbeMemory
 from loadchaos.server.probes.parts.base import ProbePart, RecallingPart
 
@@ -18,10 +18,10 @@ _SHORTEST_WAIT_S = 0.05
 class Prober:
     """Runs the parts of `correctness`.
 
-    Call `learn`, `start`, `stop`, `check` and `close` in this order.
+    Call `learn`, `start`, `stop` and `check` in this order.
     """
 
-    def __init__(self, asker: Asker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
+    def __init__(self, asker: RecordedAsker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
         """Take the parts.
 
         `memory`: what earlier runs on the server have learned, and where this run adds to it.
@@ -80,10 +80,6 @@ class Prober:
                     await part.check()
         except TimeoutError:
             return
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._asker.close()
 
     async def _run(self, part: ProbePart, paused: Callable[[], bool]) -> None:
         while True:

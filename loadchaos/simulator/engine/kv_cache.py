@@ -26,11 +26,6 @@ class BlockPool:
         self.freed_in_use: set[int] = set()  # blocks that a defect released although a request holds them
 
     @property
-    def free_blocks(self) -> int:
-        """Number of blocks that no request holds."""
-        return len(self._free)
-
-    @property
     def usage(self) -> float:
         """Share of blocks held by requests, 0 to 1.
 

@@ -1,6 +1,6 @@
 """HTTP server of the embedded server: an asyncio protocol on httptools.
 
-A web framework would be the bottleneck, as bench/sim_events.py measures. A request is an `HttpExchange`, which the API
+A web framework would be the bottleneck. A request is an `HttpExchange`, which the API
 answers whole or as a stream of chunks.
 """
 

@@ -1,23 +1,14 @@
-"""Inject faults into a vLLM engine, and record its requests.
+"""Inject faults into a vLLM engine.
 
 vLLM calls `register` in each of its processes; faults are armed by environment and trigger file. To add a fault, add a
-mode to `sabotage.MODES` and a method to `FaultInjector`. `--middleware loadchaos_vllm.Recorder` loads `recorder.Recorder`.
+mode to `sabotage.MODES` and a method to `FaultInjector`.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
-__all__ = ["Recorder", "register"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Recorder":
-        from loadchaos_vllm.recorder import Recorder
-
-        return Recorder
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["register"]
 
 
 def register() -> None:

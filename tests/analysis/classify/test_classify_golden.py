@@ -26,7 +26,7 @@ def read(path: Path) -> tuple[str, list[str], str]:
 
 
 def expectation(failure: Failure) -> str:
-    line = failure.evidence["line"]
+    line = failure.evidence.line
     return f"FAILURE: {failure.id} | {failure.severity} | {failure.process or '-'} | {line} | {failure.title}"
 
 

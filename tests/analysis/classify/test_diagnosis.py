@@ -10,6 +10,7 @@ import pytest
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
 from loadchaos.analysis.failure import Failure
+from loadchaos.core.whole_lines import WholeLine
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))
@@ -20,8 +21,8 @@ DEATH = (
 
 def diagnose(lines: Iterable[str]) -> tuple[Diagnosis, list[Failure]]:
     diagnosis = Diagnosis()
-    for line in lines:
-        diagnosis.feed(line)
+    for n, line in enumerate(lines, 1):
+        diagnosis.feed(WholeLine(line, n))
     return diagnosis, diagnosis.finish()
 
 
@@ -30,16 +31,16 @@ def test_diagnosis_by_line_equals_the_whole_log(path: Path) -> None:
     text = path.read_text("utf-8").partition("\n\n")[2]
     if len(text.splitlines()) < 2:
         return  # one line is read as an HTTP body
-    whole = {(f.id, f.title, f.severity, f.evidence["line"]) for f in classify_text(text)}
+    whole = {(f.id, f.title, f.severity, f.evidence.line) for f in classify_text(text)}
     _, found = diagnose(text.splitlines())
-    assert {(f.id, f.title, f.severity, f.evidence["line"]) for f in found} == whole
+    assert {(f.id, f.title, f.severity, f.evidence.line) for f in found} == whole
 
 
 def test_diagnosis_reports_every_death_of_a_crash_loop() -> None:
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(5) for line in [start, *DEATH])
     assert [f.id for f in found] == ["encoder_cache_miss"] * 5
-    lines = [f.evidence["line"] for f in found]
+    lines = [f.evidence.line or 0 for f in found]
     assert len(set(lines)) == 5
     assert lines == sorted(lines)
 
@@ -51,9 +52,8 @@ def test_diagnosis_memory_does_not_grow_with_the_log() -> None:
     diagnosis = Diagnosis()
     held = []
     for n in range(60_000):
-        diagnosis.feed(
-            error if n % 7 == 0 else f"INFO 11-20 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:00 [x.py:1] step {n}"
-        )
+        step = f"INFO 11-20 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:00 [x.py:1] step {n}"
+        diagnosis.feed(WholeLine(error if n % 7 == 0 else step, n + 1))
         held.append(len(diagnosis._held) + len(diagnosis._context))
     assert max(held) < 6_000
     [failure] = diagnosis.finish()

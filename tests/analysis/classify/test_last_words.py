@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
-from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.analysis.classify.diagnosis import Diagnosis, LogFailure
 from loadchaos.analysis.classify.last_words import Candidate, LastWords, rank_of
 from loadchaos.analysis.classify.prefixes import LogLine
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
+from loadchaos.core.whole_lines import WholeLine
 from loadchaos.report.terminal.diagnosis import render
 from tests.analysis.conftest import History
 
@@ -34,13 +34,13 @@ def test_echo_of_a_death_shows_the_native_message_before_it() -> None:
     text = f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n(APIServer pid=1) ERROR 01-05 12:12:00 [x.py:1] odd\n{DIED}\n"
     [failure] = classify_text(text)
     assert (failure.id, failure.role, failure.severity) == ("engine_core_proc_died", "echo", "engine_death")
-    assert [c["text"] for c in failure.candidates] == [PTX, "odd"]
-    assert failure.candidates[0]["line"] == 2
+    assert [c.text for c in failure.candidates] == [PTX, "odd"]
+    assert failure.candidates[0].line == 2
 
 
 def test_log_that_ends_in_a_fatal_message_is_a_failed_start() -> None:
     [failure] = classify_text(f"[1736078321.1] [node:42:0] UCX  INFO version 1.18\n{UCX}\n")
-    assert (failure.id, failure.severity, failure.evidence["text"]) == ("unexplained_end", "startup", UCX)
+    assert (failure.id, failure.severity, failure.evidence.text) == ("unexplained_end", "startup", UCX)
 
 
 def test_log_that_ends_in_an_error_while_starting_is_a_failed_start() -> None:
@@ -74,7 +74,7 @@ def test_errors_around_a_death_are_no_findings_of_their_own() -> None:
     text = SERVES + TRACE.format(n=3) + f"(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n"
     [failure] = classify_text(text)
     assert failure.id == "engine_core_proc_died"
-    assert failure.candidates[0]["text"] == PTX
+    assert failure.candidates[0].text == PTX
 
 
 def test_request_error_long_before_a_death_is_no_candidate() -> None:
@@ -93,14 +93,10 @@ def test_start_and_refusals_of_a_healthy_sglang_are_no_candidates(until: str) ->
 
 def test_diagnosis_prints_the_candidates() -> None:
     diagnosis = Diagnosis("x")
-    for line in f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n".splitlines():
-        diagnosis.feed(line)
+    for n, line in enumerate(f"{SERVES}(EngineCore_DP0 pid=15) {PTX}\n{DIED}\n".splitlines(), 1):
+        diagnosis.feed(WholeLine(line, n))
     [found] = diagnosis.finish()
-    row: dict[str, Any] = {
-        "id": found.id, "severity": found.severity, "title": found.title, "role": found.role, "at": None,
-        "evidence": found.evidence, "candidates": found.candidates, "remedy": "",
-    }  # fmt: skip
-    shown = render("x", [row], lines=3, version=None, marks={}, width=200)
+    shown = render("x", [LogFailure.of(found, diagnosis.landmarks)], lines=3, version=None, marks={}, width=200)
     assert f"maybe    line 2: {PTX}" in shown
     assert "its cause is not in this log" not in shown
 
@@ -117,7 +113,7 @@ def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: History
         judge.fold(row)
     judge.verdict()
     [incident] = [i for i in judge.incidents if i.kind == "death"]
-    assert incident.to_json()["candidates"][0]["text"] in line
+    assert str(incident.record().candidates[0].text) in line
 
 
 def test_verdict_notes_an_unknown_exception_with_its_count(history: History) -> None:
@@ -139,7 +135,7 @@ def test_candidates_of_a_time_are_of_one_server_the_kernel_and_the_minute_before
         words.add(Candidate(f"watch/logs/{source}", n, f"CUDA error: {source} {'x' * n}", "", 5, at_s * second))
 
     def lines(at_s: int, replica: str | None) -> list[int]:
-        return sorted(c["line"] for c in words.at_time(at_s * second, replica, kernel="watch/logs/dmesg"))
+        return sorted(c.line or 0 for c in words.at_time(at_s * second, replica, kernel="watch/logs/dmesg"))
 
     assert lines(100, "a") == [1, 3]
     assert lines(100, None) == [1, 2, 3]

@@ -83,7 +83,7 @@ def test_cause_before_a_traceback_shows_its_exception() -> None:
     ]
     [failure] = classify_text(SERVES + intro + "".join(f"{ENGINE}{row}\n" for row in rows) + GOES_ON)
     assert failure.id == "mm_cache_desync_request"
-    assert failure.evidence["text"].endswith("chatcmpl-9 <- FluxError: 7 is odd")
+    assert str(failure.evidence.text).endswith("chatcmpl-9 <- FluxError: 7 is odd")
 
 
 def test_places_are_listed_and_have_a_remedy() -> None:

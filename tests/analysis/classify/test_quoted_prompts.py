@@ -12,6 +12,7 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.core.whole_lines import WholeLine
 from loadchaos.server.monitor.log_alarms import LogAlarms
 
 HOSTILE = [
@@ -67,8 +68,8 @@ def test_quoted_prompt_is_no_failure(form: str) -> None:
             assert classify_text(f"{BEFORE}{line}\n{AFTER}") == [], line
             assert classify_text(f"{BEFORE}{line}\n") == [], line
             diagnosis = Diagnosis()
-            for row in (BEFORE + line).splitlines():
-                diagnosis.feed(row)
+            for n, row in enumerate((BEFORE + line).splitlines(), 1):
+                diagnosis.feed(WholeLine(row, n))
             assert diagnosis.finish() == []
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from loadchaos.analysis.classify.rejoin import rejoin
 from loadchaos.cli.main import main
+from loadchaos.core.whole_lines import WholeLine
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
@@ -48,13 +49,14 @@ def test_rejoin_reads_a_coloured_message_in_journald_json(tmp_path: Path) -> Non
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
 def test_rejoin_leaves_an_ordinary_log_alone(path: Path) -> None:
     lines = path.read_text("utf-8").partition("\n\n")[2].splitlines()
-    assert list(rejoin(lines)) == [(1, line) for line in lines]
+    assert list(rejoin(lines)) == [WholeLine(line, n) for n, line in enumerate(lines, 1)]
 
 
 def test_rejoin_leaves_lines_of_equal_length_alone() -> None:
     lines = [f"INFO 11-20 15:53:{n:02d} [loggers.py:123] Engine 000: Running: {n:02d} reqs" for n in range(60)]
-    assert list(rejoin(lines)) == [(1, line) for line in lines]
+    assert list(rejoin(lines)) == [WholeLine(line, n) for n, line in enumerate(lines, 1)]
 
 
 def test_rejoin_gives_a_part_without_an_end() -> None:
-    assert list(rejoin(["2026-01-01T00:00:00Z stderr P half"])) == [(1, "2026-01-01T00:00:00Z stderr P half")]
+    half = "2026-01-01T00:00:00Z stderr P half"
+    assert list(rejoin([half])) == [WholeLine(half, 1)]

@@ -6,6 +6,8 @@ import pytest
 
 from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import order, standing, with_standing, within
+from loadchaos.analysis.verdict.model import KnownIssue
+from loadchaos.core.typed_json import from_json
 
 
 def test_versions_are_ordered_by_release() -> None:
@@ -46,21 +48,21 @@ def test_version_ranges_are_parsed(spec: str, version: str, inside: bool | None)
     ],
 )
 def test_standing_of_an_issue_for_a_version(issue: dict[str, str], version: str, words: str) -> None:
-    assert words in standing(issue, version)
+    assert words in standing(from_json(KnownIssue, issue), version)
 
 
 def test_standing_leaves_other_projects_and_unknown_versions_alone() -> None:
-    known = [{"issue": "vllm-project/vllm#38551", "fixed": "0.27.1"}]
+    known = (KnownIssue(issue="vllm-project/vllm#38551", fixed="0.27.1"),)
     assert with_standing(known, "lmdeploy", "0.6.0") == known
     assert with_standing(known, "vllm", None) == known
-    assert with_standing(["a/b#1"], "vllm", "0.18.0") == ["a/b#1"]
+    other = (KnownIssue(issue="a/b#1"),)
+    assert with_standing(other, "vllm", "0.18.0") == other
 
 
 def test_version_ranges_in_known_toml_are_readable() -> None:
-    for issue, facts in load().known.items():
-        assert set(facts) <= {"title", "state", "affected", "seen", "fixed"}, issue
-        if "affected" in facts:
-            assert within(facts["affected"], "0.1.0") is not None, issue
+    for name, issue in load().known.items():
+        if issue.affected is not None:
+            assert within(issue.affected, "0.1.0") is not None, name
 
 
 def test_verdict_has_the_standing_of_known_issues(history: object) -> None:

@@ -195,11 +195,11 @@ def test_kv_leak_is_a_failure_of_the_run() -> None:
     judge = Judge(Terms("p"))
     for row in [facts_row("vllm"), *rows(running=2)]:
         judge.fold(row)
-    verdict = judge.verdict()
+    verdict = judge.verdict().to_json()
     assert [f["id"] for f in verdict["failures"]] == ["lost_requests_held"]
     assert "2 requests still in the server after clients disconnected" in verdict["failures"][0]["title"]
     assert verdict["verdict"] == "fail"
-    assert [f["id"] for f in judge.verdict()["failures"]] == ["lost_requests_held"], "and only once"
+    assert [f["id"] for f in judge.verdict().to_json()["failures"]] == ["lost_requests_held"], "and only once"
 
 
 def test_kv_leak_during_and_after_the_load_is_one_failure() -> None:
@@ -210,5 +210,5 @@ def test_kv_leak_during_and_after_the_load_is_one_failure() -> None:
     for second in range(11, 60):
         judge.fold({**idle, "at_ns": second * S})
         judge.fold(metrics(second, running=2))
-    failures = judge.verdict()["failures"]
+    failures = judge.verdict().to_json()["failures"]
     assert [(f["id"], f["count"]) for f in failures] == [("lost_requests_held", 1)]

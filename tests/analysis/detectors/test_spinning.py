@@ -30,7 +30,7 @@ def hang(
     judge = Judge()
     for row in h.rows:
         judge.fold(row)
-    return {f["id"]: f for f in judge.verdict()["failures"] if f["severity"] == "hang"}
+    return {f["id"]: f for f in judge.verdict().to_json()["failures"] if f["severity"] == "hang"}
 
 
 def test_spinning_hang_is_named_with_its_issue_and_fixed_version(

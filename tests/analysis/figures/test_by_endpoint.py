@@ -30,7 +30,7 @@ def verdict(
              "expect": ["ok"], "itl_hist": {}, "first_token_ns": None if traffic == "vectors" else end_ns,
              "last_byte_ns": end_ns, "detail": {}}
         )  # fmt: skip
-    return judge.verdict()
+    return judge.verdict().to_json()
 
 
 def test_verdict_sums_the_traffic_of_each_endpoint() -> None:
@@ -78,6 +78,6 @@ def test_shed_requests_of_an_endpoint_with_a_rule_of_its_own_are_no_other_failur
         outcome = "shed" if n % 4 == 0 else "ok"
         judge.fold({"row": "end", **base, "at_ns": n * S + 1, "sent_ns": n * S, "outcome": outcome, "expect": ["ok"],
                     "itl_hist": {}, "detail": {}})  # fmt: skip
-    assert [(r["name"], r["verdict"]) for r in judge.verdict()["expectations"]] == [
+    assert [(r["name"], r["verdict"]) for r in judge.verdict().to_json()["expectations"]] == [
         ("ok_share", "pass"), ("endpoint.chat.shed_share", "pass"),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import efficiency_texts
 from tests.analysis.conftest import SCHEMA
@@ -37,8 +38,12 @@ def power(at_s: float, watts: float, device: str = "gpu0", source: str = "nvml")
 def verdict(*rows: Any, cached: tuple[int | None, ...] = (None,) * 20) -> Any:
     sent = [row for n, hit in enumerate(cached) for row in request(n, hit)]
     found = judged(Terms("p", expect=EXPECT), sorted([*sent, *rows], key=lambda r: r["at_ns"]))
-    jsonschema.validate(found["efficiency"], SCHEMA["properties"]["efficiency"])
+    jsonschema.validate(found, SCHEMA)
     return found
+
+
+def texts(found: Any) -> dict[str, str]:
+    return efficiency_texts(Verdict.from_json(found))
 
 
 def decisions(found: Any) -> list[str]:
@@ -51,7 +56,7 @@ def test_prefix_hits_are_the_cached_tokens_of_the_answers() -> None:
     assert found["efficiency"]["prefix_source"] == "usage"
     assert decisions(found) == ["pass", "pass", "unknown"]
     assert verdict(cached=(None, *(8,) * 19))["expectations"][0]["verdict"] == "fail"
-    assert efficiency_texts(found)["prefix cache"] == "76.0 % of the prompt tokens were cached (usage of the answers)"
+    assert texts(found)["prefix cache"] == "76.0 % of the prompt tokens were cached (usage of the answers)"
 
 
 def test_prefix_hits_leave_out_traffic_that_generates_nothing_and_tells_nothing() -> None:
@@ -80,7 +85,7 @@ def test_efficiency_is_unknown_where_the_server_tells_nothing() -> None:
     assert set(found["efficiency"].values()) == {None}
     assert decisions(found) == ["unknown"] * 3
     assert "neither the answers (cached_tokens) nor the server's counters tell it" in found["expectations"][0]["actual"]
-    assert efficiency_texts(found) == {}
+    assert texts(found) == {}
 
 
 def test_acceptance_is_that_of_the_counters_and_survives_a_restart() -> None:
@@ -110,7 +115,7 @@ def test_acceptance_of_the_answers_has_traffic_and_quantiles_of_single_requests(
     assert (efficiency["acceptance"], efficiency["acceptance_source"]) == (0.55, "answers")
     assert efficiency["acceptance_by_request"] == {"p10": 0.1, "p50": 0.5, "p90": 0.9, "n": 10}
     assert decisions(found)[2] == "fail"
-    assert efficiency_texts(found)["drafts"] == (
+    assert texts(found)["drafts"] == (
         "55.0 % accepted, 220 of 400 tokens (told by the answers); of single requests: p10 10 %, p50 50 %, p90 90 %"
     )
 
@@ -131,7 +136,7 @@ def test_acceptance_of_a_load_is_not_that_of_the_traffic_which_tells_it() -> Non
     assert (efficiency["acceptance"], efficiency["drafted_tokens"]) == (0.25, 800)
     assert efficiency["acceptance_source"] == "counters"
     assert decisions(found)[2] == "fail"
-    assert "(counters of the server); of single requests that tell it: p10 100 %" in efficiency_texts(found)["drafts"]
+    assert "(counters of the server); of single requests that tell it: p10 100 %" in texts(found)["drafts"]
 
 
 def test_energy_is_the_power_over_the_load() -> None:

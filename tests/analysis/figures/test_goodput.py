@@ -65,8 +65,8 @@ def test_goodput_counts_requests_that_had_to_succeed() -> None:
     for row in (end("aborted"), end("unfinished"), end("rejected", expect=["rejected"]), end(detail={"slowed": True})):
         count.on_end(row, limits_s)
     assert count.parts() == {"text": Part(2, 5), "": Part(2, 5)}
-    assert count.to_json(limits_s, 10.0)["over"] == {"failed": 2, "ttft": 1}
-    assert count.to_json(limits_s, 10.0)["good_per_s"] == 0.2
+    assert count.figures(limits_s, 10.0).over == {"failed": 2, "ttft": 1}
+    assert count.figures(limits_s, 10.0).good_per_s == 0.2
 
 
 def test_goodput_counts_requests_without_a_slot_as_not_good() -> None:
@@ -82,8 +82,8 @@ def test_goodput_of_good_requests_alone_is_their_throughput() -> None:
     goodput = GoodputCount()
     for _ in range(60):
         goodput.on_end(end(), {"e2e": 9.0})
-    shown = goodput.to_json({"e2e": 9.0}, 2.80309)
-    assert shown["good_per_s"] == per_s(60, 2.80309) == 21.405
+    shown = goodput.figures({"e2e": 9.0}, 2.80309)
+    assert shown.good_per_s == per_s(60, 2.80309) == 21.405
 
 
 def test_throughput_counts_successful_requests_from_first_to_last() -> None:
@@ -93,11 +93,11 @@ def test_throughput_counts_successful_requests_from_first_to_last() -> None:
         speed.on_begin(begin)
     for row in (end(at_ns=8 * S), end(at_ns=9 * S), end("http_error", at_ns=10 * S)):
         speed.on_end(row)
-    found = speed.to_json()
-    assert (found["seconds"], found["requests"], found["requests_per_s"]) == (10.0, 2, 0.2)
-    assert (found["input_tokens_per_s"], found["output_tokens_per_s"]) == (20.0, 2.0)
+    found = speed.figures()
+    assert (found.seconds, found.requests, found.requests_per_s) == (10.0, 2, 0.2)
+    assert (found.input_tokens_per_s, found.output_tokens_per_s) == (20.0, 2.0)
     speed.on_end(end(prompt_tokens=None))
-    assert speed.to_json()["output_tokens"] is None  # a sum that leaves answers out would be too low
+    assert speed.figures().output_tokens is None  # a sum that leaves answers out would be too low
 
 
 def test_verdict_fails_by_goodput_though_every_answer_is_ok() -> None:
@@ -106,7 +106,7 @@ def test_verdict_fails_by_goodput_though_every_answer_is_ok() -> None:
         judge.fold({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
         slow = n % 4 == 0
         judge.fold(end(id=f"r{n}", first_token_ns=10 * S + (650 if slow else 500) * MS))
-    found = judge.verdict()
+    found = judge.verdict().to_json()
     assert [e["verdict"] for e in found["expectations"]] == ["fail", "pass"]
     assert found["expectations"][0]["actual"].startswith("75.00%, 15 of 20 requests")
     assert found["goodput"]["over"] == {"ttft": 5}
@@ -116,14 +116,14 @@ def test_goodput_without_limits_is_unknown() -> None:
     judge = Judge(Terms("p", expect=["goodput >= 90%"]))
     judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
     judge.fold(end())
-    assert [e["verdict"] for e in judge.verdict()["expectations"]] == ["unknown"]
+    assert [e["verdict"] for e in judge.verdict().to_json()["expectations"]] == ["unknown"]
 
 
 def test_goodput_is_unknown_where_gaps_of_single_answers_are_lost() -> None:
     judge = Judge(Terms("p", expect=["goodput >= 90%"], slo={"itl_p99": 0.05}))
     judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
     judge.fold(end(folded=True, gaps_ns=180 * MS))
-    [found] = judge.verdict()["expectations"]
+    [found] = judge.verdict().to_json()["expectations"]
     assert found["verdict"] == "unknown"
     assert "without their gaps" in found["actual"]
 
@@ -133,7 +133,7 @@ def test_goodput_is_unknown_where_no_answer_has_the_figure(limits_s: dict[str, f
     judge = Judge(Terms("p", expect=["goodput >= 90%"], slo=limits_s))
     judge.fold({"row": "begin", "id": "r", "traffic": "text", "phase": 0, "step": 0, "at_ns": 10 * S})
     judge.fold(end(first_token_ns=None, itl_hist={}, completion_tokens=None))
-    [found] = judge.verdict()["expectations"]
+    [found] = judge.verdict().to_json()["expectations"]
     assert found["verdict"] == "unknown"
     assert "no answer had" in found["actual"]
 
@@ -144,7 +144,7 @@ def judged(expect: list[str], late: dict[str, Any], *, of_40: int = 10) -> list[
     for n in range(40):
         judge.fold({"row": "begin", "id": f"r{n}", "traffic": "text", "phase": 0, "step": n, "at_ns": 10 * S})
         judge.fold(end(id=f"r{n}", **(late if n < of_40 else {})))
-    found: list[Any] = judge.verdict()["expectations"]
+    found: list[Any] = judge.verdict().to_json()["expectations"]
     return found
 
 

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import session_rows, sessions_text
 from tests.analysis.conftest import SCHEMA
@@ -37,8 +38,16 @@ def verdict(*sessions: list[dict[str, Any]], warm_up: dict[str, Any] | None = No
         Terms("p", expect=expect, warm_up=warm_up or {}),
         sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]),
     )
-    jsonschema.validate(found.get("sessions", {}), SCHEMA["properties"]["sessions"])
+    jsonschema.validate(found, SCHEMA)
     return found
+
+
+def text_of(found: Any) -> str:
+    return sessions_text(Verdict.from_json(found))
+
+
+def rows_of(found: Any) -> list[list[str]]:
+    return session_rows(Verdict.from_json(found))
 
 
 def decisions(found: Any) -> list[str]:
@@ -52,8 +61,12 @@ def test_sessions_have_their_time_and_turns_in_the_verdict() -> None:
     assert (whole["sessions"], whole["finished"], whole["turns"], whole["planned_turns"]) == (31, 31, 124, 124)
     assert whole["session_e2e_s"]["p50"] == pytest.approx(2, rel=0.05)
     assert (whole["mean_think_s"], whole["session_e2e_s"]["n"], whole["unfinished"]) == (1.0, 31, 0)
-    assert [row[:3] for row in session_rows(found)] == [["other", "1", "1"], ["talk", "30", "30"], ["all", "31", "31"]]
-    assert sessions_text(found).startswith("31 sessions: 31 finished; 124 of 124 turns answered; p50 ")
+    assert [row[:3] for row in rows_of(found)] == [
+        ["other", "1", "1"],
+        ["talk", "30", "30"],
+        ["all", "31", "31"],
+    ]
+    assert text_of(found).startswith("31 sessions: 31 finished; 124 of 124 turns answered; p50 ")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +89,7 @@ def test_sessions_that_must_call_tools_and_never_do_prove_no_tool_loop(
     found = verdict(*sessions)
     checks = [c for c in found["checks"] if c["name"] == "tools_called"]
     assert [c["verdict"] for c in checks] == ([decision] if decision else [])
-    assert sessions_text(found).endswith(text)
+    assert text_of(found).endswith(text)
     if decision == "unknown":
         assert checks[0]["actual"].startswith("0 tool calls of talk got a result, in 15 requests; 6 calls were cut")
 
@@ -87,7 +100,7 @@ def test_lost_turns_fail_their_expectation_and_are_explained() -> None:
     assert decisions(found)[0] == "fail"
     assert found["expectations"][0]["actual"] == "3"
     assert found["sessions"]["why"] == {"http_error": 1}
-    assert "9 finished, 1 lost; 37 of 40 turns answered, 3 lost" in sessions_text(found)
+    assert "9 finished, 1 lost; 37 of 40 turns answered, 3 lost" in text_of(found)
     assert found["sessions"]["session_e2e_s"]["n"] == 9, "how long a lost session would have taken is not known"
 
 
@@ -103,8 +116,8 @@ def test_turns_without_room_in_the_context_prove_nothing(cut: int, expected: str
     assert (check["verdict"], check["actual"]) == (expected, f"{share} had no room in the context")
     whole = found["sessions"]
     assert (whole["cut"], whole["finished"], whole["session_e2e_s"]["n"], whole["why"]) == (cut, 60 - cut, 60 - cut, {})
-    assert f"60 sessions: {60 - cut} finished, {cut} cut; " in sessions_text(found)
-    assert session_rows(found)[1][1:6] == ["20", str(20 - cut), "0", "0", str(cut)]
+    assert f"60 sessions: {60 - cut} finished, {cut} cut; " in text_of(found)
+    assert rows_of(found)[1][1:6] == ["20", str(20 - cut), "0", "0", str(cut)]
 
 
 def test_session_lost_to_a_timeout_is_a_lower_bound() -> None:
@@ -158,5 +171,5 @@ def test_later_requests_of_sessions_are_not_more_of_the_plan() -> None:
             judge.fold({"row": "begin", **base, "at_ns": end["at_ns"] - 1})
             judge.fold({"row": "end", **base, "at_ns": end["at_ns"], "outcome": "ok", "detail": {}})
         judge.fold(end)
-    (delivered,) = [c for c in judge.verdict()["checks"] if c["name"] == "load_delivered"]
+    (delivered,) = [c for c in judge.verdict().to_json()["checks"] if c["name"] == "load_delivered"]
     assert (delivered["actual"], delivered["verdict"]) == ("20.0% (2 of 10)", "unknown")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import warm_up_text
 from tests.rows import Row, S, answered, judged
@@ -37,7 +38,7 @@ def test_warm_up_phase_is_left_out_of_all_figures() -> None:
     assert (found["goodput"]["due"], found["goodput"]["good"]) == (30, 30)
     assert found["outcomes"] == {"ok": 40}
     assert found["warm_up"] == {"phases": [0], "requests": 10}
-    assert warm_up_text(found) == "10 requests left out of these figures; failures in it count"
+    assert warm_up_text(Verdict.from_json(found)) == "10 requests left out of these figures; failures in it count"
 
 
 def test_warm_up_of_the_first_seconds_counts_from_the_first_request() -> None:
@@ -51,7 +52,7 @@ def test_requests_count_without_a_warm_up() -> None:
     assert found["latency_all"]["e2e_s"]["n"] == 40
     assert found["expectations"][1]["verdict"] == "fail"
     assert "warm_up" not in found
-    assert warm_up_text(found) == ""
+    assert warm_up_text(Verdict.from_json(found)) == ""
 
 
 def test_failure_in_the_warm_up_counts() -> None:

@@ -13,7 +13,7 @@ def incidents(history: History) -> list[dict[str, Any]]:
     for row in history.rows:
         judge.fold(row)
     judge.verdict()
-    return [i.to_json() for i in judge.incidents]
+    return [i.record().to_json() for i in judge.incidents]
 
 
 def test_incident_has_the_readings_of_the_minute_before(history: History) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.incidents.bad_answers import bad_outcome
-from loadchaos.analysis.incidents.incident import Incident, Kind
+from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
+from loadchaos.analysis.verdict.model import FailureResult, Kind
 from loadchaos.core.model import Terms
+from loadchaos.core.typed_json import from_json
 
 NOTHING = ExpectationInputs(counts={}, ok={}, outcomes={}, latency={}, recoveries_s=[])
 
@@ -27,9 +29,10 @@ def incident(kind: Kind, **more: Any) -> Incident:
 
 @pytest.mark.parametrize(("count", "accepted"), [(4, True), (5, True), (6, False)])
 def test_acceptance_at_most_holds_up_to_its_number(count: int, accepted: bool) -> None:
-    failures = [{"id": "x", "count": count, "attribution": "server"}]
-    rules.accept(failures, Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}]), date(2026, 1, 1))
-    assert failures[0]["accepted"] is accepted
+    failure = from_json(FailureResult, {"id": "x", "count": count})
+    terms = Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}])
+    (found,) = rules.accepted([failure], terms, date(2026, 1, 1))
+    assert found.accepted is accepted
 
 
 def test_restart_under_load_counts_as_a_death() -> None:
@@ -48,18 +51,18 @@ def test_replicas_lost_counts_each_replica_once() -> None:
 
 
 def test_hang_that_only_the_log_tells_counts() -> None:
-    logged = {"id": "shm_broadcast_stall", "severity": "hang", "count": 2, "attribution": "server", "accepted": False}
+    logged = from_json(FailureResult, {"id": "shm_broadcast_stall", "severity": "hang", "count": 2})
     assert counts(failures=[logged])["hangs"] == 2
-    assert counts(failures=[{**logged, "accepted": True}])["hangs"] == 0
+    assert counts(failures=[replace(logged, accepted=True)])["hangs"] == 0
 
 
 def test_hang_in_the_log_of_a_known_hang_counts_once() -> None:
-    logged = {"id": "x", "severity": "hang", "count": 1, "attribution": "server", "accepted": False, "incidents": [1]}
+    logged = from_json(FailureResult, {"id": "x", "severity": "hang", "count": 1, "incidents": ["001-x"]})
     assert counts(incident("hang", ever_hung=True), failures=[logged])["hangs"] == 1
 
 
 def test_outage_counts_though_its_failure_is_accepted() -> None:
-    accepted = {"id": "outage_unexplained", "severity": "node", "count": 1, "attribution": "server", "accepted": True}
+    accepted = from_json(FailureResult, {"id": "outage_unexplained", "severity": "node", "count": 1, "accepted": True})
     assert counts(incident("outage"), failures=[accepted])["outages"] == 1
     assert counts(incident("outage", attribution="expected"))["outages"] == 0
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict import verdict as rules
-from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
+from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
+from loadchaos.analysis.verdict.model import CheckResult, FailureResult
 from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import Terms
+from loadchaos.core.typed_json import from_json
 
 S = 1_000_000_000
 
@@ -57,6 +59,11 @@ def test_expectation_has_a_verdict_of_its_own(text: str, decision: str) -> None:
     assert judge(text, figures()).verdict == decision
 
 
+def failure(**keys: Any) -> FailureResult:
+    """A failure with these keys of verdict.json."""
+    return from_json(FailureResult, keys)
+
+
 def test_failure_counts_are_by_standing() -> None:
     rows = [
         ("encoder_cache_miss", "server", 1), ("unexplained_http_error", "server", 4),
@@ -64,9 +71,9 @@ def test_failure_counts_are_by_standing() -> None:
         ("encoder_cache_miss", "self-inflicted", 3),
         ("unknown_exception", "injected", 1), ("alive_but_hung", "server", 1),
     ]  # fmt: skip
-    counts = rules.failure_counts([{"id": i, "attribution": a, "count": n} for i, a, n in rows])
+    counts = rules.failure_counts([failure(id=i, attribution=a, count=n) for i, a, n in rows])
     assert counts == {"expected": 2, "ours": 4, "known": 1, "unexplained": 6}
-    overload = {"id": "queue_wait", "attribution": "load", "count": 5}
+    overload = failure(id="queue_wait", attribution="load", count=5)
     assert rules.failure_counts([overload]) == {"expected": 0, "ours": 0, "known": 0, "unexplained": 0, "load": 5}
 
 
@@ -152,7 +159,7 @@ def test_expectation_never_raises_and_nonsense_never_passes(text: str) -> None:
     st.booleans(),
 )
 def test_decide_puts_fail_over_unknown_over_pass(expected: list[Any], checked: list[Any], failed: bool) -> None:
-    failures = [{"accepted": False, "attribution": "server"}] if failed else []
+    failures = [failure()] if failed else []
     judged = [CheckResult("x", "", "", v) for v in expected]
     checks = [Check("x", "", "", v) for v in checked]
     decision = rules.decide(failures, judged, checks)
@@ -172,22 +179,22 @@ def test_decide_puts_fail_over_unknown_over_pass(expected: list[Any], checked: l
     ],
 )  # fmt: skip
 def test_decide_counts_failures_unless_accepted_or_expected(attribution: str, accepted: bool, against: bool) -> None:
-    assert rules.counts({"attribution": attribution, "accepted": accepted}) is against
+    assert failure(attribution=attribution, accepted=accepted).counts is against
 
 
 def test_acceptance_counts_all_failures_of_an_id() -> None:
-    failures = [{"id": "x", "count": 3, "attribution": a} for a in ("server", "self-inflicted")]
-    rules.accept(failures, Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}]), date(2026, 1, 1))
-    assert [f["accepted"] for f in failures] == [False, False]
-    assert failures[0]["acceptance"] == "accepted at most 5 times"
+    failures = [failure(id="x", count=3, attribution=a) for a in ("server", "self-inflicted")]
+    terms = Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}])
+    found = rules.accepted(failures, terms, date(2026, 1, 1))
+    assert [f.accepted for f in found] == [False, False]
+    assert found[0].acceptance == "accepted at most 5 times"
 
 
 def test_acceptance_holds_until_its_day() -> None:
     entry = {"id": "x", "because": "known", "until": "2026-03-01"}
     for today, accepted in ((date(2026, 3, 1), True), (date(2026, 3, 2), False), (None, False)):
-        failures = [{"id": "x", "count": 1, "attribution": "server"}]
-        rules.accept(failures, Terms("p", accept=[entry]), today)
-        assert failures[0]["accepted"] is accepted
+        (found,) = rules.accepted([failure(id="x", count=1)], Terms("p", accept=[entry]), today)
+        assert found.accepted is accepted
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ import jsonschema
 import pytest
 
 from bench.capacity import CASES, VirtualStep, profile_of
+from loadchaos.analysis.capacity.result import CapacityResult
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.capacity import session as module
 from loadchaos.campaigns.capacity.search import SearchSettings
 from loadchaos.campaigns.capacity.session import CapacitySession, CapacitySettings, SearchOutput
@@ -53,7 +55,7 @@ def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Resu
             options.watch.feed(row)
             if options.watch.reason() is not None:
                 break
-        return Result(0, {"failures": []}, folder)
+        return Result(0, Verdict.from_json({"failures": []}), folder)
 
     monkeypatch.setattr(module, "run_quietly", run)
     return others
@@ -88,7 +90,7 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
             options.watch.feed(row)
             if options.watch.reason() is not None:
                 break
-        return Result(0, {"failures": []}, folder)
+        return Result(0, Verdict.from_json({"failures": []}), folder)
 
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
@@ -121,7 +123,7 @@ def test_session_finds_the_capacity_and_writes_its_files(tmp_path: Path, virtual
     page = (tmp_path / "report.html").read_text()
     assert f'<a href="{data["steps"][0]["run"]}/report.html">' in page
     assert not re.search(r"<script|src=|http-equiv=.refresh|url\(", page)
-    text = render(data, tmp_path)
+    text = render(CapacityResult.from_json(data), tmp_path)
     low, high = data["answer"]["interval"]
     assert low < CAPACITY < high
     shown = f"PASS  capacity {data['answer']['low']:.4g} requests/s ({low:.3g} to {high:.3g}): this load meets the goal"
@@ -145,7 +147,7 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
             if options.watch.reason() is not None:
                 break
         efficiency = {"warm_cache": "the server had the prompts in its prefix cache" if len(seeds) > 1 else None}
-        return Result(0, {"failures": [], "efficiency": efficiency}, folder)
+        return Result(0, Verdict.from_json({"failures": [], "efficiency": efficiency}), folder)
 
     monkeypatch.setattr(module, "run_quietly", run)
     data = asyncio.run(session(tmp_path, []).run())
@@ -171,7 +173,7 @@ def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_ru
         asyncio.run(session(halves, []).run())
     stored = json.loads((halves / "capacity.json").read_text())
     assert (len(stored["steps"]), stored["ended"], stored["verdict"]) == (2, False, None)
-    assert "not finished" in capacity_page.render(stored)
+    assert "not finished" in capacity_page.render(CapacityResult.from_json(stored))
     virtual_runs.clear()
     again = session(halves, [])
     again.restore(stored)
@@ -182,13 +184,13 @@ def test_session_goes_on_after_its_last_finished_step(tmp_path: Path, virtual_ru
 
 
 def test_session_ends_with_the_incident_of_a_dead_server(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    virtual_runs[2] = lambda: Result(1, {"failures": [DEATH]}, RunFolder(tmp_path / "steps/02/run"))
+    virtual_runs[2] = lambda: Result(1, Verdict.from_json({"failures": [DEATH]}), RunFolder(tmp_path / "steps/02/run"))
     data = asyncio.run(session(tmp_path, []).run())
     assert (data["verdict"], data["exit_code"], len(data["steps"])) == ("fail", 1, 2)
     assert data["ended_by"] == "engine_dead: The engine died (steps/02/run/incidents/001-engine_dead)"
     assert data["failures"][0]["id"] == "engine_dead"
     assert data["answer"]["known"] is False
-    assert "the search ended early: engine_dead" in render(data, tmp_path)
+    assert "the search ended early: engine_dead" in render(CapacityResult.from_json(data), tmp_path)
 
 
 def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
@@ -199,10 +201,10 @@ def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, 
 
 
 def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    virtual_runs[2] = lambda: Result(130, {"failures": []}, RunFolder(tmp_path / "steps/02/run"))
+    virtual_runs[2] = lambda: Result(130, Verdict.from_json({"failures": []}), RunFolder(tmp_path / "steps/02/run"))
     data = asyncio.run(session(tmp_path, []).run())
     assert (data["exit_code"], data["verdict"], data["ended"], len(data["steps"])) == (130, None, False, 1)
-    assert "loadchaos capacity --resume" in render(data, tmp_path)
+    assert "loadchaos capacity --resume" in render(CapacityResult.from_json(data), tmp_path)
 
 
 def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
@@ -210,7 +212,7 @@ def test_session_without_time_is_unknown(tmp_path: Path, virtual_runs: dict[int,
     lines: list[str] = []
     data = asyncio.run(session(tmp_path, lines, budget_s=30.0).run())
     assert (data["verdict"], data["exit_code"], data["steps"]) == ("unknown", 3, [])
-    assert "capacity unknown: no step ended" in render(data, tmp_path)
+    assert "capacity unknown: no step ended" in render(CapacityResult.from_json(data), tmp_path)
     assert lines == ["the budget is spent; the next step would have been 13 requests/s (--budget gives more)"]
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.campaigns.hunt.corpus import findings_of
 from loadchaos.campaigns.hunt.slot import _failure, _refusal, summary
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.typed_json import from_json
 from loadchaos.run.finalize import Result
 
 MIN_P = "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding."
@@ -45,14 +47,13 @@ def test_refusals_in_a_status_or_a_stream_are_no_findings(
     row: dict[str, Any], line: str | None, severity: str, found: bool
 ) -> None:
     refusals = {text} if (text := _refusal(row)) else set()
-    failures = [_failure(named(line, severity), [], refusals)]
+    failures = [_failure(from_json(FailureResult, named(line, severity)), 0, refusals)]
     assert bool(findings_of({"failures": failures})) is found
 
 
 def test_wait_in_the_queue_of_an_overloaded_server_is_no_finding() -> None:
-    failure = _failure(
-        {**named("no byte of the answer arrived for 60 s"), "id": "queue_wait", "attribution": "load"}, [], set()
-    )
+    waited = {**named("no byte of the answer arrived for 60 s"), "id": "queue_wait", "attribution": "load"}
+    failure = _failure(from_json(FailureResult, waited), 0, set())
     assert not findings_of({"failures": [failure]})
     assert findings_of({"failures": [{**failure, "attribution": "server"}]})
 
@@ -66,5 +67,5 @@ def test_questions_are_counted_apart_from_the_load(tmp_path: Path) -> None:
         {"row": "last_question", "what": "answer", "at_ns": 5},
     ]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = summary(Result(0, {}, RunFolder(tmp_path)))
+    made = summary(Result(0, Verdict.from_json({}), RunFolder(tmp_path)))
     assert (made["requests"], made["questions"]) == (1, 3)

@@ -11,14 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.campaigns.hunt.journal import Journal
 from loadchaos.cli.hunt import hunt, newest_hunt
 from loadchaos.cli.hunt_settings import stored_form, with_stored
 from loadchaos.cli.main import main
@@ -62,7 +60,6 @@ def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, monkeypatc
             ),
             (["--launch", f"serve --port {taken}"], "another server already listens"),
             (["--launch", "serve", "--parallel", "2"], "--parallel: the launch command needs its --port"),
-            (["--launch", "serve", "--master", "--master-bind-port", str(taken)], f"--master-bind-port {taken}: "),
             (["--launch", "serve 'x"], "is a quote not closed?"),
             (["--launch", "serve", "--budget", "2 hours"], "--budget: "),
             (["--resume"], "--resume: runs has no hunt"),
@@ -139,156 +136,6 @@ def test_short_hunt_finds_a_death_and_keeps_its_run(tmp_path: Path) -> None:
     assert (folder / found["folder"] / "incident.md").exists()
     assert "index_oob_indexkernel" in (folder / "report.html").read_text()
     assert re.search(r"\d genes fit it", done.stderr)
-
-
-ONE_KIND = """
-traffic: {tokens: [1500], output: [2], images: false, turns: false, near_limit: false, abort: false, client: false,
-  script: false, schema: false, tools: false, n: false}
-load: {users: [2], requests: [4], form: [steady], questions: false}
-attacks: {admin: false}
-"""
-
-
-class Machine:
-    """A command of its own on loopback, with what it printed."""
-
-    def __init__(self, home: Path, *args: str) -> None:
-        home.mkdir(parents=True, exist_ok=True)
-        self.home, self._out = home, home / f"{len(list(home.iterdir()))}.out"
-        with self._out.open("wb") as out:
-            argv = [sys.executable, "-m", "loadchaos", *args]
-            self.process = subprocess.Popen(argv, cwd=home, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-
-    @property
-    def output(self) -> str:
-        return self._out.read_text()
-
-    def says(self, text: str, limit_s: float = 60.0) -> None:
-        deadline = time.monotonic() + limit_s
-        while text not in self.output:
-            assert time.monotonic() < deadline, f"waited in vain for {text!r}: {self.output}"
-            time.sleep(0.1)
-
-
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
-    made: list[Machine] = []
-
-    def start(name: str, *args: str) -> Machine:
-        made.append(Machine(tmp_path / name, *args))
-        return made[-1]
-
-    yield start
-    for it in made:
-        if it.process.poll() is None:
-            it.process.kill()
-            it.process.wait()
-
-
-def joins(port: int, line: str) -> tuple[str, ...]:
-    return ("worker", "--master-host", "127.0.0.1", "--master-port", str(port), "--launch", line, "--wait", "60s")
-
-
-def listens(line: str) -> bool:
-    """Whether the server of a launch command has its port."""
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", int(line.partition("--port ")[2].split()[0]))) == 0
-
-
-def test_worker_finds_what_only_its_own_server_has(
-    tmp_path: Path, machines: Callable[..., Machine], unused_port: int
-) -> None:
-    (tmp_path / "genes.yaml").write_text(ONE_KIND)
-    faulty, options = launch("near_max_oob", max_model_len=2048), ("--master", "--master-bind-port", str(unused_port))
-    worker = machines("w", *joins(unused_port, faulty))
-    done = hunting(
-        "--launch", launch(max_model_len=2048), "--budget", "20s", "--findings", "1", "--genes", "genes.yaml", *options,
-        cwd=tmp_path,
-    )  # fmt: skip
-    assert worker.process.wait(60) == 0, worker.output
-    assert not listens(faulty)
-    folder = folder_of(tmp_path)
-    found = json.loads((folder / "findings" / "01-index_oob_indexkernel" / "finding.json").read_text())
-    assert found["server"] == f"{socket.gethostname()}-1"
-    assert (folder / found["folder"] / "run" / "verdict.json").exists()
-    assert (folder / found["folder"] / "incident.md").exists()
-    assert done.returncode == 1, done.stderr
-    assert f"(workload {found['workload']}, first on {found['server']} after" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_workers_and_master_are_killed_and_the_hunt_continues(
-    machines: Callable[..., Machine], unused_port: int
-) -> None:
-    lines = [launch("near_max_oob", max_model_len=4096) for _ in range(4)]
-    options = ("--master", "--master-bind-port", str(unused_port), "--workload-time", "20s", "--requests", "32")
-    master = machines("m", "hunt", "--launch", lines[0], "--budget", "10m", "--seed", "3", *options)
-    first, second = (machines(f"w{n}", *joins(unused_port, lines[n])) for n in (1, 2))
-    host = socket.gethostname()
-    for n in (1, 2):
-        master.says(f"worker {host}-{n} hunts, too")
-    for name in (f"on {host}-1 (", f"on {host}-2 ("):
-        master.says(name, 120)
-    first.process.send_signal(signal.SIGKILL)
-    master.says("sent nothing for", 40)
-    folder = folder_of(master.home)
-    rows = len(Journal(folder).rows)
-    while len(Journal(folder).rows) < rows + 3:
-        assert master.process.poll() is None, master.output
-        time.sleep(0.5)
-    master.process.send_signal(signal.SIGKILL)
-    assert second.process.wait(90) == 3, second.output
-    assert "the master sent nothing for" in second.output
-    deadline = time.monotonic() + 60
-    while any(map(listens, lines)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert not any(map(listens, lines)), "the servers of killed processes end"
-    rows = len(Journal(folder).rows)
-    again = machines("m", "hunt", "--resume", "--findings", "9")
-    again.says(f"continuing after {rows} workloads")
-    third = machines("w3", *joins(unused_port, lines[3]))
-    again.says(f"on {host}-1 (", 120)
-    again.process.send_signal(signal.SIGINT)
-    assert again.process.wait(120) == 130, again.output
-    assert third.process.wait(60) == 0, third.output
-    numbers = [r["n"] for r in Journal(folder).rows]
-    assert len(numbers) == len(set(numbers)) > rows
-    assert len(set(range(1, max(numbers))) - set(numbers)) <= 5, "each kill costs the workloads in flight"
-    assert not any(map(listens, lines))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_stopped_worker_ends_its_server_while_it_starts(
-    number: int, machines: Callable[..., Machine], unused_port: int
-) -> None:
-    line = launch()
-    options = ("--master", "--master-bind-port", str(unused_port))
-    master = machines("m", "hunt", "--launch", launch(), "--budget", "10m", *options)
-    worker = machines("w", *joins(unused_port, line))
-    worker.says("the server is started")
-    worker.process.send_signal(number)
-    assert worker.process.wait(60) == (143 if number == signal.SIGTERM else -number), worker.output
-    if number == signal.SIGTERM:
-        master.says("left: signal 15")
-    time.sleep(5)  # a server that was being started would listen by now
-    assert not listens(line)
-
-
-def test_worker_without_launch_is_told_that_the_master_hunts(
-    tmp_path: Path, machines: Callable[..., Machine], unused_port: int
-) -> None:
-    options = ("--master", "--master-bind-port", str(unused_port))
-    machines("m", "hunt", "--launch", launch(), "--budget", "10m", *options)
-    args = ("--master-host", "127.0.0.1", "--master-port", str(unused_port))
-    done = run_command("worker", *args, cwd=tmp_path, env=dict(os.environ))
-    assert done.returncode == 2
-    assert "this is the master of a hunt: start the worker with --launch" in done.stderr
-    done = run_command("worker", *args, "--model", "m", cwd=tmp_path, env=dict(os.environ))
-    assert done.returncode == 2
-    assert "need --launch" in done.stderr
 
 
 @pytest.mark.slow

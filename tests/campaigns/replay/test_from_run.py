@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.replay import bodies
 from loadchaos.campaigns.replay.expected import choose, guilty_frame
 from loadchaos.campaigns.replay.from_run import trace_of_run
@@ -18,6 +20,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Request
+from loadchaos.core.typed_json import from_json
 from loadchaos.load import payloads
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile import request_trace
@@ -291,46 +294,42 @@ def test_source_without_bodies_and_plan_is_refused(tmp_path: Path) -> None:
         read_source(file, tmp_path / "out")
 
 
-DEATH = {
-    "id": "x",
-    "severity": "engine_death",
-    "title": "X",
-    "attribution": "server",
-    "frames": ["a.py:1 f", "b.py:20 g"],
-}
+def death(**changes: Any) -> FailureResult:
+    frames = ["a.py:1 f", "b.py:20 g"]
+    return from_json(FailureResult, {"id": "x", "severity": "engine_death", "title": "X", "frames": frames, **changes})
 
 
 def test_expected_failure_is_matched_by_id_and_frame_without_line_numbers() -> None:
-    expected = choose({"failures": [DEATH]}, None, "run")
+    expected = choose([death()], None, "run")
     assert expected.frame == "b.py g"
-    assert expected.matches({**DEATH, "frames": ["a.py:1 f", "b.py:21 g"]})
-    assert not expected.matches({**DEATH, "frames": ["a.py:1 f", "c.py:20 g"]})
-    assert not expected.matches({**DEATH, "id": "y"})
-    assert guilty_frame({**DEATH, "frame": "a.py:1 f"}) == "a.py f"
-    assert guilty_frame({**DEATH, "frame": ""}) == ""
+    assert expected.matches(death(frames=["a.py:1 f", "b.py:21 g"]))
+    assert not expected.matches(death(frames=["a.py:1 f", "c.py:20 g"]))
+    assert not expected.matches(death(id="y"))
+    assert guilty_frame(death(frame="a.py:1 f")) == "a.py f"
+    assert guilty_frame(death(frame="")) == ""
 
 
 def test_expected_failure_is_read_back_from_a_trace() -> None:
-    expected = choose({"failures": [DEATH]}, None, "run")
-    assert choose({"failures": [expected.to_json()]}, None, "trace") == expected
+    expected = choose([death()], None, "run")
+    assert choose([from_json(FailureResult, expected.to_json())], None, "trace") == expected
 
 
 def test_expected_failure_any_death_matches_every_death() -> None:
-    expected = choose({"failures": [DEATH]}, None, "run", any_death=True)
-    assert expected.matches({**DEATH, "id": "y", "frames": []})
-    assert not expected.matches({**DEATH, "severity": "request"})
+    expected = choose([death()], None, "run", any_death=True)
+    assert expected.matches(death(id="y", frames=[]))
+    assert not expected.matches(death(severity="request"))
 
 
 def test_expected_failure_is_asked_for_where_two_could_be_meant() -> None:
-    other = {**DEATH, "id": "y", "title": "Y", "severity": "request"}
+    other = death(id="y", title="Y", severity="request")
     with pytest.raises(OptionError, match=r"choose one with --failure ID: x \(engine_death: X\), y \(request: Y\)"):
-        choose({"failures": [DEATH, other]}, None, "run")
-    assert choose({"failures": [DEATH, other]}, "y", "run").id == "y"
-    assert choose({"failures": [DEATH, {**other, "attribution": "injected"}]}, None, "run").id == "x"
+        choose([death(), other], None, "run")
+    assert choose([death(), other], "y", "run").id == "y"
+    assert choose([death(), replace(other, attribution="injected")], None, "run").id == "x"
     with pytest.raises(OptionError, match="--failure z: run has x"):
-        choose({"failures": [DEATH]}, "z", "run")
+        choose([death()], "z", "run")
 
 
 def test_expected_failure_of_a_run_without_one_is_refused() -> None:
     with pytest.raises(OptionError, match="the run has no failure"):
-        choose({"failures": [{**DEATH, "before_load": True}]}, None, "run")
+        choose([death(before_load=True)], None, "run")

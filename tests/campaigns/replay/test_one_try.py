@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.campaigns.replay import one_try
 from loadchaos.campaigns.replay.expected import ExpectedFailure
 from loadchaos.campaigns.replay.one_try import TryPlan, run_try
@@ -28,7 +29,9 @@ def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **failure: Any) -> on
 
     async def run_quietly(*_: object) -> Result:
         verdict = {"failures": [failure], "checks": [{"name": "run", "verdict": "fail", "actual": "no load"}]}
-        return Result(exit_codes.TARGET_ERROR, verdict, RunFolder(tmp_path), "its first request failed")
+        return Result(
+            exit_codes.TARGET_ERROR, Verdict.from_json(verdict), RunFolder(tmp_path), "its first request failed"
+        )
 
     monkeypatch.setattr(one_try, "run_quietly", run_quietly)
     send = TraceSend(id="r0", body=store_body(tmp_path / "bodies", b"{}"))
@@ -64,7 +67,7 @@ def test_signal_after_a_try_is_not_swallowed_by_the_finished_run(
     async def run_quietly(*_: object) -> Result:
         asyncio.get_running_loop().add_signal_handler(number, lambda: None)
         failures = [{"id": "x", "severity": "engine_death"}]
-        return Result(exit_codes.FAIL, {"failures": failures}, RunFolder(tmp_path), None)
+        return Result(exit_codes.FAIL, Verdict.from_json({"failures": failures}), RunFolder(tmp_path), None)
 
     async def tries() -> None:
         await run_try(trace, plan, tmp_path / "try")

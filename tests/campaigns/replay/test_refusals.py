@@ -26,6 +26,8 @@ def asked(tmp_path: Path, answer: Callable[[dict[str, object]], int], given: Seq
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         status = answer(orjson.loads(await reader.readexactly(length)))
         said = b'{"error": {"message": "the model m does not exist"}}'
+        if status == 200:
+            said = b'{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}]}'
         writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(said), said))
         writer.close()
 

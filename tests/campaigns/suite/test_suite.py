@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.campaigns.suite.record import SuiteRecord, worst
+from loadchaos.campaigns.suite.record import SuiteRecord, verdict_of, worst
 from loadchaos.campaigns.suite.selection import Selected, SuiteChoice, select
 from loadchaos.cli.main import main
 from loadchaos.cli.profiles import profile_of
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
+from loadchaos.core.typed_json import from_json
 from loadchaos.report.html import suite_page
+from loadchaos.report.suite_result import ProfileRow
 from loadchaos.report.terminal import suite as suite_text
 from loadchaos.run.probe import ProfileFit, profile_fit
 from loadchaos.simulator.command import command
@@ -109,8 +111,9 @@ def test_suite_exit_code_is_the_worst(codes: list[int], code: int) -> None:
     assert worst(codes) == code
 
 
-def finished(code: int, verdict: str, **more: Any) -> dict[str, Any]:
-    return {"exit_code": code, "verdict": verdict, "run": "r-1", "error": None, "requests": 7, "worth": "", **more}
+def finished(name: str, seconds: float, code: int, **more: Any) -> ProfileRow:
+    data = {"name": name, "about": f"about {name}", "state": "finished", "seconds": seconds, "exit_code": code, **more}
+    return from_json(ProfileRow, {**data, "verdict": verdict_of(code), "run": "r-1", "requests": 7})
 
 
 def recorded(folder: Path) -> SuiteRecord:
@@ -118,9 +121,9 @@ def recorded(folder: Path) -> SuiteRecord:
     for name, reasons in (("good", []), ("bad", []), ("open", []), ("foreign", ["images: the model takes none"])):
         record.plan(name, f"about {name}", reasons)
     record.begin("good")
-    record.end("good", 3.0, finished(0, "pass", worth="Crash rate < 1 %"))
+    record.end(finished("good", 3.0, 0, worth="Crash rate < 1 %"))
     failure = {"id": "kv_leak", "title": "The <KV> cache leaks", "severity": "degraded", "count": 2, "remedy": "do"}
-    record.end("bad", 4.0, finished(1, "fail", failures=[failure]))
+    record.end(finished("bad", 4.0, 1, failures=[failure]))
     record.begin("open")
     return record
 
@@ -138,12 +141,12 @@ def test_suite_files_hold_what_is_finished_while_a_run_goes_on(tmp_path: Path) -
 
 def test_suite_text_has_verdicts_reasons_and_files(tmp_path: Path) -> None:
     record = recorded(tmp_path / "s")
-    record.end("open", 1.0, finished(3, "unknown", unknown=["requires preemption: preemptions_total did not grow"]))
-    text = suite_text.render(record.to_json(ended=True), tmp_path / "s", width=200)
+    record.end(finished("open", 1.0, 3, unknown=["requires preemption: preemptions_total did not grow"]))
+    text = suite_text.render(record.result(ended=True), tmp_path / "s", width=200)
     assert text.startswith("FAIL  suite  of 3 profiles 1 failed, 1 proved nothing, 1 passed; 1 left out (exit code 1)")
     for expected in ("kv_leak: The <KV> cache leaks", "preemptions_total did not grow", "images: the model takes none"):
         assert expected in text
-    assert suite_page.render(record.to_json(ended=True)).count("FAIL") >= 1
+    assert suite_page.render(record.result(ended=True)).count("FAIL") >= 1
 
 
 @pytest.fixture

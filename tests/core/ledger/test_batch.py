@@ -64,7 +64,7 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "outcomes": found.outcomes,
         "begun": {t: x.begun for t, x in found.traffic.items()},
-        "latency": {t: x.to_json() for t, x in answers.latency.items()},
+        "latency": {t: x.figures() for t, x in answers.latency.items()},
         "in_flight": found.in_flight,
         "ok": found.ok_parts(),
         "ended": found.phases[0].ended,

@@ -147,7 +147,7 @@ def test_verdict_lists_what_was_done_in_the_web_ui() -> None:
         {"row": "run", "at_ns": 9 * s, "what": "end"},
     ):
         judge.fold(row)
-    result = judge.verdict()
+    result = judge.verdict().to_json()
     assert result["by_hand"] == ["3.0 s: 4 users"]
     assert result["notes"] == ["changed by hand during the run: 3.0 s: 4 users"]
 
@@ -155,4 +155,4 @@ def test_verdict_lists_what_was_done_in_the_web_ui() -> None:
 def test_verdict_of_an_untouched_run_lists_no_web_commands() -> None:
     judge = Judge()
     judge.fold({"row": "run", "at_ns": 1, "what": "begin", "profile": "small"})
-    assert "by_hand" not in judge.verdict()
+    assert "by_hand" not in judge.verdict().to_json()

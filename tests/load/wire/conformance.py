@@ -13,10 +13,10 @@ from typing import Any
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
 from tests.load.wire.misbehaving import Misbehaving, running
@@ -28,15 +28,15 @@ SHED = (re.compile(r"engine is currently busy"),)
 DEAD = (re.compile(r"EngineCore encountered an issue"),)
 
 
-def rules(**changes: Any) -> OutcomeRules:
-    return OutcomeRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
+def rules(**changes: Any) -> AnswerRules:
+    return AnswerRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
 
 
 def ask(
     url: str,
     *,
     stream: bool = True,
-    judged_by: OutcomeRules | None = None,
+    judged_by: AnswerRules | None = None,
     limits: WireTimeouts | None = None,
     slot: Slot | None = None,
     behaviour: str = "plain",
@@ -276,7 +276,7 @@ def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") ->
     return ask(server.url(mode), stream=stream, judged_by=judged_by, limits=limits, slot=slot)
 
 
-def rules_of(mode: str) -> OutcomeRules:
+def rules_of(mode: str) -> AnswerRules:
     """Rules for the answers of a mode; they find foreign nonces and broken contracts."""
     return rules(
         foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None,

@@ -3,10 +3,10 @@
 from typing import Any
 
 from loadchaos.core.model import Output, Request, Step
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.headers import content_length, request_head
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.request import WireRequest, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 
@@ -20,7 +20,7 @@ def wire_request(
     path: str = PATH,
     headers: dict[str, str] | None = None,
     stream: bool = True,
-    rules: OutcomeRules | None = None,
+    rules: AnswerRules | None = None,
     limits: WireTimeouts | None = None,
     behaviour: str = "plain",
     options: Any = None,
@@ -33,7 +33,7 @@ def wire_request(
     step = Step(0, 0, 0, None, "test", seed, {}, behaviour, options, Output(), stream)
     head = request_head(origin.path(path), origin.host_header, headers or {}) + content_length(body)
     request = Request(step, path, body, stream, None)
-    return WireRequest(request, head, rules or OutcomeRules(), limits or WireTimeouts(), fresh, request_id, reader)
+    return WireRequest(request, head, rules or AnswerRules(), limits or WireTimeouts(), fresh, request_id, reader)
 
 
 def exchange(slot: Slot, **options: Any) -> Exchange:

@@ -12,20 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadchaos.core.model import OUTCOMES
-from loadchaos.load.wire.completion import Completion, final_event
-from loadchaos.load.wire.outcome import (
-    OutcomeRules,
+from loadchaos.core.outcome_rules import (
     error_event_outcome,
     error_object,
     error_response_event,
     error_response_outcome,
 )
-from loadchaos.load.worker.worker_plan import outcome_rules
+from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.server.dialects.sglang import SGLANG
 
-RULES = OutcomeRules(
-    validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),)
-)
+RULES = AnswerRules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
 WORDS = st.sampled_from(["", "stop", "error", "abort", "busy", "too long"])
 KEYS = st.sampled_from([
     "choices", "delta", "content", "finish_reason", "index", "error", "message", "code", "usage", "text", "tool_calls",
@@ -197,4 +195,25 @@ def test_error_event_of_sglang_is_a_refusal_by_its_code(code: int, found: str) -
     text = 'Failed to compile json grammar: /project/cpp/json_schema_converter.cc:4175: Unsupported type "wizard"\n'
     error = error_object({"error": {"object": "error", "message": text, "type": "BadRequest", "code": code}})
     assert error is not None
-    assert error_event_outcome(error, after_token=False, rules=outcome_rules(SGLANG)) == found
+    assert error_event_outcome(error, after_token=False, rules=SGLANG.outcome_rules) == found
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        ("messages", {"content": [{"type": {}, "text": "a"}], "stop_reason": "end_turn"}),
+        ("responses", {"output": [{"type": {}}], "status": "completed"}),
+        ("responses", {"output": [], "status": {}}),
+        ("responses", {"output": [], "status": "incomplete", "incomplete_details": {"reason": {}}}),
+    ],
+)
+def test_completion_names_of_any_type_are_no_exception(endpoint: str, body: dict[str, Any]) -> None:
+    answer = ENDPOINTS[endpoint].answer(AnswerRules(), asked_stream=False, declared_stream=False)
+    answer.feed(0, orjson.dumps(body))
+    answer.close(0, complete=True)
+
+
+def test_completion_text_after_done_may_have_an_id_of_any_type() -> None:
+    answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+    answer.feed(0, b'data: [DONE]\n\ndata: {"id":{},"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
+    assert [event.outcome for event in answer.outcome_events][-1] == "wrong_output"

@@ -14,9 +14,9 @@ from loadchaos.core.model import Facts
 from loadchaos.load.payloads import build, structured, tools
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.answer_checks import _longest_run, text_ratio, wrong_parts
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall, asked_tokens
-from loadchaos.load.wire.outcome import OutcomeRules
 from tests.load.payloads.conftest import facts, step
 
 __all__ = ["facts", "step"]
@@ -96,7 +96,7 @@ def test_tool_arguments_are_checked_with_the_schema_of_their_tool() -> None:
 @pytest.mark.parametrize(("used", "wrong"), [(7, ["schema_violated"]), (8, []), (None, ["schema_violated"])])
 def test_call_cut_at_max_tokens_breaks_no_contract(used: int | None, wrong: list[str]) -> None:
     """vLLM 0.29 ends a required call that is cut there with finish_reason tool_calls."""
-    rules = OutcomeRules(contract=AnswerContract(tools={"person": PERSON}, must_call=True), most_tokens=8)
+    rules = AnswerRules(contract=AnswerContract(tools={"person": PERSON}, must_call=True), most_tokens=8)
     answer = Completion(rules, asked_stream=False, declared_stream=False)
     call = {"id": "1", "type": "function", "function": {"name": "person", "arguments": '{"name": "A'}}
     choice = {"index": 0, "message": {"content": "", "tool_calls": [call]}, "finish_reason": "tool_calls"}

@@ -85,7 +85,7 @@ def test_http1_parser_body_until_close_ends_with_the_connection() -> None:
     assert parser.feed(b"HTTP/1.1 200 OK\r\n\r\nabc") == b"abc"
     assert not parser.done
     parser.eof()
-    assert (parser.done, parser.reusable, parser.until_close) == (True, False, True)
+    assert (parser.done, parser.reusable) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.requests import exchange
@@ -74,7 +74,7 @@ def chunk(text: str, finish: str | None = None) -> bytes:
 def test_token_silence_counts_from_the_newest_token() -> None:
     call = sent_at(1 * S)
     assert call.token_silence_ns(4 * S) == 3 * S
-    call.answer = Completion(OutcomeRules(), asked_stream=True, declared_stream=True)
+    call.answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
     call.last_byte_ns = 5 * S  # a head or a comment is no token
     assert call.token_silence_ns(6 * S) == 5 * S
     call.answer.feed(6 * S, chunk("a"))

@@ -11,8 +11,8 @@ import pytest
 
 from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import OUTCOMES
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.exchange import WireTimeouts
-from loadchaos.load.wire.outcome import OutcomeRules
 from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
 from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, delta, frame, usage
@@ -101,7 +101,7 @@ def test_outcome_error_keeps_body_and_code(server: Any) -> None:
 
 
 def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Any) -> None:
-    unknown = OutcomeRules(plain_validation=frozenset({400, 413, 422}))
+    unknown = AnswerRules(plain_validation=frozenset({400, 413, 422}))
     assert ask(server.url("status_400_unknown"), judged_by=unknown).outcome == "rejected"
     assert ask(server.url("status_404"), judged_by=unknown).outcome == "http_error"
     assert ask(server.url("too_long_in_stream"), judged_by=unknown).outcome == "rejected"

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadchaos.load.wire import completion, outcome
+from loadchaos.core import outcome_rules
+from loadchaos.load.wire import completion
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.outcome import OutcomeRules
 
 VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, "", "error", "a text", 0, 7, 10402, {}, [], {"message": "out of memory", "code": 500}]
@@ -65,7 +66,7 @@ def nearly_usual(draw: st.DrawFn) -> dict[str, Any]:
 
 def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
     """Everything that an answer says after its last byte, but for the texts of errors."""
-    answer = Completion(OutcomeRules(answers=1), asked_stream=False, declared_stream=False)
+    answer = Completion(AnswerRules(answers=1), asked_stream=False, declared_stream=False)
     body, at = begin + orjson.dumps(data), 0
     for size in [*sizes, len(body)]:
         answer.feed(1, body[at : at + size])
@@ -86,7 +87,7 @@ def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
 def test_usual_answers_are_read_as_all_others(data: dict[str, Any], sizes: list[int]) -> None:
     quick = read(data, sizes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outcome, "ANSWER_KEYS", frozenset())
+        patch.setattr(outcome_rules, "ANSWER_KEYS", frozenset())
         patch.setattr(completion, "ANSWER_KEYS", frozenset())
         choices = data.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -98,16 +99,16 @@ def test_usual_answers_are_read_as_all_others(data: dict[str, Any], sizes: list[
 @example(data={"object": "error", "choices": []})
 @given(data=st.one_of(ANSWERS, st.dictionaries(st.sampled_from(TOP_KEYS), VALUES), VALUES))
 def test_usual_answers_hide_no_error_object(data: object) -> None:
-    quick = outcome.error_object(data)
+    quick = outcome_rules.error_object(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outcome, "ANSWER_KEYS", frozenset())
-        assert outcome.error_object(data) == quick
+        patch.setattr(outcome_rules, "ANSWER_KEYS", frozenset())
+        assert outcome_rules.error_object(data) == quick
 
 
 def test_usual_answers_count_log_probabilities() -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
     choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.5}] * 3}
-    answer = Completion(OutcomeRules(), asked_stream=False, declared_stream=False)
+    answer = Completion(AnswerRules(), asked_stream=False, declared_stream=False)
     answer.feed(1, orjson.dumps({"id": "x", "choices": [choice], "usage": {"completion_tokens": 3}}))
     answer.close(2, complete=True)
     assert answer.logprob_entries == 3

@@ -18,9 +18,9 @@ from loadchaos.core.model import Facts, Reply
 from loadchaos.core.session_ids import place_of
 from loadchaos.load import payloads, rebuild
 from loadchaos.load.registry import traffic_registry
+from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.request import WireRequest
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.control import Control
@@ -224,7 +224,7 @@ def runner(
     plan = WorkerPlan(data, FACTS, 0, {"KEY": "sk-of-ours-1234"})
     control, rows = Control(Tail(folder / "control.jsonl")), list[Any]()
     answer = Completion(
-        OutcomeRules().for_request(lambda _: None, AnswerContract(), 1), asked_stream=False, declared_stream=False
+        AnswerRules().for_request(lambda _: None, AnswerContract(), 1), asked_stream=False, declared_stream=False
     )
     message = {"content": "fine, sk-of-ours-1234", **({"tool_calls": [call]} if call else {})}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}

@@ -1,14 +1,14 @@
 """Tests of GitHub Actions annotations and summary."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.report.export import github
-
-Verdict = dict[str, Any]
+from tests.report.made_up_run import make_verdict, with_failure
 
 
 def test_annotations_are_one_line_each_worst_first(verdict: Verdict) -> None:
@@ -23,7 +23,8 @@ def test_annotations_are_one_line_each_worst_first(verdict: Verdict) -> None:
 
 
 def test_accepted_failure_is_a_warning(verdict: Verdict) -> None:
-    verdict["failures"] = [{**verdict["failures"][1], "accepted": True}]
+    accepted = with_failure(verdict, 1, accepted=True).failures[1]
+    verdict = replace(verdict, failures=(accepted,))
     assert github.annotate(verdict, "p.yaml")[0].startswith("::warning ")
 
 
@@ -59,20 +60,21 @@ def test_summary_is_appended_with_failures_rules_and_latency(
 def test_summary_has_a_row_for_each_endpoint_of_several(verdict: Verdict, tmp_path: Path) -> None:
     assert "| endpoint |" not in github.summary(verdict, tmp_path)
     latency = {"ttft_s": {"p50": 0.1, "p99": 0.2}, "e2e_s": {"p50": 1.0, "p99": 2.0}}
-    verdict["by_endpoint"] = {
+    by_endpoint = {
         "chat": {"traffic": ["a", "b"], "outcomes": {"ok": 90, "timeout": 10}, "latency": latency},
         "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": {"e2e_s": {"p50": 0.05, "p99": 0.06}}},
     }
-    text = github.summary(verdict, tmp_path)
+    text = github.summary(make_verdict(by_endpoint=by_endpoint), tmp_path)
     assert "| endpoint | traffic | requests | ok | TTFT p50 | TTFT p99 | ITL p50 |" in text
     assert "| chat | a, b | 100 | 90 | 100 ms | 200 ms | – | – | 1.0 s | 2.0 s | 10 timeouts |" in text
     assert "| embeddings | c | 50 | 50 |" in text
 
 
 def test_summary_escapes_hostile_text(verdict: Verdict, tmp_path: Path) -> None:
-    for failure in verdict["failures"]:
-        failure["title"] = "<img src=x> [a](http://evil.example) @somebody | `x`"
-        failure["evidence"]["text"] = "a ``` b <script>"
+    evidence = {"source": "server.log", "line": 1, "text": "a ``` b <script>"}
+    for n in range(2):
+        title = "<img src=x> [a](http://evil.example) @somebody | `x`"
+        verdict = with_failure(verdict, n, title=title, evidence=evidence)
     text = github.summary(verdict, tmp_path)
     assert "<img" not in text
     assert not re.search(r"(?<!\\)\]\(", text), "a link"

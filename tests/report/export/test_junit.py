@@ -1,15 +1,17 @@
 """Tests of junit.xml."""
 
-from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 from junitparser import JUnitXml
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import junit
+from tests.report.made_up_run import with_failure
 
 
-def test_junit_has_a_case_per_rule_and_failure(run_folder: RunFolder, verdict: dict[str, Any]) -> None:
+def test_junit_has_a_case_per_rule_and_failure(run_folder: RunFolder, verdict: Verdict) -> None:
     path = junit.write(run_folder, verdict)
     xml = JUnitXml.fromfile(str(path))
     cases = {case.name: case for suite in xml for case in suite}
@@ -25,21 +27,21 @@ def test_junit_has_a_case_per_rule_and_failure(run_folder: RunFolder, verdict: d
     assert "issues/38551" in cases["encoder_cache_miss"].result[0].text
 
 
-def test_junit_unknown_rule_is_an_error(verdict: dict[str, Any]) -> None:
-    built = junit.build({**verdict, "failures": [], "expectations": []})
+def test_junit_unknown_rule_is_an_error(verdict: Verdict) -> None:
+    built = junit.build(replace(verdict, failures=(), expectations=()))
     assert (built.tests, built.failures, built.errors) == (1, 0, 1)
 
 
-def test_junit_skips_accepted_and_injected_failures(verdict: dict[str, Any]) -> None:
-    verdict["failures"][0] |= {"accepted": True, "acceptance": "known here"}
-    verdict["failures"][1]["attribution"] = "injected"
+def test_junit_skips_accepted_and_injected_failures(verdict: Verdict) -> None:
+    verdict = with_failure(verdict, 0, accepted=True, acceptance="known here")
+    verdict = with_failure(verdict, 1, attribution="injected")
     assert junit.build(verdict).skipped == 2
 
 
-def test_junit_removes_control_characters(run_folder: RunFolder, verdict: dict[str, Any], hostile: str) -> None:
-    verdict["failures"][0]["title"] = "\x00\x08" + hostile + "]]>\ufffe"
-    ET.parse(junit.write(run_folder, verdict))
+def test_junit_removes_control_characters(run_folder: RunFolder, verdict: Verdict, hostile: str) -> None:
+    spoiled = with_failure(verdict, 0, title="\x00\x08" + hostile + "]]>\ufffe")
+    ET.parse(junit.write(run_folder, spoiled))
 
 
 def test_junit_of_an_empty_verdict_is_an_empty_suite(run_folder: RunFolder) -> None:
-    assert JUnitXml.fromfile(str(junit.write(run_folder, {}))).tests == 0
+    assert JUnitXml.fromfile(str(junit.write(run_folder, Verdict.from_json({})))).tests == 0

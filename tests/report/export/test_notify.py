@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 import pytest
 
+from loadchaos.analysis.incidents.record import IncidentRecord
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.run import _redacted_argv
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import notify
-
-Verdict = dict[str, Any]
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # apprise's own, where it is installed
 
@@ -94,7 +94,11 @@ def test_notifier_sends_an_incident_again_under_a_new_id(hook: Hook, tmp_path: P
         [f"http://127.0.0.1:{hook.server_port}/x"], tmp_path / "mtp_mm-1", troubles.append
     )
     for name in ("engine_death_unexplained", "engine_death_unexplained", "encoder_cache_miss", "encoder_cache_miss"):
-        messenger.feed(1, name, partial(dict, n=1, id=name, folder=f"001-{name}", title="It died"))
+        messenger.feed(
+            1,
+            name,
+            partial(IncidentRecord.from_json, {"n": 1, "id": name, "folder": f"001-{name}", "title": "It died"}),
+        )
     messenger.close()
     assert [got["incident"]["id"] for got in hook.got] == ["engine_death_unexplained", "encoder_cache_miss"]
     assert hook.got[1]["text"] == (
@@ -110,7 +114,7 @@ def test_notifier_limits_incidents_and_repeated_errors(
     hook.status, troubles = 500, list[str]()
     messenger = notify.IncidentNotifier([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path, troubles.append)
     for n in range(100):
-        messenger.feed(n, "engine_death", partial(dict, n=n, id="engine_death"))
+        messenger.feed(n, "engine_death", partial(IncidentRecord.from_json, {"n": n, "id": "engine_death"}))
     messenger.close()
     assert len(hook.got) == notify.MOST_INCIDENTS
     assert len(troubles) == 1

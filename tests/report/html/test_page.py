@@ -8,13 +8,14 @@ import orjson
 import pytest
 
 from loadchaos.analysis.figures.series import POINTS, Series
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
+from tests.report.made_up_run import make_verdict
 
-Verdict = dict[str, Any]
 S = 1_000_000_000
 
 
@@ -86,7 +87,7 @@ def test_page_escapes_hostile_text(run_folder: RunFolder, verdict: Verdict, host
             return [spoil(v) for v in value]
         return value + hostile if isinstance(value, str) and key not in {"started", "ended"} else value
 
-    spoiled = Page(html.render(spoil(verdict), series_of(run_folder), run_folder.path))
+    spoiled = Page(html.render(Verdict.from_json(spoil(verdict.to_json())), series_of(run_folder), run_folder.path))
     assert [t for t, _ in spoiled.tags if t in {"script", "img"}] == ["script", "script"]
     assert "<script>alert(1)</script>" in spoiled.text
 
@@ -124,7 +125,7 @@ def test_page_of_ten_minutes_is_small(make_run: Any, tmp_path: Any, verdict: Ver
 
 def test_page_of_a_run_without_rows(tmp_path: Any) -> None:
     folder = RunFolder(tmp_path)
-    assert "nothing was recorded" in html.write(folder, {}, Series()).read_text()
+    assert "nothing was recorded" in html.write(folder, Verdict.from_json({}), Series()).read_text()
 
 
 def test_page_contains_the_log_excerpt(run_folder: RunFolder, verdict: Verdict) -> None:
@@ -244,10 +245,10 @@ def test_page_has_a_row_for_each_of_several_endpoints(run_folder: RunFolder, ver
     assert "By endpoint" not in html.render(verdict, series, run_folder.path)
     latency = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
     outcomes = {"chat": {"ok": 90, "timeout": 10}, "embeddings": {"ok": 50}}
-    verdict["by_endpoint"] = {
+    by_endpoint = {
         name: {"traffic": ["text"], "outcomes": counts, "latency": latency} for name, counts in outcomes.items()
     }
-    text = html.render(verdict, series, run_folder.path)
+    text = html.render(make_verdict(by_endpoint=by_endpoint), series, run_folder.path)
     table = text[text.index("By endpoint") :].split("</table>")[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
     assert cells == [

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from loadchaos.analysis.figures.series import Series
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
@@ -37,7 +37,7 @@ def browser(chromium: Browser) -> Browser:
 
 
 @pytest.fixture
-def page(run_folder: RunFolder, verdict: dict[str, Any]) -> str:
+def page(run_folder: RunFolder, verdict: Verdict) -> str:
     series = Series()
     for row in Reader(run_folder).new(final=True):
         series.fold(row)
@@ -154,7 +154,7 @@ def test_zoom_applies_to_all_charts_and_can_be_reset(browser: Browser, page: str
 
 
 def test_logarithmic_chart_draws_zero_at_the_lowest_value(
-    browser: Browser, run_folder: RunFolder, verdict: dict[str, Any]
+    browser: Browser, run_folder: RunFolder, verdict: Verdict
 ) -> None:
     series = Series()
     for second, ms in enumerate([50] * 30 + [0] * 5 + [30_000] * 2):

@@ -1,19 +1,25 @@
 """Tests of incident folders: complete, escaped and repeatable."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadchaos.analysis.incidents.record import IncidentRecord, RunEnvironment
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.incident import folder
 from loadchaos.report.incident.log_excerpt import batch, decisive
 from loadchaos.report.incident.page import replay_command
 
 
+def write(run_folder: RunFolder, incident: dict[str, Any]) -> Path:
+    return folder.write(run_folder, IncidentRecord.from_json(incident))
+
+
 @pytest.fixture
 def death(hostile: str) -> dict[str, Any]:
-    """Incident as the judge gives it."""
+    """Incident as in incident.json."""
     flying = [
         {"id": f"0-{i}", "step": i, "traffic": "images", "tokens": 400 + i, "images": 2, "edge": None, "age_s": 0.5}
         for i in range(60)
@@ -56,9 +62,9 @@ def death(hostile: str) -> dict[str, Any]:
 
 
 def test_folder_has_facts_page_and_log_excerpt(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    home = folder.write(run_folder, death)
+    home = write(run_folder, death)
     assert home.name == "001-encoder_cache_miss"
-    assert json.loads((home / "incident.json").read_text()) == death
+    assert IncidentRecord.from_json(json.loads((home / "incident.json").read_text())) == IncidentRecord.from_json(death)
     excerpt = (home / "server.log.excerpt").read_text()
     assert excerpt.startswith("# server.log, lines 1 to 120\n")
     assert "AssertionError: Encoder cache miss for 9f86d081884c7d65." in excerpt
@@ -66,7 +72,7 @@ def test_folder_has_facts_page_and_log_excerpt(run_folder: RunFolder, death: dic
 
 
 def test_page_has_all_sections(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    page = (folder.write(run_folder, death) / "incident.md").read_text()
+    page = (write(run_folder, death) / "incident.md").read_text()
     for part in (
         "engine death, `encoder_cache_miss`",
         "30.0 s after the load began",
@@ -94,7 +100,7 @@ def test_page_has_server_and_gpu_metrics(run_folder: RunFolder, death: dict[str,
          "gpu_memory_free_bytes": 20 * 2**30, "gpu_utilisation_ratio": 0.9, "gpu_temperature_c": 71.0},
         {"at_s": 29.0, **engine, "generation_tokens_total": 2000.0},
     ]  # fmt: skip
-    page = (folder.write(run_folder, death) / "incident.md").read_text()
+    page = (write(run_folder, death) / "incident.md").read_text()
     assert "| +24.000 s | engine 0 | 80 | 3 | 42 % |  |  |" in page
     assert "| +29.000 s | engine 0 | 80 | 3 | 42 % | 200 |  |" in page
     assert "- gpu0 (NVIDIA H200) of here: 120.0 of 140.0 GiB in use, 90 % busy, 71 C" in page
@@ -105,7 +111,7 @@ def test_page_describes_the_failure_and_the_environment(run_folder: RunFolder, d
     death["exit"] = {"reason": "exited with code 0"}
     death["sent_before"] = {"images": {"begun": 280, "ok": 200}}
     death["environment"] |= {"flags": "{'port': 1}", "settings": {"max_num_seqs": 64}, "system": {"GPU": "GPU 0: H200"}}
-    page = (folder.write(run_folder, death) / "incident.md").read_text()
+    page = (write(run_folder, death) / "incident.md").read_text()
     for part in (
         "vllm 0.18.0 died with 60 requests in flight 30.0 s after the load began: `Encoder cache miss`.",
         "Its process exited with code 0. It did not come back.",
@@ -138,18 +144,18 @@ def test_batch_dump_is_separated_from_the_log() -> None:
 
 
 def test_page_names_earlier_incidents_of_the_same_id(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    folder.write(run_folder, death)
-    page = (folder.write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
+    write(run_folder, death)
+    page = (write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
     assert "it happened before in this run, after a restart of the same server (001-encoder_cache_miss)" in page
 
 
 def test_replay_command_drops_display_options() -> None:
     argv = ["loadchaos", "run", "p", "--no-live", "--exporter-port", "0", "--out=x", "--set", "a=1"]
-    assert replay_command({"argv": argv, "seed": 1}) == "loadchaos run p --set a=1 --seed 1"
+    assert replay_command(RunEnvironment(argv=tuple(argv), seed=1)) == "loadchaos run p --set a=1 --seed 1"
 
 
 def test_page_fences_server_text(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    page = (folder.write(run_folder, death) / "incident.md").read_text()
+    page = (write(run_folder, death) / "incident.md").read_text()
     assert "\x1b" not in page
     outside, fence = [], ""
     for line in page.splitlines():
@@ -165,40 +171,42 @@ def test_page_fences_server_text(run_folder: RunFolder, death: dict[str, Any]) -
 
 
 def test_folder_written_twice_is_equal(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    first = folder.write(run_folder, death)
+    first = write(run_folder, death)
     before = {p.name: p.read_bytes() for p in first.iterdir()}
-    second = folder.write(run_folder, death)
+    second = write(run_folder, death)
     assert {p.name: p.read_bytes() for p in second.iterdir()} == before
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
 def test_folder_moves_when_its_id_changes(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    folder.write(run_folder, {**death, "id": "engine_death_unexplained"})
-    home = folder.write(run_folder, death)
+    write(run_folder, {**death, "id": "engine_death_unexplained"})
+    home = write(run_folder, death)
     assert [p.name for p in run_folder.incidents.iterdir()] == [home.name]
 
 
 def test_folder_not_in_the_verdict_is_removed_unless_it_has_foreign_files(
     run_folder: RunFolder, death: dict[str, Any]
 ) -> None:
-    kept = folder.write(run_folder, death)
-    folder.write(run_folder, {**death, "n": 2})
-    mine = folder.write(run_folder, {**death, "n": 3})
+    kept = write(run_folder, death)
+    write(run_folder, {**death, "n": 2})
+    mine = write(run_folder, {**death, "n": 3})
     (mine / "my-notes.txt").write_text("do not delete")
     folder.remove_others(run_folder, [kept])
     assert sorted(p.name[:3] for p in run_folder.incidents.iterdir()) == ["001", "003"]
 
 
 def test_folder_of_an_id_with_a_path_stays_inside_the_run(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    home = folder.write(run_folder, {**death, "id": "../../etc/passwd", "evidence": {"source": "../../x", "line": 1}})
+    home = write(run_folder, {**death, "id": "../../etc/passwd", "evidence": {"source": "../../x", "line": 1}})
     assert home.parent == run_folder.incidents
 
 
 def test_page_of_an_incident_with_few_facts(run_folder: RunFolder) -> None:
-    home = folder.write(run_folder, {"n": 9, "id": "alive_but_hung"})
+    home = write(run_folder, {"n": 9, "id": "alive_but_hung"})
     assert "alive\\_but\\_hung" in (home / "incident.md").read_text()
 
 
 def test_replay_command_keeps_other_options() -> None:
-    assert replay_command({"argv": ["x/loadchaos", "run", "p", "--seed", "3"], "seed": 3}) == "loadchaos run p --seed 3"
-    assert replay_command({}) == "loadchaos run PROFILE"
+    assert replay_command(RunEnvironment(argv=("x/loadchaos", "run", "p", "--seed", "3"), seed=3)) == (
+        "loadchaos run p --seed 3"
+    )
+    assert replay_command(RunEnvironment()) == "loadchaos run PROFILE"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.analysis.wrong_answer import WrongAnswer
+from loadchaos.core.typed_json import to_json
 from loadchaos.report.incident.page import IncidentView, page
 
 WRONG = WrongAnswer(
@@ -14,13 +16,16 @@ WRONG = WrongAnswer(
 )  # fmt: skip
 
 
-def incident(**more: Any) -> dict[str, Any]:
+def incident(**more: Any) -> IncidentRecord:
     evidence = {"source": "keyed", "line": None, "text": "question 7: right when asked again"}
-    return {"id": "wrong_answer", "kind": "request", "opened_at_s": 1.0, "evidence": evidence, **more}
+    found = {"id": "wrong_answer", "kind": "failure", "opened_at_s": 1.0, "evidence": evidence, **more}
+    return IncidentRecord.from_json(found)
 
 
 def test_page_of_a_wrong_answer_marks_the_first_difference() -> None:
-    text = page(incident(wrong_answers=[WRONG.to_json()]), IncidentView(["question 7: right when asked again"]))
+    text = page(
+        incident(wrong_answers=[to_json(WRONG.example())]), IncidentView(["question 7: right when asked again"])
+    )
     assert "## Server log" not in text
     assert "## Evidence" not in text, "Wrong answers has all of it"
     for part in (
@@ -35,4 +40,4 @@ def test_page_names_a_log_only_where_the_evidence_is_from_one() -> None:
     view = IncidentView(["ttft grew by 40 %"])
     assert "## Evidence\n\n```text\nttft grew" in page(incident(), view)
     logged = {"source": "server.log", "line": 7, "text": "x"}
-    assert "## Server log" in page(incident() | {"evidence": logged}, view)
+    assert "## Server log" in page(incident(evidence=logged), view)

@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity.search_metrics import SearchMetrics
 from loadchaos.cli.main import main
 from loadchaos.report.export.export import search_openmetrics
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.metric_table import CAPACITY, CAPACITY_LOADS, SERIES_A_LOAD
-from tests.report.made_up_search import BEGAN_S, STEP_S, search_data, step
+from tests.report.made_up_search import BEGAN_S, STEP_S, search_data, search_result, step
 
 Samples = dict[tuple[str, ...], float]
 
@@ -23,7 +24,7 @@ Samples = dict[tuple[str, ...], float]
 def page(data: dict[str, Any]) -> Samples:
     """Samples by name and labels, without `run`."""
     found = {}
-    for family in capacity_families(data, "capacity-1"):
+    for family in capacity_families(CapacityResult.from_json(data), "capacity-1"):
         for sample in family.samples:
             assert sample.labels["run"] == "capacity-1"
             name = sample.name.removeprefix("loadchaos_capacity_")
@@ -94,7 +95,7 @@ def test_search_serves_what_was_published_last() -> None:
 
 def test_exported_search_has_the_times_of_its_steps() -> None:
     out = io.StringIO()
-    search_openmetrics(search_data(), "capacity-1", out)
+    search_openmetrics(search_result(), "capacity-1", out)
     lines = [line.rsplit(" ", 2) for line in out.getvalue().splitlines() if not line.startswith("#")]
     at: dict[str, list[tuple[float, float]]] = {name: [] for name, *_ in lines}
     for name, value, stamp in lines:

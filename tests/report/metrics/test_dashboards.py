@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
+from dashboards.generator.dashboards import DASHBOARDS, text
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.export.export import openmetrics, search_openmetrics
 from loadchaos.report.metrics import metric_table
-from loadchaos.report.metrics.dashboards import DASHBOARDS, text
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from tests.report.made_up_run import T0, S, all_rows, make_verdict
-from tests.report.made_up_search import BEGAN_S, STEP_S, search_data
+from tests.report.made_up_search import BEGAN_S, STEP_S, search_result
 from tests.simulator.conftest import Server
 
 ROOT = Path(__file__).parents[3]
@@ -250,9 +250,7 @@ def backfilled(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> Ite
         for row in rows:
             writer.write(row)
         writer.close()
-    verdict = make_verdict()
-    verdict["failures"][1]["incidents"] = ["001-encoder_cache_miss"]
-    run.verdict.write_text(json.dumps(verdict))
+    run.verdict.write_text(json.dumps(make_verdict().to_json()))
     with text_file.open("w") as f:
         openmetrics(run, f)
     argv = [str(prometheus_program("promtool")), "tsdb", "create-blocks-from", "openmetrics", str(text_file)]
@@ -316,7 +314,7 @@ def test_capacity_panels_are_not_empty_for_a_full_search(
 ) -> None:
     text_file = tmp_path / "search.om"
     with text_file.open("w") as f:
-        search_openmetrics(search_data(), "capacity-1", f)
+        search_openmetrics(search_result(), "capacity-1", f)
     argv = [str(prometheus_program("promtool")), "tsdb", "create-blocks-from", "openmetrics", str(text_file)]
     subprocess.run([*argv, str(tmp_path / "data")], check=True, capture_output=True, timeout=60)
     prometheus = Prometheus(prometheus_program("prometheus"), tmp_path)

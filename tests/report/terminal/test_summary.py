@@ -1,14 +1,14 @@
 """Tests of the verdict in the terminal."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from loadchaos.analysis.verdict.model import CheckResult, Verdict
 from loadchaos.report.formatting import clean
 from loadchaos.report.terminal import summary
-
-Verdict = dict[str, Any]
+from tests.report.made_up_run import make_verdict, with_failure
 
 
 def test_summary_begins_with_verdict_failure_and_exit_code(verdict: Verdict) -> None:
@@ -19,7 +19,8 @@ def test_summary_begins_with_verdict_failure_and_exit_code(verdict: Verdict) -> 
 def test_summary_says_how_a_failure_of_the_server_is_reproduced(verdict: Verdict) -> None:
     command = "loadchaos minimise runs/x"
     assert command in summary.render(verdict, Path("runs/x"), color=False, width=80)
-    verdict["failures"] = [{**f, "attribution": "self-inflicted"} for f in verdict["failures"]]
+    for n in range(2):
+        verdict = with_failure(verdict, n, attribution="self-inflicted")
     assert command not in summary.render(verdict, Path("runs/x"), color=False, width=80)
 
 
@@ -68,7 +69,7 @@ def test_summary_text_is_equal_with_color(verdict: Verdict) -> None:
 
 
 def test_summary_of_a_pass_shows_statistical_strength(verdict: Verdict) -> None:
-    passed = {**verdict, "verdict": "pass", "exit_code": 0, "failures": [], "worth": "Crash rate < 0.5 %"}
+    passed = replace(verdict, verdict="pass", exit_code=0, failures=(), worth="Crash rate < 0.5 %")
     page = summary.render(passed, Path("r"), color=False)
     assert page.startswith("PASS  mtp_mm  660 requests (exit code 0)")
     assert "Crash rate < 0.5 %" in page
@@ -76,39 +77,38 @@ def test_summary_of_a_pass_shows_statistical_strength(verdict: Verdict) -> None:
 
 @pytest.mark.parametrize(("kinds", "line"), [(5, None), (6, "(1 more kind of"), (8, "(3 more kinds of")])
 def test_summary_counts_traffic_without_column(verdict: Verdict, kinds: int, line: str | None) -> None:
-    many = {**verdict, "by_traffic": {f"t{n}": {"ok": 1} for n in range(kinds)}}
+    many = replace(verdict, by_traffic={f"t{n}": {"ok": 1} for n in range(kinds)})
     page = summary.render(many, Path("r"), color=False)
     assert line in page if line else "more kind" not in page
 
 
 def test_summary_of_unknown_names_the_check(verdict: Verdict) -> None:
-    unknown = {**verdict, "verdict": "unknown", "exit_code": 3, "failures": [], "expectations": []}
+    unknown = replace(verdict, verdict="unknown", exit_code=3, failures=(), expectations=())
     first = summary.render(unknown, Path("r"), color=False, width=120).splitlines()[0]
     assert first == "UNKNOWN  mtp_mm  load delivered: 62 % (expected >= 95 %) (exit code 3)"
 
 
 def test_summary_of_a_run_without_load_says_why(verdict: Verdict) -> None:
-    stopped = {"name": "run", "expected": "completed", "actual": "the server answered 401: set OPENAI_API_KEY",
-               "verdict": "unknown"}  # fmt: skip
-    page = summary.render({**verdict, "exit_code": 4, "checks": [stopped], "failures": []}, Path("r"), width=120)
+    stopped = CheckResult("run", "completed", "the server answered 401: set OPENAI_API_KEY", "unknown")
+    page = summary.render(replace(verdict, exit_code=4, checks=(stopped,), failures=()), Path("r"), width=120)
     assert page.splitlines()[0].endswith("the server answered 401: set OPENAI_API_KEY (exit code 4)")
     assert "no expectation was tested" in page
     assert "hangs == 0" not in page
 
 
 def test_summary_attributes_injected_failures_to_the_attack(verdict: Verdict) -> None:
-    verdict["failures"][1]["attribution"] = "injected"
+    verdict = with_failure(verdict, 1, attribution="injected")
     page = summary.render(verdict, Path("r"), color=False)
     assert "injected by our own attack, not a server bug" in page
     assert page.index("1. connection_reset") < page.index("2. encoder_cache_miss")
 
 
 def test_summary_of_an_empty_verdict() -> None:
-    assert summary.render({}, Path("r"), color=False).startswith("UNKNOWN")
+    assert summary.render(Verdict.from_json({}), Path("r"), color=False).startswith("UNKNOWN")
 
 
-def test_summary_of_a_limited_generator_warns_about_latencies(verdict: Verdict) -> None:
-    verdict["generator"] = {"limited": True, "lag_p99_s": 2.0}
+def test_summary_of_a_limited_generator_warns_about_latencies() -> None:
+    verdict = make_verdict(generator={"limited": True, "lag_p99_s": 2.0})
     page = summary.render(verdict, Path("r"), color=False, width=200)
     assert "loadchaos itself was the limit" in page
 
@@ -117,18 +117,18 @@ def test_clean_removes_escape_sequences_and_control_characters() -> None:
     assert clean("a\x1b[31mb\x1b]0;title\x07c\x00\r\nd\u202ee") == "abc de"[:3] + " d e"
 
 
-def test_summary_has_a_line_for_each_endpoint(verdict: Verdict) -> None:
+def test_summary_has_a_line_for_each_endpoint() -> None:
     latency = {
         "ttft_s": {"p50": 0.1, "p99": 0.2},
         "itl_s": {"p50": 0.01, "p99": 0.02},
         "e2e_s": {"p50": 1.0, "p99": 2.0},
     }
     no_tokens = {"e2e_s": {"p50": 0.05, "p99": 0.06}}
-    verdict["by_endpoint"] = {
+    by_endpoint = {
         "chat": {"traffic": ["a", "b"], "outcomes": {"ok": 90, "timeout": 10}, "latency": latency},
         "embeddings": {"traffic": ["c"], "outcomes": {"ok": 50}, "latency": no_tokens},
     }
-    lines = summary.render(verdict, Path("r"), color=False, width=80).splitlines()
+    lines = summary.render(make_verdict(by_endpoint=by_endpoint), Path("r"), color=False, width=80).splitlines()
     at = next(n for n, line in enumerate(lines) if line.split()[:1] == ["endpoint"])
     assert [line.split() for line in lines[at : at + 3]] == [
         ["endpoint", "requests", "ok", "TTFT", "p50", "p99", "ITL", "p50", "p99", "E2E", "p50", "p99"],

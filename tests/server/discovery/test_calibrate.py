@@ -11,6 +11,7 @@ import pytest
 
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.server_config import with_configuration
 
@@ -18,7 +19,7 @@ from loadchaos.server.discovery.server_config import with_configuration
 def learn(url: str, wanted: calibrate.CalibrationRequest) -> tuple[Facts, calibrate.DiscoveryClient]:
     async def ask() -> tuple[Facts, calibrate.DiscoveryClient]:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.DiscoveryClient(client, url, url)
+            asker = calibrate.DiscoveryClient(HttpAsker(client), url, url)
             return await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted), asker
 
     return asyncio.run(ask())
@@ -66,7 +67,7 @@ def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower
 
     async def ask() -> Facts:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.DiscoveryClient(client, embedded, embedded)
+            asker = calibrate.DiscoveryClient(HttpAsker(client), embedded, embedded)
             facts = await calibrate.identify_server(asker, wanted)
             known = {} if told is None else {"max_images": (told, "/server_info")}
             return await calibrate.calibrate(asker, with_configuration(facts, known), wanted)
@@ -111,7 +112,7 @@ def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, l
 
     async def ask(url: str) -> Facts:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.DiscoveryClient(client, url, embedded)
+            asker = calibrate.DiscoveryClient(HttpAsker(client), url, embedded)
             return await calibrate.identify_server(asker, calibrate.CalibrationRequest())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
@@ -256,7 +257,7 @@ def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused
 
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-            asker = calibrate.DiscoveryClient(client, "http://x", "http://x")
+            asker = calibrate.DiscoveryClient(HttpAsker(client), "http://x", "http://x")
             return await calibrate.identify_server(asker, calibrate.CalibrationRequest(model=model))
 
     if refused is None:
@@ -275,7 +276,7 @@ def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
 
         async def ask() -> Facts:
             async with httpx.AsyncClient(trust_env=False) as client:
-                asker = calibrate.DiscoveryClient(client, url, url)
+                asker = calibrate.DiscoveryClient(HttpAsker(client), url, url)
                 return await calibrate.calibrate(
                     asker, Facts(url, url, "openai", model="m"), calibrate.CalibrationRequest()
                 )

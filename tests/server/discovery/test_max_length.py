@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts, TextFacts
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.max_length import LengthLimit, longest_prompt, prompt_limit_unknown, search
 
@@ -78,7 +79,7 @@ def test_longest_prompt_is_exact_after_many_generations() -> None:
 
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = DiscoveryClient(client, "http://u", "http://u", generations=30)
+            asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u", generations=30)
             text = TextFacts(0, (("a", 1),), "a", "usage")
             return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
 
@@ -94,7 +95,7 @@ def test_longest_prompt_of_a_server_without_limit_is_not_known() -> None:
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
             text = TextFacts(0, (("a", 1),), "a", "usage")
-            asker = DiscoveryClient(client, "http://u", "http://u")
+            asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u")
             return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
 
     facts = asyncio.run(ask())

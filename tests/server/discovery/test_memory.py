@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery.calibrate import CalibrationRequest, calibrate, identify_server
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.memory import DiscoveryMemory
@@ -22,7 +23,7 @@ def learned(url: str, memory: DiscoveryMemory) -> tuple[Facts, DiscoveryClient]:
 
     async def ask() -> tuple[Facts, DiscoveryClient]:
         async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(http, url, url, memory=memory)
+            client = DiscoveryClient(HttpAsker(http), url, url, memory=memory)
             facts = await identify_server(client, REQUEST)
             memory.identified(facts)
             return await calibrate(client, facts, REQUEST), client
@@ -60,7 +61,7 @@ def test_first_answer_is_asked_of_each_process_once(embedded: str) -> None:
 
     async def ask() -> None:
         async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(http, embedded, embedded, memory=memory)
+            client = DiscoveryClient(HttpAsker(http), embedded, embedded, memory=memory)
             model = (await identify_server(client, REQUEST)).model
             for restarted in (False, False, True, False):
                 if restarted:
@@ -82,11 +83,12 @@ def test_only_answers_that_another_try_would_get_are_kept(status: int, kept: boo
         sent.append(request)
         if not status:
             raise httpx.ConnectError("refused")
-        return httpx.Response(status, json={})
+        choice = {"message": {"content": "a"}, "finish_reason": "length"}
+        return httpx.Response(status, json={"choices": [choice]} if request.method == "POST" else {})
 
     async def ask() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-            client = DiscoveryClient(http, "http://x", "http://x", memory=memory)
+            client = DiscoveryClient(HttpAsker(http), "http://x", "http://x", memory=memory)
             for _ in range(2):
                 await client.generate("m", "Hello")
                 await client.ask("GET", "/version")
@@ -101,7 +103,7 @@ def test_restarted_server_is_asked_its_first_question_although_an_earlier_proces
 
     async def ask() -> int:
         async with httpx.AsyncClient(trust_env=False) as http:
-            client = DiscoveryClient(http, embedded, embedded, memory=memory)
+            client = DiscoveryClient(HttpAsker(http), embedded, embedded, memory=memory)
             await client.generate("sim", "Hello")  # for the facts, as of a model that no list has
             memory.restarted()
             await client.generate("sim", "Hello")

@@ -15,6 +15,7 @@ import pytest
 
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
+from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate, chat_tokens
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.text_tokens import sample
@@ -51,7 +52,9 @@ class Served:
         if path == "/v1/chat/completions" and self.chats:
             tokens = self.chat(body["messages"], self.answering) + self.added
             usage = {"usage": {"prompt_tokens": tokens}} if self.usage else {}
-            return httpx.Response(200, json={"choices": [{"finish_reason": "length"}], **usage})
+            return httpx.Response(
+                200, json={"choices": [{"message": {"content": "a"}, "finish_reason": "length"}], **usage}
+            )
         if path not in self.paths:
             return httpx.Response(404, json={"detail": "Not Found"})
         seen = self.sees_images or path.endswith("/render")
@@ -81,7 +84,7 @@ TOKENIZE, CHAT, COMPLETIONS = "/tokenize", "/v1/chat/completions/render", "/v1/c
 def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = calibrate.DiscoveryClient(client, "http://u", "http://u")
+            asker = calibrate.DiscoveryClient(HttpAsker(client), "http://u", "http://u")
             facts = Facts("http://u", "http://u", dialect, model="m")
             asked = calibrate.CalibrationRequest(**wanted)
             facts = await calibrate.calibrate(asker, facts, asked)

@@ -34,7 +34,7 @@ def test_monitor_sees_a_killed_engine_core_within_two_seconds(server: Any, rows:
         attacked = AttackTarget(DIALECTS["vllm"], [AttackedReplica("a", server.url)])
         attacks = AttackInjector([spec], attacked, rows.append, Redactor())
         await watch.start()
-        assert await watch.wait_healthy("a", 30)
+        await rows.until(lambda: rows.of("probe", what="health", ok=True))
         assert [done.ok for _, done in await attacks.preflight()] == [True]
         await attacks.start()
         await rows.until(lambda: rows.of("attack", what="end", ok=True))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from loadchaos.server.monitor.log_alarms import LogAlarms
 
@@ -95,4 +98,49 @@ def test_log_alarms_leave_out_lines_that_quote_a_prompt(tmp_path: Path, rows: An
     append(log, "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\n")
     alarms.poll()
     assert alarms_of(rows)[1:] == [("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom")]
+    alarms.close()
+
+
+STAMP = "2026-04-02T11:15:40.123456789Z"
+DEATH = "(APIServer pid=1) vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+
+
+def docker(text: str) -> str:
+    return json.dumps({"log": text, "stream": "stderr", "time": STAMP}, separators=(",", ":"))
+
+
+CUT = DEATH.index("DeadError")
+FORMS = {
+    "cri": [f"{STAMP} stderr P {DEATH[:CUT]}", f"{STAMP} stderr F {DEATH[CUT:]}"],
+    "cri, the end is not there yet": [f"{STAMP} stderr P {DEATH[:CUT]}", f"{STAMP} stderr P {DEATH[CUT:]}"],
+    "docker": [docker("start\n"), docker(DEATH[:CUT]), docker(DEATH[CUT:] + "\n")],
+    "journald": [json.dumps({"MESSAGE": list(f"\x1b[31m{DEATH}".encode()), "_PID": "1"})],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_log_alarms_find_engine_death_in_a_cut_line(tmp_path: Path, rows: Any, form: str, at_once: bool) -> None:
+    log = tmp_path / "server.log"
+    append(log, "")
+    alarms = LogAlarms(log, "server", rows.append)
+    alarms.poll()
+    for line in FORMS[form]:
+        append(log, line + "\n")
+        if not at_once:
+            alarms.poll()
+    alarms.poll()
+    assert [what for what, _ in alarms_of(rows)] == ["listening", "dead"]
+    alarms.close()
+
+
+def test_log_alarms_leave_out_the_cut_end_of_a_line_that_quotes_a_prompt(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "server.log"
+    append(log, "")
+    alarms = LogAlarms(log, "server", rows.append)
+    alarms.poll()
+    for part in ("P DEBUG 11-21 [logger.py:39] Request r-1 details: prompt: 'a", "P EngineDeadError", "F ', ids: None"):
+        append(log, f"{STAMP} stderr {part}\n")
+        alarms.poll()
+    assert [what for what, _ in alarms_of(rows)] == ["listening"]
     alarms.close()

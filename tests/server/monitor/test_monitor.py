@@ -120,16 +120,6 @@ def test_scraper_leaves_a_server_that_is_down_alone(
     asyncio.run(story())
 
 
-def test_wait_healthy_ends_with_health_or_the_limit(server: Any, rows: Any, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with watching(server, rows, tmp_path) as watch:
-            assert await watch.wait_healthy("a", 0.05) is False
-            await server.start()
-            assert await watch.wait_healthy("a", 10) is True
-
-    asyncio.run(story())
-
-
 def test_read_head_redacts(server: Any, rows: Any, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("vLLM API server version 0.32.0\nargs: {'api_key': ['planted-secret']}\n")

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 import pytest
 
 from loadchaos.core.ledger.row_check import fits_completely
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.base import ServerAccess
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.run.asker import HttpAsker
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
 
 
@@ -44,11 +45,9 @@ def server(body: Any, *, streams: bool = True) -> Iterator[str]:
 
 def asked(body: Any, *, stream: bool, streams: bool = True) -> Any:
     async def ask(url: str) -> Any:
-        asker = Asker(url, "m", lambda row: None, Redactor(), ServerAccess())
-        try:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            asker = RecordedAsker(HttpAsker(http), url, "m", lambda row: None, Redactor())
             return await asker.ask(Question("Hello", "Hello", 8), Purpose("reference", "copy", "idle"), stream=stream)
-        finally:
-            await asker.close()
 
     with server(body, streams=streams) as url:
         return asyncio.run(ask(url))
@@ -66,7 +65,7 @@ def completion(usage: Any, finish: Any = "stop") -> dict[str, Any]:
         ({"prompt_tokens": 20, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 16}}, (20, 9, 16)),
         ({"prompt_tokens": "20", "completion_tokens": "9", "prompt_tokens_details": {"cached_tokens": "x"}}, ()),
         ({"prompt_tokens": 20, "completion_tokens": None, "prompt_tokens_details": 3}, (20,)),
-        ([20, 9], ()), ("20", ()), (None, ()),
+        (None, ()),
     ],
 )  # fmt: skip
 def test_asker_writes_a_row_that_can_be_read_whatever_the_usage_is(usage: Any, tokens: Any, stream: bool) -> None:
@@ -78,8 +77,22 @@ def test_asker_writes_a_row_that_can_be_read_whatever_the_usage_is(usage: Any, t
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_asker_writes_a_row_that_can_be_read_whatever_the_finish_reason_is(stream: bool) -> None:
-    assert fits_completely(asked(completion(None, finish={"type": "stop"}), stream=stream))
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (completion([20, 9]), "usage is not an object"),
+        (completion("20"), "usage is not an object"),
+        (completion(None, finish={"type": "stop"}), "finish_reason is not a string"),
+        ({}, "choices is not a list of objects"),
+        ([], "the value is not an object"),
+        ({"choices": [1]}, "choices is not a list of objects"),
+        ({"choices": []}, "the answer ended without a finish_reason"),
+    ],
+)
+def test_asker_says_what_is_wrong_with_a_body_as_the_load_does(body: Any, error: str, stream: bool) -> None:
+    row = asked(body, stream=stream)
+    assert fits_completely(row), row
+    assert row["error"].startswith(error)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -88,13 +101,8 @@ def test_asker_tells_the_error_that_stands_in_place_of_an_answer(error: Any, str
     assert asked({"error": error}, stream=stream)["error"] == "backend exploded"
 
 
-@pytest.mark.parametrize("body", [{}, [], {"choices": []}, {"choices": [1]}])
-def test_asker_says_that_a_body_is_no_chat_completion(body: Any) -> None:
-    assert asked(body, stream=False)["error"] == "the answer has status 200 and is no chat completion"
-
-
-def test_asker_reads_a_body_in_place_of_a_stream() -> None:
-    """An error in it was an empty answer, which differs from the whole one."""
+def test_asker_says_that_a_body_stands_in_place_of_a_stream() -> None:
     assert asked({"error": {"message": "backend exploded"}}, stream=True, streams=False)["error"] == "backend exploded"
     row = asked(completion({"completion_tokens": 1}), stream=True, streams=False)
-    assert (row["text"], row["completion_tokens"], row["error"]) == ("Hello", 1, "")
+    assert (row["text"], row["completion_tokens"]) == ("Hello", 1)
+    assert row["error"] == "a stream was requested, but one JSON value arrived"

@@ -65,7 +65,7 @@ def test_ladder_is_off_where_lengths_are_not_known(counting: Any, asker: Any) ->
     cases = {
         "token counts of this server are not known": ladder(counting, None),
         "usage has no prompt tokens": ladder(counting),
-        "the idle server gave an error: full": ladder(asker(lambda q, p, m: 'error:{"message": "full"}')),
+        "the idle server gave an error: full": ladder(asker(lambda q, p, m: "error:full")),
     }
     for why, part in cases.items():
         assert part.notes == [f"prompts of exact lengths are not asked: {why}"]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.parts.base import idle_error
 from loadchaos.server.probes.question import story
 
@@ -19,7 +19,7 @@ _MOST_ADAPTERS = 8
 class AdaptersPart:
     """Part `adapters`."""
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, adapters: Sequence[str]) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, adapters: Sequence[str]) -> None:
         self._asker, self._rng, self.every_s = asker, rng, every_s
         self._models = [asker.model, *adapters[:_MOST_ADAPTERS]]
         self._stories = [story(rng) for _ in range(_PROMPTS)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Protocol, runtime_checkable
 
 from loadchaos.core.ledger.rows import QuestionPart
@@ -49,10 +48,5 @@ class RecallingPart(ProbePart, Protocol):
 
 
 def idle_error(error: str) -> str:
-    """Say that the idle server gave an error, by its message alone."""
-    try:
-        body = json.loads(error)
-        message = str((body.get("error") or body).get("message") or error)
-    except (ValueError, AttributeError):
-        message = error
-    return f"the idle server gave an error: {message[:_SHOWN]}"
+    """Say that the idle server gave an error."""
+    return f"the idle server gave an error: {error[:_SHOWN]}"

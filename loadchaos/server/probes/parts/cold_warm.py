@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.question import words
 
@@ -17,7 +17,7 @@ _FILLERS = ("", " 7", " 7 7")
 class ColdWarmPart:
     """Part `cold_warm`."""
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float) -> None:
         self._asker, self._rng, self.every_s = asker, rng, every_s
 
     async def learn(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
 from loadchaos.core.probe_pictures import DIGITS
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds.image_digits import TEXT
 from loadchaos.server.probes.parts.base import idle_error
 from loadchaos.server.probes.pictures import draw_number
@@ -28,7 +28,7 @@ _FEWEST = 2
 class ImagesPart:
     """Part `images`."""
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float) -> None:
         self._asker, self._rng, self.every_s = asker, rng, every_s
         self._numbers: Sequence[str] = [str(n) for n in rng.sample(range(10 ** (DIGITS - 1), 10**DIGITS), PICTURES)]
         self._prefix, self._names = f"loadchaos-{rng.getrandbits(48):012x}", itertools.count()

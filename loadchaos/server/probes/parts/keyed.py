@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
 from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.base import idle_error
@@ -34,7 +34,7 @@ class KeyedPart:
 
     part: QuestionPart = "probes"
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
         self._asker, self._rng, self.every_s, self._asked = asker, rng, every_s, kinds
         self._exact: dict[ProbeKind, bool] = {}
         self._known: set[str] = set()

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
 from loadchaos.core.model import TextFacts
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds.copy import copy
 from loadchaos.server.probes.parts.base import idle_error
 
@@ -30,7 +30,13 @@ class PrefixLadderPart:
     """Part `prefix_ladder`."""
 
     def __init__(
-        self, asker: Asker, rng: random.Random, *, every_s: float, lengths: Sequence[int], text: TextFacts | None
+        self,
+        asker: RecordedAsker,
+        rng: random.Random,
+        *,
+        every_s: float,
+        lengths: Sequence[int],
+        text: TextFacts | None,
     ) -> None:
         self._asker, self._rng, self.every_s, self._text = asker, rng, every_s, text
         self._question, self._other = copy(rng, _WORDS), copy(rng, _WORDS)

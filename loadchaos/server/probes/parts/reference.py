@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart
 from loadchaos.core.probe_names import EQUAL_ANSWERS, LEARNED_UNDER_LOAD
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.question import Question, story
@@ -39,7 +39,7 @@ class ReferencePart:
 
     def __init__(
         self,
-        asker: Asker,
+        asker: RecordedAsker,
         rng: random.Random,
         *,
         share: float,

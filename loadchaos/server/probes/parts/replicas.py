@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 
 
 class ReplicasPart:
     """Part `replicas`."""
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float, n: int) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, n: int) -> None:
         self._asker, self._rng, self.every_s, self._n = asker, rng, every_s, n
 
     async def learn(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from loadchaos.core.ledger.rows import QuestionPart
-from loadchaos.server.probes.ask import Asker, Purpose
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.memory import ProbeMemory
 
@@ -19,7 +19,7 @@ class StreamedPart:
     part: QuestionPart = "streamed"
     incomplete = False
 
-    def __init__(self, asker: Asker, rng: random.Random, *, every_s: float) -> None:
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float) -> None:
         self._asker, self._rng, self.every_s = asker, rng, every_s
 
     async def learn(self) -> None:

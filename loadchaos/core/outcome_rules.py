@@ -1,13 +1,14 @@
-"""Classify the end of a request: status, headers and body to an outcome.
+"""Classify the end of a request: status, headers, error texts.
 
-The first decisive event in byte order wins. Sans-I/O. The texts by which servers report invalid requests, overload and
-a dead engine come in as `OutcomeRules`, because they differ from server to server. Everything else here is HTTP and
-the OpenAI protocol.
+The first decisive event in byte order wins. Sans-I/O. The load, the recorder and questions beside the load use these
+rules. The texts by which servers report invalid requests, overload and a dead engine come in as `OutcomeRules`, because
+they differ from server to server. Everything else here is HTTP and the OpenAI protocol. What the body of an answer says
+is read by load/wire/completion.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from re import Pattern
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +16,6 @@ import orjson
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.slotted import slotted_dataclass
-from loadchaos.load.wire.contract import AnswerContract
 
 End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "not_http"]
 """How the exchange ended: the body ended as promised (`complete`); the connection was closed or reset before
@@ -53,7 +53,7 @@ _OUTCOME_OF_END: Mapping[End, Outcome] = {
 
 @slotted_dataclass(frozen=True)
 class OutcomeRules:
-    """Rules that an answer is judged by.
+    """Rules by which the answers of one server are judged.
 
     The regexes are searched in the server's error texts.
 
@@ -61,11 +61,6 @@ class OutcomeRules:
         plain_validation: Statuses that mean a client error by themselves when the body is a JSON error object (a server
             of unknown make).
         sends_done: Streams end with `data: [DONE]`.
-        allow_empty: An answer without a token is correct.
-        foreign_nonce: Finds a word of another request in the answer's text; None where there is none.
-        contract: Rules that the answer's content must obey.
-        answers: Choices that were requested; None: unknown.
-        most_tokens: Tokens that each choice may have at most; None: unknown. Only read with a contract.
     """
 
     validation: Sequence[Pattern[str]] = ()
@@ -73,32 +68,6 @@ class OutcomeRules:
     engine_dead: Sequence[Pattern[str]] = ()
     plain_validation: frozenset[int] = frozenset()
     sends_done: bool = True
-    allow_empty: bool = False
-    foreign_nonce: Callable[[str], str | None] | None = None
-    contract: AnswerContract | None = None
-    answers: int | None = None
-    most_tokens: int | None = None
-
-    def for_request(
-        self,
-        foreign_nonce: Callable[[str], str | None],
-        contract: AnswerContract | None,
-        answers: int | None,
-        most_tokens: int | None = None,
-    ) -> OutcomeRules:
-        """Copy the rules with the checks of one request."""
-        return OutcomeRules(
-            self.validation,
-            self.shed,
-            self.engine_dead,
-            self.plain_validation,
-            self.sends_done,
-            self.allow_empty,
-            foreign_nonce,
-            contract,
-            answers,
-            most_tokens,
-        )
 
 
 class OutcomeEvent(NamedTuple):
@@ -202,6 +171,16 @@ def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: Outcome
         return "rejected"
     # A code from 500 on is the server's own fault, whatever its text; without a code the text alone has spoken above.
     return "rejected" if error.code in rules.plain_validation else "stream_error"
+
+
+def finish_outcome(finish_reason: str) -> Outcome | None:
+    """Classify a finish_reason; None for one that is no fault by itself.
+
+    A reason that only one server uses (repetition, eos_token) is none.
+    """
+    if "error" in finish_reason:
+        return "finish_error"
+    return "finish_abort" if "abort" in finish_reason else None
 
 
 def end_event(end: End, why: str) -> OutcomeEvent:

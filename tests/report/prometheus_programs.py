@@ -1,7 +1,6 @@
 """Find the programs of Prometheus, or unpack Debian's packages.
 
-Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services. Run it with
-`python -m loadchaos.report.metrics.prometheus_binaries`.
+Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services.
 """
 
 from __future__ import annotations
@@ -9,12 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-
-from loadchaos.core.progress import on_terminal
 
 ENV = "LOADCHAOS_PROMETHEUS"
 PACKAGES = ("prometheus", "prometheus-alertmanager")
@@ -48,9 +44,7 @@ def fetch(packages: Sequence[str] = PACKAGES) -> str:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
-            for n, name in enumerate(packages, 1):
-                if (say := on_terminal()) is not None:
-                    say(f"fetching {name} ({n} of {len(packages)})")
+            for name in packages:
                 _run(["apt-get", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=1", "download", name], work)
             unpacked = Path(work) / "root"
             for package in Path(work).glob("*.deb"):
@@ -66,9 +60,3 @@ def fetch(packages: Sequence[str] = PACKAGES) -> str:
 
 def _run(argv: list[str], folder: str) -> None:
     subprocess.run(argv, cwd=folder, check=True, capture_output=True, text=True, timeout=_DOWNLOAD_LIMIT_S)
-
-
-if __name__ == "__main__":
-    trouble = fetch()
-    sys.stdout.write(f"{trouble or cache() / 'usr' / 'bin'}\n")
-    sys.exit(1 if trouble else 0)

@@ -10,9 +10,8 @@ test passes every dashboard through the types of the SDK instead, so a wrong key
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 Json = dict[str, Any]
 COLUMNS = 24
@@ -38,37 +37,8 @@ def target(expr: str, legend: str = "", *, instant: bool = False, form: str = "t
     }
 
 
-@dataclass(frozen=True)
-class _Size:
-    """Width (of 24 columns) and height of a panel."""
-
-    width: int
-    height: int
-
-
-class LineStyle(TypedDict, total=False):
-    """Options of a line chart: unit, width, and how it is drawn."""
-
-    unit: str
-    width: int
-    stack: bool
-    top: float | None
-    log: bool
-    points: bool
-
-
-class StatStyle(TypedDict, total=False):
-    """Options of a single number, red if `bad` above or below `limit`."""
-
-    unit: str
-    width: int
-    bad: Literal["above", "below"] | None
-    limit: float
-    name: bool
-    decimals: int | None
-
-
-def _panel(kind: str, title: str, about: str, targets: Sequence[Json], size: _Size, options: Json) -> Json:
+def _panel(kind: str, title: str, about: str, targets: Sequence[Json], size: tuple[int, int], options: Json) -> Json:
+    """Build a panel; `size`: width (of 24 columns) and height."""
     for letter, t in zip("ABCDEFGHIJKL", targets, strict=False):
         t["refId"] = letter
     return {
@@ -77,7 +47,7 @@ def _panel(kind: str, title: str, about: str, targets: Sequence[Json], size: _Si
         "description": about,
         "datasource": DATASOURCE,
         "targets": list(targets),
-        "gridPos": {"w": size.width, "h": size.height, "x": 0, "y": 0},
+        "gridPos": {"w": size[0], "h": size[1], "x": 0, "y": 0},
         "options": options,
         "fieldConfig": {"defaults": {"unit": "short", "color": {"mode": "palette-classic"}}, "overrides": []},
     }
@@ -88,15 +58,20 @@ def _with_unit(panel: Json, unit: str) -> Json:
     return panel
 
 
-def lines(title: str, about: str, *targets: Json, **style: Unpack[LineStyle]) -> Json:
+def lines(
+    title: str,
+    about: str,
+    *targets: Json,
+    unit: str = "short",
+    stack: bool = False,
+    points: bool = False,
+    top: float | None = None,
+) -> Json:
     """Build a chart over time; no line is drawn across a gap of the exporter."""
-    stack, points, log, top = (style.get(k) for k in ("stack", "points", "log", "top"))
     legend = {"displayMode": "table", "placement": "right", "showLegend": True, "calcs": ["lastNotNull", "max"]}
     tooltip = {"mode": "multi", "sort": "desc"}
-    panel = _panel(
-        "timeseries", title, about, targets, _Size(style.get("width", 12), 8), {"legend": legend, "tooltip": tooltip}
-    )
-    _with_unit(panel, style.get("unit", "short"))
+    options = {"legend": legend, "tooltip": tooltip}
+    panel = _with_unit(_panel("timeseries", title, about, targets, (12, 8), options), unit)
     panel["fieldConfig"]["defaults"].update(
         min=0,
         custom={
@@ -106,27 +81,32 @@ def lines(title: str, about: str, *targets: Json, **style: Unpack[LineStyle]) ->
             "showPoints": "always" if points else "auto",
             "spanNulls": False,
             "stacking": {"mode": "normal" if stack else "none", "group": "A"},
-            "scaleDistribution": {"type": "log", "log": 10} if log else {"type": "linear"},
+            "scaleDistribution": {"type": "linear"},
         },
     )
-    if log:
-        del panel["fieldConfig"]["defaults"]["min"]
     if top is not None:
         panel["fieldConfig"]["defaults"]["max"] = top
     return panel
 
 
-def stat(title: str, about: str, query: Json, **style: Unpack[StatStyle]) -> Json:
-    """Build a single number; `name` shows the name of the series instead."""
-    bad, name, decimals, limit = style.get("bad"), style.get("name"), style.get("decimals"), style.get("limit", 0)
+def stat(
+    title: str,
+    about: str,
+    query: Json,
+    *,
+    unit: str = "short",
+    bad: Literal["above", "below"] | None = None,
+    limit: float = 0,
+    name: bool = False,
+    decimals: int | None = None,
+) -> Json:
+    """Build a single number, red if `bad` above or below `limit`; `name` shows the name of the series instead."""
     options: Json = {
         "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""}, "orientation": "auto",
         "textMode": "name" if name else "value", "colorMode": "background" if bad else "value", "graphMode": "area",
         "justifyMode": "auto",
     }  # fmt: skip
-    panel = _with_unit(
-        _panel("stat", title, about, [query], _Size(style.get("width", 4), 4), options), style.get("unit", "short")
-    )
+    panel = _with_unit(_panel("stat", title, about, [query], (4, 4), options), unit)
     defaults = panel["fieldConfig"]["defaults"]
     defaults["color"] = {"mode": "thresholds"}
     edge = limit if bad == "below" else limit + 1e-9
@@ -136,29 +116,34 @@ def stat(title: str, about: str, query: Json, **style: Unpack[StatStyle]) -> Jso
     if decimals is not None:
         defaults["decimals"] = decimals
     if name:
-        panel["fieldConfig"]["overrides"] = [_color_by_name(f".*{s}$", c) for s, c in STATE_COLORS.items()]
+        panel["fieldConfig"]["overrides"] = _state_colors()
     return panel
 
 
-def states(title: str, about: str, query: Json, *, width: int = 24) -> Json:
+def states(title: str, about: str, query: Json) -> Json:
     """Build bars over time, a row per series, coloured by state."""
     options = {
         "showValue": "never", "rowHeight": 0.8, "mergeValues": True, "alignValue": "left",
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
         "tooltip": {"mode": "single", "sort": "none"},
     }  # fmt: skip
-    panel = _with_unit(_panel("state-timeline", title, about, [query], _Size(width, 6), options), "none")
+    panel = _with_unit(_panel("state-timeline", title, about, [query], (COLUMNS, 6), options), "none")
     panel["fieldConfig"]["defaults"]["custom"] = {"lineWidth": 0, "fillOpacity": 80, "spanNulls": False}
-    panel["fieldConfig"]["overrides"] = [_color_by_name(f".*{s}$", c) for s, c in STATE_COLORS.items()]
+    panel["fieldConfig"]["overrides"] = _state_colors()
     return panel
 
 
-def _color_by_name(pattern: str, color: str) -> Json:
-    properties = [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}]
-    return {"matcher": {"id": "byRegexp", "options": f"/{pattern}/"}, "properties": properties}
+def _state_colors() -> list[Json]:
+    return [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/.*{state}$/"},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
+        }
+        for state, color in STATE_COLORS.items()
+    ]
 
 
-def heatmap(title: str, about: str, expr: str, *, width: int = 12) -> Json:
+def heatmap(title: str, about: str, expr: str) -> Json:
     """Build a heatmap over time from Prometheus buckets in seconds."""
     options = {
         "calculate": False, "yAxis": {"unit": "s", "axisPlacement": "left"}, "cellGap": 1,
@@ -168,10 +153,10 @@ def heatmap(title: str, about: str, expr: str, *, width: int = 12) -> Json:
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
     }  # fmt: skip
     query = {**target(expr, "{{le}}", form="heatmap"), "exemplar": True}
-    return _with_unit(_panel("heatmap", title, about, [query], _Size(width, 8), options), "s")
+    return _with_unit(_panel("heatmap", title, about, [query], (12, 8), options), "s")
 
 
-def bars(title: str, about: str, query: Json, *, unit: str = "short", width: int = 12) -> Json:
+def bars(title: str, about: str, query: Json, *, unit: str = "short") -> Json:
     """Build a bar per series: its value over the whole time range."""
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""}, "orientation": "horizontal",
@@ -179,7 +164,7 @@ def bars(title: str, about: str, query: Json, *, unit: str = "short", width: int
         "namePlacement": "auto", "sizing": "auto", "maxVizHeight": 40,
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
     }  # fmt: skip
-    panel = _with_unit(_panel("bargauge", title, about, [query], _Size(width, 8), options), unit)
+    panel = _with_unit(_panel("bargauge", title, about, [query], (12, 8), options), unit)
     panel["fieldConfig"]["defaults"]["min"] = 0
     return panel
 
@@ -205,7 +190,7 @@ def table(
     """
     targets = [target(expr, instant=True, form="table") for _, expr, _ in columns]
     options = {"showHeader": True, "cellHeight": "sm", "sortBy": [{"displayName": key, "desc": True}]}
-    panel = _panel("table", title, about, targets, _Size(COLUMNS, 8), options)
+    panel = _panel("table", title, about, targets, (COLUMNS, 8), options)
     names = {f"Value #{'ABCDEFGHIJKL'[i]}" if len(columns) > 1 else "Value": c[0] for i, c in enumerate(columns)}
     panel["transformations"] = [
         {"id": "merge", "options": {}},
@@ -231,7 +216,6 @@ def curve(
     columns: Sequence[tuple[str, str]],
     *,
     unit: str = "short",
-    width: int = 12,
 ) -> Json:
     """Build a chart over a number in place of time.
 
@@ -241,13 +225,12 @@ def curve(
         x: (name, query) of the horizontal axis.
         columns: (name, query) of each curve; queries are joined by their common labels.
         unit: Unit of the curves.
-        width: Width of 24 columns.
     """
     both = [x, *columns]
     legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
     options = {"legend": legend, "tooltip": {"mode": "multi", "sort": "none"}, "xField": x[0]}
     targets = [target(expr, instant=True, form="table") for _, expr in both]
-    panel = _with_unit(_panel("trend", title, about, targets, _Size(width, 8), options), unit)
+    panel = _with_unit(_panel("trend", title, about, targets, (12, 8), options), unit)
     names = {f"Value #{letter}": name for letter, (name, _) in zip("ABCDEFGHIJKL", both, strict=False)}
     panel["transformations"] = [
         {"id": "merge", "options": {}},

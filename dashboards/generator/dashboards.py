@@ -1,6 +1,6 @@
 """Generate the five Grafana dashboards, one function for each.
 
-`python -m loadchaos.report.metrics.dashboards FOLDER` writes them. They are committed under dashboards/, which a test
+`python -m dashboards.generator.dashboards FOLDER` writes them. They are committed under dashboards/, which a test
 holds against this module. docs/metrics.md lists the metrics they query.
 """
 
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from loadchaos.report.metrics.grafana import (
+from dashboards.generator.grafana import (
     Json,
     annotation,
     bars,
@@ -53,11 +53,13 @@ def _server_hit_ratio(cache: str) -> str:
     return _share(_rate(hits, _SERVER, "replica"), _rate(queries, _SERVER, "replica"))
 
 
+_STATE_QUERY = target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}")
 _STATE = states(
     "Server state",
     "State of each replica, from probes, processes, metrics, logs and received tokens (loadchaos_server_state).",
-    target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
+    _STATE_QUERY,
 )
+_STATE_NOW = stat("State", "Server state now (loadchaos_server_state).", _STATE_QUERY, name=True)
 
 ANNOTATIONS = [
     annotation("Attacks", f"sum by (attack) (increase(loadchaos_attacks_total{{{_RUN}}}[2s])) > 0 or "
@@ -91,12 +93,7 @@ def _run_summary() -> list[Json]:
     missed = f'sum(loadchaos_requests_total{{{_TRAFFIC},outcome="missed"}})'
     return [
         row("Summary"),
-        stat(
-            "State",
-            "Server state now (loadchaos_server_state).",
-            target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
-            name=True,
-        ),
+        _STATE_NOW,
         stat("Requests", "Requests scheduled so far (loadchaos_requests_total).", target(total), decimals=0),
         stat(
             "Answered",
@@ -367,12 +364,7 @@ def _server_summary() -> list[Json]:
     """Panels of the server at a glance."""
     return [
         row("Summary"),
-        stat(
-            "State",
-            "Server state now (loadchaos_server_state).",
-            target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
-            name=True,
-        ),
+        _STATE_NOW,
         stat(
             "Running",
             "Requests that the server computes (loadchaos_server_requests_running).",

@@ -1,0 +1,58 @@
+"""Summary of a signature, as `loadchaos signatures` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadchaos.analysis.classify.signature_file import Signature, Signatures
+from loadchaos.analysis.verdict.model import KnownIssue
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSummary:
+    """A variant of a signature: its title, and frames that show it."""
+
+    title: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignatureSummary:
+    """A signature with the known issues of all its variants. The fields are the keys of its JSON."""
+
+    id: str
+    title: str
+    severity: str
+    role: str
+    speaker: str
+    layer: str
+    versions: str
+    trigger: str
+    why: str
+    remedy: str
+    patterns: tuple[str, ...]
+    examples: tuple[str, ...]
+    refines: tuple[str, ...]
+    variants: tuple[VariantSummary, ...]
+    known: tuple[KnownIssue, ...]
+
+    @classmethod
+    def of(cls, s: Signature, signatures: Signatures) -> SignatureSummary:
+        """Make one of a loaded signature."""
+        return cls(
+            id=s.id,
+            title=s.title,
+            severity=s.severity,
+            role=s.role,
+            speaker=s.file.removesuffix(".toml"),
+            layer=s.layer,
+            versions=s.versions,
+            trigger=s.trigger,
+            why=s.why,
+            remedy=s.remedy,
+            patterns=tuple(p.pattern for p in s.patterns),
+            examples=tuple(s.examples),
+            refines=tuple(s.refines),
+            variants=tuple(VariantSummary(title=v.title, frames=tuple(v.frames)) for v in s.variants),
+            known=signatures.issues(dict.fromkeys((*s.known, *(k for v in s.variants for k in v.known)))),
+        )
