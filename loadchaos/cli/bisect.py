@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, positive_duration, server_options
-from loadchaos.cli.replay import prepare, replay_folder
+from loadchaos.cli.common import echo, positive_duration, resumed_command, run_interruptible, say
+from loadchaos.cli.replay import prepare, replay_folder, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -67,19 +67,12 @@ Exit codes:
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
 )
-@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
-@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
 @click.option(
     "--share-server",
     is_flag=True,
     help="Prove remedies and good releases on one server that survives, not on fresh ones.",
 )
-@click.option("--resume", is_flag=True, help="Continue the newest bisection of SOURCE in --out.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@replayed_options("bisection")
 def bisect(source: Path, out: Path, *, flags: bool, **options: Any) -> None:
     """Find the launch flags or the releases that a failure depends on.
 
@@ -106,9 +99,9 @@ def _bisect_flags(source: Path, out: Path, options: dict[str, Any]) -> None:
     trace, plan, folder = _prepared(source, out, options)
     if plan.server.launch is None:
         raise OptionError("a bisection needs a server that it can start: give its command with --launch")
-    echo(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
-    session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, _print)
-    _finish(session.run(options["changes"]), source, out)
+    say(f"bisecting {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
+    session = FlagSession(trace, plan, folder, options["budget"] or _BUDGET_S, say)
+    _finish(session.run(options["changes"]), plan)
 
 
 def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
@@ -127,27 +120,17 @@ def _bisect_versions(source: Path, out: Path, options: dict[str, Any]) -> None:
         err=True,
     )
     session = VersionSession(trace, plan, installs, folder)
-    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, _print), source, out)
+    _finish(session.run(releases, bad, options["budget"] or _BUDGET_S, say), plan)
 
 
 def _prepared(source: Path, out: Path, options: dict[str, Any]) -> tuple[RequestTrace, TryPlan, Path]:
     folder = replay_folder(out, "bisect", source, resume=options["resume"])
     trace, plan = prepare(source, folder, options)
-    echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
+    say(f"looking for {plan.expected.describe()}; the state is in {folder}")
     return trace, plan, folder
 
 
-def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], source: Path, out: Path) -> None:
-    import asyncio
-
-    try:
-        found = asyncio.run(search)
-    except KeyboardInterrupt:
-        echo(f"interrupted; continue with the same command and --resume (bisection of {source} in {out})", err=True)
-        sys.exit(130)
+def _finish(search: Coroutine[Any, Any, FlagResult | VersionResult], plan: TryPlan) -> None:
+    found = run_interruptible(plan.interrupts, search, resumed_command())
     echo(found.text)
     sys.exit(found.exit_code)
-
-
-def _print(text: str) -> None:
-    echo(text, err=True)

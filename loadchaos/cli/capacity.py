@@ -19,7 +19,9 @@ from loadchaos.cli.common import (
     positive_duration,
     print_json,
     profile_names,
+    run_interruptible,
     server_options,
+    server_settings,
     terminal,
 )
 from loadchaos.cli.profiles import profile_of, set_option
@@ -112,7 +114,6 @@ def capacity(
     Raises the load until the goal fails, then narrows the interval. Each step is a run whose goodput is decided by its
     confidence interval. The result names the knee, the saturation throughput and the limiting resource.
     """
-    import asyncio
     import random
 
     from loadchaos.analysis.capacity.result import CapacityResult
@@ -121,6 +122,7 @@ def capacity(
     from loadchaos.campaigns.capacity.session import CapacitySession, SearchOutput
     from loadchaos.cli.run import with_launch
     from loadchaos.report.terminal.capacity import render
+    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     port = free_exporter_port(options.pop("exporter_port"))
@@ -142,15 +144,15 @@ def capacity(
     lock_folder(folder, "capacity")
     if not stored:
         (folder / files.PROFILE).write_text(_recorded(loaded.to_yaml()), encoding="utf-8")
-    lines, metrics = _Lines(), SearchMetrics(folder.resolve().name, port)
+    lines, metrics, interrupts = _Lines(), SearchMetrics(folder.resolve().name, port), Interrupts()
     session = CapacitySession(
-        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish)
+        searched, settings, run_options, folder, SearchOutput(lines.print, lines.live, metrics.publish), interrupts
     )
     if stored:
         session.restore(stored)
     try:
         lines.print(f"metrics: {metrics.url}")
-        data = asyncio.run(session.run())
+        data = run_interruptible(interrupts, session.run(), f"loadchaos capacity --resume {folder}")
     finally:
         lines.clear()
         metrics.close()
@@ -326,14 +328,10 @@ def _share(option: str, text: str, least: float, most: float) -> float:
 
 def _run_options(options: Mapping[str, Any]) -> Any:
     """The runner's options of every step."""
-    from loadchaos.cli.common import parse_header_options
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run.options import Options
 
     return Options(
-        target=options["external"], admin_url=options["admin_url"], model=options["model"],
-        api_key_env=options["api_key_env"], headers=parse_header_options(options["headers"]),
-        tls=TlsSettings(options["ca"], options["insecure"]), tokenizer=options["tokenizer"],
+        target=options["external"], **server_settings(options), tokenizer=options["tokenizer"],
         server_log=options["server_log"], seed=options["seed"] * 1000, authorize=options["authorize"],
         shared=options["shared"], wait_ready_s=options["wait_ready"], live=False,
         argv=("loadchaos", "capacity"),

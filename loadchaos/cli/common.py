@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from loadchaos.core.errors import OptionError
 
+if TYPE_CHECKING:
+    from loadchaos.run.interrupts import Interrupts
+
+T = TypeVar("T")
 _SERVER_OPTIONS = (
     click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
     click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
@@ -112,6 +116,15 @@ def named_values(option: str, texts: Sequence[str], expected: str) -> dict[str, 
     return found
 
 
+def server_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the runner's Options that `server_options` give."""
+    from loadchaos.core.tls import TlsSettings
+
+    found = {name: options[name] for name in ("admin_url", "model", "api_key_env")}
+    tls = TlsSettings(options["ca"], options["insecure"])
+    return {**found, "headers": parse_header_options(options["headers"]), "tls": tls}
+
+
 def positive_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Parse a duration as `duration` does, and refuse 0."""
     found = duration(context, parameter, value)
@@ -180,6 +193,11 @@ def echo(text: str, *, err: bool = False) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
+def say(text: str) -> None:
+    """Print a line of progress: on stderr, so that stdout has the result alone."""
+    echo(text, err=True)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     import orjson
@@ -215,6 +233,28 @@ def text_width() -> int:
 def terminal() -> tuple[bool, int]:
     """Color support and text width of the terminal."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()
+
+
+def run_interruptible(interrupts: Interrupts, work: Coroutine[Any, Any, T], resume: str) -> T:
+    """Run a campaign; after a signal, print the command that continues it.
+
+    Raises StoppedBySignalError where the campaign was cancelled.
+    """
+    try:
+        return interrupts.run(work)
+    finally:
+        if interrupts:
+            echo(f"interrupted; continue with: {resume}", err=True)
+
+
+def resumed_command() -> str:
+    """The command line of this process with --resume, and without secrets."""
+    import shlex
+
+    from loadchaos.core.redact import Redactor
+
+    words = Redactor.from_environment(os.environ).argv(sys.argv[1:])
+    return shlex.join(["loadchaos", *words, *(["--resume"] if "--resume" not in words else [])])
 
 
 def lock_folder(folder: Path, what: str) -> Path:

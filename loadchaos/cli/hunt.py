@@ -18,6 +18,8 @@ from loadchaos.cli.common import (
     launched_server_options,
     lock_folder,
     positive_duration,
+    run_interruptible,
+    say,
 )
 from loadchaos.cli.hunt_settings import slot_settings, stored_form, with_stored
 from loadchaos.core.errors import OptionError
@@ -73,15 +75,15 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
     Sends small workloads made of genes to a server that loadchaos starts, keeps those that show something new in its log,
     counters or states, and changes them. What is found is replayed and minimised.
     """
-    import asyncio
-
     import orjson
 
     from loadchaos.campaigns.hunt import gene_file
     from loadchaos.campaigns.hunt.findings import Reproduction
-    from loadchaos.campaigns.hunt.journal import SETTINGS, read_settings, write_json
+    from loadchaos.campaigns.hunt.journal import SETTINGS, read_settings
     from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
     from loadchaos.campaigns.hunt.workers import SlotProcess
+    from loadchaos.core.whole_file import write_json
+    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     folder = newest_hunt(out) if options["resume"] else None
@@ -107,14 +109,12 @@ def hunt(context: click.Context, /, out: Path, **options: Any) -> None:
         {"schema": 1, "launch": shown, "budget_s": budget_s, "genes": chosen, **stored_form(options)},
     )
     command = shlex.join([*(f"{k}={v}" for k, v in line.env.items()), *line.argv])
-    say = lambda text: echo(text, err=True)  # noqa: E731 - one line
-    echo(f"hunting on {shown}; files are in {folder}", err=True)
+    say(f"hunting on {shown}; files are in {folder}")
     runners = [SlotProcess(slot, folder / "servers" / f"slot-{i + 1}.log") for i, slot in enumerate(slots)]
     reproduction = Reproduction(folder, command, _passed_on(options), say)
-    session = HuntSession(settings, folder, runners, reproduction, say)
-    code = asyncio.run(session.run())
-    if code in (130, 143):
-        echo(f"continue with: loadchaos hunt --resume --out {out}", err=True)
+    interrupts = Interrupts()
+    session = HuntSession(settings, folder, runners, reproduction, interrupts, say)
+    code = run_interruptible(interrupts, session.run(), f"loadchaos hunt --resume --out {out}")
     echo(f"report: {folder / 'report.html'}")
     sys.exit(code)
 

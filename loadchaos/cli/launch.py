@@ -35,12 +35,12 @@ def launch(
 
     Exit codes: 0 it became ready (--check), 1 it exited later, 4 it did not become ready, 130 Ctrl-C.
     """
-    import asyncio
     from dataclasses import replace
     from functools import partial
 
     from loadchaos.core.ledger.recorder import create_folder
     from loadchaos.core.tls import TlsSettings
+    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.launch_only import launch_alone
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
@@ -53,7 +53,10 @@ def launch(
     ready_within_s = ready_within or READY_WITHIN_S
     say = partial(echo, err=True)
     settings = TlsSettings(**tls)
-    result = asyncio.run(launch_alone(server, folder, ready_within_s, check=check, print_line=say, tls=settings))
+    interrupts = Interrupts()
+    result = interrupts.run(
+        launch_alone(server, folder, ready_within_s, check=check, print_line=say, tls=settings, interrupts=interrupts)
+    )
     echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:
         _classify(result.log)

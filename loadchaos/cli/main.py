@@ -32,7 +32,7 @@ from loadchaos.cli.soak import soak, trend
 from loadchaos.cli.suite import suite
 from loadchaos.cli.worker import worker
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError, ProfileError
+from loadchaos.core.errors import LoadchaosError, ProfileError, StoppedBySignalError
 
 _EXIT_CODES = """\b
 Exit codes of a run:
@@ -70,6 +70,8 @@ class _Commands(click.Group):
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has started: a run handles Ctrl-C itself
             ctx.exit(exit_codes.INTERRUPTED)
+        except StoppedBySignalError as e:
+            ctx.exit(e.exit_code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List each command with its whole first sentence.

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, server_options
-from loadchaos.cli.replay import prepare, replay_folder
+from loadchaos.cli.common import duration, echo, resumed_command, run_interruptible, say
+from loadchaos.cli.replay import prepare, replay_folder, replayed_options
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.report.formatting import plural
@@ -32,22 +32,13 @@ Exit codes:
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=1, help="Send the requests at least this many times in each try."
 )
-@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
-@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
-@click.option("--resume", is_flag=True, help="Continue the newest minimisation of SOURCE in --out.")
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the result."
-)
+@replayed_options("minimisation")
 def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> None:
     """Find the fewest requests and launch flags that still cause a failure.
 
     SOURCE is as for `loadchaos replay`. The result is the folder repro: a script, a README for an upstream issue, a
     profile, and a page that shows what was left out.
     """
-    import asyncio
-
     from loadchaos.campaigns.minimise.session import MinimiseSession, summary
 
     create_privately()
@@ -55,14 +46,10 @@ def minimise(source: Path, out: Path, budget: float | None, **options: Any) -> N
     trace, plan = prepare(source, folder, options)
     if plan.server.launch is None:
         raise OptionError("a minimiser needs a server that it can start: give its command with --launch")
-    echo(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
-    echo(f"looking for {plan.expected.describe()}; the state is in {folder}", err=True)
+    say(f"minimising {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
+    say(f"looking for {plan.expected.describe()}; the state is in {folder}")
     begin_s = time.monotonic()
-    session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, lambda text: echo(text, err=True))
-    try:
-        found = asyncio.run(session.run())
-    except KeyboardInterrupt:
-        echo(f"interrupted; continue with: loadchaos minimise {source} --out {out} --resume", err=True)
-        sys.exit(130)
+    session = MinimiseSession(trace, plan, folder, budget or _BUDGET_S, say)
+    found = run_interruptible(plan.interrupts, session.run(), resumed_command())
     echo(summary(found, time.monotonic() - begin_s))
     sys.exit(found.exit_code)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from loadchaos.cli.common import echo
+from loadchaos.cli.common import say
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 
@@ -94,7 +94,7 @@ def record(upstream: str, listen: str, out: Path, **options: Any) -> None:
     given = RecordOptions(server, url, host, port, out, limits, options["bodies"], options["most_failed"])
 
     async def run() -> int:
-        return await RecordingSession(given, lambda text: echo(text, err=True)).run()
+        return await RecordingSession(given, say).run()
 
     sys.exit(uvloop.run(run()))
 

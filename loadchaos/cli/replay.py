@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli.common import duration, echo, lock_folder, parse_header_options, server_options
+from loadchaos.cli.common import (
+    duration,
+    echo,
+    lock_folder,
+    resumed_command,
+    run_interruptible,
+    say,
+    server_options,
+    server_settings,
+)
 from loadchaos.core.errors import OptionError
 from loadchaos.core.private import create_privately
 from loadchaos.core.typed_json import from_json
@@ -39,6 +48,33 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
     return int(value)
 
 
+def replayed_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a command that looks for the failure of recorded requests."""
+    options = (
+        click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several."),
+        click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure."),
+        click.option("--resume", is_flag=True, help=f"Continue the newest {what} of SOURCE in --out."),
+        click.option(
+            "--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server."
+        ),
+        server_options,
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("runs"),
+            show_default=True,
+            help="Folder for the result.",
+        ),
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 @click.command(epilog=_EXIT_CODES)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path))
 @click.option(
@@ -56,27 +92,18 @@ def _times(_: click.Context, __: click.Parameter, value: str) -> int | None:
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Send the requests this many times in each try.")
 @click.option("--share-server", is_flag=True, help="Use one launched server for several tries, until it dies.")
 @click.option("--against", metavar="COMMAND", help="Then try this launch command, which should prevent the failure.")
-@click.option("--failure", metavar="ID", help="Failure that has to occur again, if the run has several.")
-@click.option("--any-death", is_flag=True, help="Count any death or hang, not only the same failure.")
-@click.option("--resume", is_flag=True, help="Continue the newest replay of SOURCE in --out.")
 @click.option(
     "--export", metavar="DIR", type=click.Path(path_type=Path), help="Write the trace and its bodies. Send nothing."
 )
-@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
-@server_options
 @click.option("--server-log", multiple=True, metavar="SOURCE", help="Log of --target, as for `loadchaos run`.")
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow recorded attacks on --target. Repeatable.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for the tries."
-)
+@replayed_options("replay")
 def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None:
     """Send the requests of a run again until its failure occurs again.
 
     SOURCE is a run folder, an incident folder, a trace.jsonl, an OpenAI batch file or a Mooncake trace. Each try is a run
     on a fresh server. It counts if the same failure occurs with the same guilty frame.
     """
-    import asyncio
-
     from loadchaos.campaigns.replay.session import ReplayRequest, ReplaySession
 
     create_privately()
@@ -92,15 +119,11 @@ def replay(source: Path, out: Path, export: Path | None, **options: Any) -> None
         from loadchaos.campaigns.replay.servers import from_launch
 
         against = from_launch(options["against"])
-    dialect = str(trace.header.server.get("dialect") or "vllm")
-    request = ReplayRequest(plan, folder, options["times"], against, dialect)
-    echo(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}", err=True)
-    echo(f"looking for {plan.expected.describe()}; tries are in {folder}", err=True)
-    session = ReplaySession(trace, request, lambda text: echo(text, err=not text.startswith(_RESULTS)))
-    sys.exit(asyncio.run(session.run()))
-
-
-_RESULTS = ("REPRODUCED", "NOT ", "FIXED", "STILL", "UNKNOWN")
+    request = ReplayRequest(plan, folder, options["times"], against, trace.dialect)
+    say(f"replaying {plural(len(trace.sends), 'request')} of {source} on {plan.server.describe()}")
+    say(f"looking for {plan.expected.describe()}; tries are in {folder}")
+    session = ReplaySession(trace, request, say, echo)
+    sys.exit(run_interruptible(plan.interrupts, session.run(), resumed_command()))
 
 
 def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[RequestTrace, TryPlan]:
@@ -109,7 +132,6 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     from loadchaos.campaigns.replay.one_try import TryPlan
     from loadchaos.campaigns.replay.servers import recorded_parts
     from loadchaos.campaigns.replay.sources import read_source, without_later
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run.options import Options
 
     found = read_source(source, folder)
@@ -118,7 +140,7 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
     whole = len(found.sends)
     found = without_later(source, found, expected.id)
     if len(found.sends) < whole:
-        echo(f"note: {plural(whole - len(found.sends), 'request')} sent after the failure: left out", err=True)
+        say(f"note: {plural(whole - len(found.sends), 'request')} sent after the failure: left out")
     whole = len(found.sends)
     found = bodies.fitting(found)
     if len(found.sends) < whole:
@@ -127,9 +149,7 @@ def prepare(source: Path, folder: Path, options: Mapping[str, Any]) -> tuple[Req
             err=True,
         )
     run_options = Options(
-        admin_url=options["admin_url"], model=options["model"], api_key_env=options["api_key_env"],
-        headers=parse_header_options(options["headers"]), tls=TlsSettings(options["ca"], options["insecure"]),
-        wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
+        **server_settings(options), wait_ready_s=options.get("wait_ready"), server_log=options.get("server_log") or (),
         authorize=options.get("authorize") or (), argv=sys.argv,
     )  # fmt: skip
     plan = TryPlan(
@@ -205,7 +225,7 @@ def _export(source: Path, folder: Path, options: Mapping[str, Any]) -> None:
     try:
         failure = expected_failure(source, found, options).to_json()
     except OptionError as e:
-        echo(f"note: the trace names no failure: {e}", err=True)
+        say(f"note: the trace names no failure: {e}")
     else:
         trace = replace(trace, header=trace.header.model_copy(update={"failure": failure}))
     echo(f"{request_trace.write(trace, folder)}: {plural(len(trace.sends), 'request')}")

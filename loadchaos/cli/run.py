@@ -16,11 +16,12 @@ from loadchaos.cli.common import (
     echo,
     exporter_port_option,
     free_exporter_port,
-    parse_header_options,
     positive_duration,
     process_count,
     profile_names,
+    say,
     server_options,
+    server_settings,
     terminal,
 )
 from loadchaos.cli.environment import openai_target, use_openai_variables, words_from_environment
@@ -260,14 +261,14 @@ def _moved(profile: str, changes: Sequence[str], endpoint: str, traffics: int) -
 
 def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
     """Run the profile, or every run of the web UI. Returns the exit code."""
-    import asyncio
-
     from loadchaos.report.export import notify, otlp
+    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.run import run as run_once
 
     if options["otlp"]:
         otlp.check(options["otlp"])
     addresses = [notify.address(a) for a in options["notify"]]
+    interrupts = Interrupts()
     settings, figures = run_options(options, resumed, notify.to_environment(addresses)), figures_of(options)
 
     def print_result(result: Result) -> None:
@@ -278,27 +279,22 @@ def _run(loaded: Profile, profile: str | None, options: Mapping[str, Any], resum
             echo(text)
 
     if options["web"]:
-        from loadchaos.campaigns.webui.web_runs import serve_web_ui
+        from loadchaos.campaigns.webui.web_runs import WebSession
 
-        address = _web_address(options)
-        return asyncio.run(serve_web_ui(loaded, settings, address, lambda text: echo(text, err=True), print_result))
-    result = asyncio.run(run_once(loaded, settings))
+        web = WebSession(loaded, settings, interrupts, say, print_result)
+        return interrupts.run(web.serve(_web_address(options)))
+    result = interrupts.run(run_once(loaded, settings, interrupts))
     print_result(result)
     return result.exit_code
 
 
 def run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     """The runner's options from the command line's."""
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run.options import Options
 
     return Options(
         target=options["target"],
-        admin_url=options["admin_url"],
-        model=options["model"],
-        api_key_env=options["api_key_env"],
-        headers=parse_header_options(options["headers"]),
-        tls=TlsSettings(options["ca"], options["insecure"]),
+        **server_settings(options),
         tokenizer=options["tokenizer"],
         server_log=options["server_log"],
         out=options["out"],
@@ -353,9 +349,9 @@ def _print_result(result: Result, profile: str | None, ci: str | None, addresses
         if ci == "github":
             _print_github(verdict, home, profile)
         for trouble in filter(None, (notify.send(a, notify.message(verdict, home)) for a in addresses)):
-            echo(f"loadchaos: {trouble}", err=True)
+            say(f"loadchaos: {trouble}")
     if result.error:
-        echo(f"loadchaos: {result.error}", err=True)
+        say(f"loadchaos: {result.error}")
 
 
 def with_launch(profile: Profile, command: str, url: str | None) -> Profile:
@@ -378,7 +374,7 @@ def _print_github(verdict: Verdict, home: Path, profile: str | None) -> None:
     try:
         github.summarise(verdict, home)
     except OSError as e:  # a summary that cannot be written must not change the run's exit code
-        echo(f"loadchaos: the step summary cannot be written: {e}", err=True)
+        say(f"loadchaos: the step summary cannot be written: {e}")
 
 
 def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:

@@ -15,7 +15,9 @@ from loadchaos.cli.common import (
     echo,
     positive_duration,
     print_json,
+    say,
     server_options,
+    server_settings,
     terminal,
     url_argument,
     url_of,
@@ -31,6 +33,7 @@ from loadchaos.core.typed_json import to_json
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.report.suite_result import SuiteResult
+    from loadchaos.run.interrupts import Interrupts
     from loadchaos.run.probe import ProbeResult
 
 _EXIT_CODES = """\b
@@ -77,10 +80,9 @@ def suite(
     The result is one page with a verdict for each profile: suite.html, suite.json and a run folder for each in
     runs/suite-UTC. Attacks are made only on a server that --launch started, on a local engine, or with --authorize.
     """
-    import asyncio
-
     from loadchaos.core import resources
     from loadchaos.report.terminal.suite import render
+    from loadchaos.run.interrupts import Interrupts
 
     create_privately()
     given = _overrides(overrides, resources.profiles())
@@ -92,7 +94,8 @@ def suite(
     if (target is None) == (options["launch"] is None):
         raise OptionError("a suite needs the URL of a server, or --launch COMMAND")
     folder = options["out"] / f"suite-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    found, code = asyncio.run(_suite(target, profiles, folder, options))
+    interrupts = Interrupts()
+    found, code = interrupts.run(_suite(target, profiles, folder, options, interrupts))
     color_and_width = terminal()
     if as_json:
         print_json(to_json(found))
@@ -102,7 +105,11 @@ def suite(
 
 
 async def _suite(
-    target: str | None, profiles: Mapping[str, Profile], folder: Path, options: Mapping[str, Any]
+    target: str | None,
+    profiles: Mapping[str, Profile],
+    folder: Path,
+    options: Mapping[str, Any],
+    interrupts: Interrupts,
 ) -> tuple[SuiteResult, int]:
     """Probe, select, run. Returns the suite and the exit code."""
     from loadchaos.campaigns.suite.record import SuiteRecord
@@ -115,10 +122,9 @@ async def _suite(
     record = SuiteRecord(folder, probed.facts.base_url if target else _shown(options["launch"]), probed.facts)
     for entry in selected:
         record.plan(entry.profile.name, entry.profile.about, entry.reasons)
-    settings = run_options(run_parameters(_arguments(target, options)), None, {})
-    session = SuiteSession(
-        record, settings, lambda text: echo(f"  {text}", err=True), lambda text: echo(text, err=True)
-    )
+    given = {**run_parameters([]), **options, "target": target, "no_live": True, "exporter_port": 0}
+    settings = run_options(given, None, {})
+    session = SuiteSession(record, settings, interrupts, lambda text: say(f"  {text}"), say)
     launch = options["launch"]
     chosen = [entry.profile for entry in selected if not entry.reasons]
     code = await session.run([with_launch(profile, launch, None) if launch else profile for profile in chosen])
@@ -129,14 +135,11 @@ def _shown(command: str) -> str:
     """The launch command without its environment and without secrets."""
     import os
 
-    from loadchaos.core.redact import Redactor, launch_secrets
+    from loadchaos.core.redact import Redactor
     from loadchaos.server.process.launcher import parse_command_line
 
     server = parse_command_line(command)
-    redactor = Redactor.from_environment(os.environ)
-    for value in launch_secrets(server.env).values():
-        redactor.add(value)
-    return " ".join(redactor.argv(list(server.argv)))
+    return " ".join(Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv))
 
 
 def _profile(name: str, overrides: Sequence[str]) -> Profile:
@@ -162,21 +165,6 @@ def _overrides(texts: Sequence[str], names: Collection[str]) -> Mapping[str, lis
     return found
 
 
-def _arguments(target: str | None, options: Mapping[str, Any]) -> list[str]:
-    """Arguments of `loadchaos run` that are the same for every profile."""
-    given = ["--target", target] if target else []
-    for name in ("admin_url", "model", "api_key_env", "ca"):
-        given += [f"--{name.replace('_', '-')}", options[name]] if options[name] else []
-    for name in ("authorize", "server_log"):
-        given += [part for value in options[name] for part in (f"--{name.replace('_', '-')}", value)]
-    given += [part for value in options["headers"] for part in ("--header", value)]
-    for name in ("shared", "insecure"):
-        given += [f"--{name}"] if options[name] else []
-    for name in ("duration", "wait_ready"):
-        given += [f"--{name.replace('_', '-')}", f"{options[name]}s"] if options[name] else []
-    return [*given, "--seed", str(options["seed"]), "--no-live", "--exporter-port", "0"]
-
-
 async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str, Any]) -> ProbeResult:
     """Find out which profiles fit the server.
 
@@ -184,9 +172,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     """
     import httpx
 
-    from loadchaos.cli.common import parse_header_options
     from loadchaos.core.errors import TargetError
-    from loadchaos.core.tls import TlsSettings
     from loadchaos.run import probe as server_probe
     from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
@@ -194,11 +180,10 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
 
     base = parse_target(url)
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base
-    api_key_env = options["api_key_env"]
-    headers = headers_of_options(Options(api_key_env=api_key_env, headers=parse_header_options(options["headers"])))
-    tls = TlsSettings(options["ca"], options["insecure"]).context()
+    settings = Options(**server_settings(options))
+    headers, tls = headers_of_options(settings), settings.tls.context()
     async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
-        request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
+        request = CalibrationRequest(model=settings.model, api_key_env=settings.api_key_env)
         probed = await server_probe.probe(DiscoveryClient(HttpAsker(client), base, admin), request, profiles)
     if probed.trouble:
         raise TargetError(probed.trouble)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import xxhash
 
+from loadchaos.core.whole_file import write_whole
+
 body_hash = xxhash.xxh3_64_hexdigest
 """Return the hash of a body as 16 hexadecimal digits."""
 
@@ -39,7 +41,5 @@ def store_body(folder: Path, body: bytes) -> str:
     file = folder / f"{name}.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.part")
-        part.write_bytes(body)
-        part.replace(file)
+        write_whole(file, body)
     return name

@@ -69,3 +69,14 @@ class LedgerError(LoadchaosError):
     """The run folder could not be written or read, so no run in it can pass."""
 
     exit_code = exit_codes.UNKNOWN
+
+
+class StoppedBySignalError(Exception):
+    """Signal that work was cancelled, as the user ended the process.
+
+    It is no LoadchaosError: nothing went wrong, and no step may treat it as its failure.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"ended by signal {exit_code - 128}")
+        self.exit_code = exit_code

@@ -126,6 +126,15 @@ class Redactor:
                 redactor.add(value)
         return redactor
 
+    @classmethod
+    def of_launch(cls, environment: Mapping[str, str], variables: Mapping[str, str], argv: Sequence[str]) -> Redactor:
+        """Create one that also knows the secrets of a launch command, with its own variables."""
+        redactor = cls.from_environment(environment)
+        for value in launch_secrets(variables).values():
+            redactor.add(value)
+        redactor.argv(argv)
+        return redactor
+
     def fork(self) -> Redactor:
         """Create a Redactor for another stream; both share all secrets."""
         other = Redactor()

@@ -69,6 +69,11 @@ def describe_duration(seconds: float) -> str:
     )
 
 
+def spent_time(seconds: float) -> str:
+    """Format a time in whole seconds, at least one: `1 s`, `2 min 5 s`."""
+    return describe_duration(max(1, round(seconds)))
+
+
 def measured_duration(seconds: float) -> str:
     """Format a measured duration: `0.85 ms`, `373 ms`, `1.25 s`, `2 min 5 s`."""
     if seconds >= 100:

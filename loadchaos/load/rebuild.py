@@ -22,6 +22,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
+from loadchaos.core.whole_file import write_whole
 from loadchaos.load import payloads, registry
 from loadchaos.load.payloads.live import SentBack, step_of_request
 from loadchaos.profile.profile import Profile, from_mapping
@@ -230,6 +231,4 @@ def planned_steps(
 def _write_once(path: Path, data: bytes) -> None:
     if path.exists() and path.stat().st_size == len(data):
         return  # named by its content: it exists already
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
+    write_whole(path, data)

@@ -244,13 +244,7 @@ class Profile(ProfilePart):
 
     def to_yaml(self) -> str:
         """The profile with its overrides as YAML."""
-        out = io.StringIO()
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = None
-        yaml.width = 120
-        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-        yaml.dump(self.to_json(), out)
-        return out.getvalue()
+        return yaml_text(self.to_json())
 
     def with_launch(self, launch: Mapping[str, Any]) -> Profile:
         """The profile with another server to start.
@@ -385,3 +379,14 @@ def _add_options(traffic: Traffic, registry: Registry) -> None:
         traffic._behaviour_shares.append(part)
     if "plain" in registry.behaviours:
         traffic._plain = registry.behaviours["plain"].model_validate({})
+
+
+def yaml_text(profile: Mapping[str, Any]) -> str:
+    """A profile in JSON form as YAML, in the order of its keys."""
+    out = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.width = 120
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
+    yaml.dump(profile, out)
+    return out.getvalue()

@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Outcome
+from loadchaos.core.whole_file import write_whole
 from loadchaos.profile.base import ProfilePart
 
 VERSION = 1
@@ -157,6 +158,11 @@ class RequestTrace:
             ),
         )
 
+    @property
+    def dialect(self) -> str:
+        """Dialect of the recorded server; vllm where it is not known."""
+        return str(self.header.server.get("dialect") or "vllm")
+
     def traffic_names(self) -> list[str]:
         """Names of all traffic, in order of first use."""
         return list(dict.fromkeys(s.traffic for s in self.sends))
@@ -247,9 +253,7 @@ def write(trace: RequestTrace, folder: Path) -> Path:
     )
     lines = [_line(row) for row in (trace.header, *rows)]
     file = folder / FILE
-    part = file.with_name(f"{FILE}.part")
-    part.write_text("".join(lines), encoding="utf-8")
-    part.replace(file)
+    write_whole(file, "".join(lines))
     return file
 
 

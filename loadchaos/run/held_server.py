@@ -13,7 +13,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import AnyRow, Emit
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.core.redact import Redactor
 from loadchaos.run.asker import HttpAsker
 from loadchaos.run.start_failure import explained
 from loadchaos.server.dialects import DIALECTS
@@ -45,9 +45,7 @@ class HeldServer:
         """
         folder.mkdir(parents=True, exist_ok=True)
         files = RunFolder(folder)
-        redactor = Redactor.from_environment(os.environ)
-        for value in launch_secrets(server.env).values():
-            redactor.add(value)
+        redactor = Redactor.of_launch(os.environ, server.env, server.argv)
         self.url, self.log, self.folder = server.url, files.server_log, folder
         self.runs, self.memory = 0, memory
         self._events = Writer(files.events, "launch")

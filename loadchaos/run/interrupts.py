@@ -1,19 +1,23 @@
-"""Signals that end a run: the first one in order, the second one at once."""
+"""Signals that end this process: the first one in order, the second one at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from loadchaos.analysis.state.limits import BALANCER_NS
-from loadchaos.core.errors import LoadchaosError
-from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.errors import LoadchaosError, StoppedBySignalError
 from loadchaos.core.limits import LAST_LINES_S
 
 _POLL_S = 0.1
+_TERMINAL_GONE = signal.SIGHUP
+T = TypeVar("T")
+SignalHandler = Callable[[signal.Signals], None]
 
 
 @dataclass(frozen=True)
@@ -50,28 +54,84 @@ SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
 
 
 class Interrupts:
-    """The signals a run has received; true after the first one."""
+    """The signals that this process has received; true after the first one.
 
-    def __init__(self, record: EventRecorder, print_line: Callable[[str], None]) -> None:
-        self._record, self._print = record, print_line
+    A process has one, which the command or the campaign hands to each run. SIGHUP counts as SIGTERM. The part of the
+    program that is at work takes the signals with `handled_by`.
+    """
+
+    def __init__(self) -> None:
         self._signals: list[signal.Signals] = []
+        self._handlers: list[SignalHandler] = []
 
-    def install(self) -> None:
-        """Handle SIGINT, SIGTERM and SIGHUP in the running event loop."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.record, number)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means: continue without a terminal
-            loop.add_signal_handler(signal.SIGHUP, self.record, signal.SIGTERM)
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in an event loop.
 
-    def record(self, number: signal.Signals) -> None:
-        """Count a signal, write its row and print what happens next."""
-        self._signals.append(number)
-        self._record.run("interrupted", signal=number.name)
-        if len(self._signals) == 1:
-            self._print("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
+        A signal that no part of it handles cancels it. Raises StoppedBySignalError then.
+        """
+
+        async def main() -> T:
+            task = asyncio.current_task()
+
+            def cancel(_: signal.Signals) -> None:
+                assert task is not None
+                task.cancel()
+
+            with self.installed(), self.handled_by(cancel):
+                try:
+                    return await work
+                except asyncio.CancelledError:
+                    self.raise_if_any()
+                    raise
+
+        return asyncio.run(main())
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Receive SIGINT, SIGTERM and SIGHUP until the block ends, also without an event loop.
+
+        In an event loop they are received between two callbacks.
+        """
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # nohup means: continue without a terminal
+            numbers.append(_TERMINAL_GONE)
+        before = {number: signal.getsignal(number) for number in numbers}
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            for number in numbers:
+                signal.signal(number, lambda n, _: self.receive(signal.Signals(n)))
         else:
-            self._print("interrupted again: stopping the run at once")
+            for number in numbers:
+                loop.add_signal_handler(number, functools.partial(self.receive, number))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                with contextlib.suppress(RuntimeError):
+                    asyncio.get_running_loop().remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def handled_by(self, handler: SignalHandler) -> Iterator[None]:
+        """Pass signals to `handler` alone until the block ends."""
+        self._handlers.append(handler)
+        try:
+            yield
+        finally:
+            self._handlers.remove(handler)
+
+    def receive(self, number: signal.Signals) -> None:
+        """Count a signal and pass it to the newest handler."""
+        counted = signal.SIGTERM if number == _TERMINAL_GONE else number
+        self._signals.append(counted)
+        if self._handlers:
+            self._handlers[-1](counted)
+
+    def raise_if_any(self) -> None:
+        """Raise StoppedBySignalError after a signal."""
+        if self._signals:
+            raise StoppedBySignalError(self.exit_code) from None
 
     def __bool__(self) -> bool:
         return bool(self._signals)
@@ -82,9 +142,9 @@ class Interrupts:
         return len(self._signals)
 
     @property
-    def name(self) -> str:
-        """Name of the first signal, such as SIGINT."""
-        return self._signals[0].name
+    def first(self) -> signal.Signals:
+        """The first signal."""
+        return self._signals[0]
 
     @property
     def exit_code(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import time
@@ -20,9 +19,10 @@ from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import LAST_LINES_S
-from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.run.asker import HttpAsker
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
@@ -58,16 +58,19 @@ class StandaloneLaunch:
     """
 
     def __init__(
-        self, server: CommandLine, folder: RunFolder, print_line: Callable[[str], None], tls: TlsSettings
+        self,
+        server: CommandLine,
+        folder: RunFolder,
+        print_line: Callable[[str], None],
+        tls: TlsSettings,
+        interrupts: Interrupts,
     ) -> None:
         self._typed, self._folder, self._print, self._tls = server, folder, print_line, tls
-        redactor = Redactor.from_environment(os.environ)
-        for value in launch_secrets(server.env).values():
-            redactor.add(value)
-        shown = redactor.argv(server.argv)
+        shown = Redactor.of_launch(os.environ, server.env, server.argv).argv(server.argv)
         self._events = Writer(folder.events, "launch")
         self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)
-        self._interrupted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._interrupts = interrupts
+        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
         """Start the server and stay with it.
@@ -76,15 +79,13 @@ class StandaloneLaunch:
             Exit code 0 when it became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus the
             number of a signal.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, functools.partial(self._interrupt, number))
-        await self._server.start()
-        try:
-            return await self._wait(ready_within_s, check=check)
-        finally:
-            await (self._server.wait_recorded() if self._server.exit.done() else self._server.stop())
-            self._events.close()
+        with self._interrupts.handled_by(self._interrupted_by):
+            await self._server.start()
+            try:
+                return await self._wait(ready_within_s, check=check)
+            finally:
+                await (self._server.wait_recorded() if self._server.exit.done() else self._server.stop())
+                self._events.close()
 
     async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
         begin_s = time.monotonic()
@@ -108,7 +109,7 @@ class StandaloneLaunch:
             self._print("Ctrl-C stops the server")
             await _first(self._server.exit, self._interrupted)
         if self._interrupted.done():
-            return StartResult(128 + self._interrupted.result(), "the server was stopped")
+            return StartResult(self._interrupts.exit_code, "the server was stopped")
         ended: ServerExit = self._server.exit.result()
         return StartResult(1, f"the server exited unexpectedly: it {ended.reason}", self._folder.server_log)
 
@@ -164,10 +165,10 @@ class StandaloneLaunch:
     def _exit_reason(self) -> str | None:
         return f"it {self._server.exit.result().reason}" if self._server.exit.done() else None
 
-    def _interrupt(self, number: int) -> None:
+    def _interrupted_by(self, _: signal.Signals) -> None:
         if not self._interrupted.done():
             self._print("stopping the server")
-            self._interrupted.set_result(number)
+            self._interrupted.set_result(None)
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:
@@ -182,6 +183,7 @@ async def launch_alone(
     check: bool,
     print_line: Callable[[str], None],
     tls: TlsSettings,
+    interrupts: Interrupts,
 ) -> StartResult:
     """Start a server and stay with it.
 
@@ -189,7 +191,7 @@ async def launch_alone(
     """
     refuse_taken_port(server.url)
     print_line(f"starting {server.argv[0]} for {server.url}, log in {folder.server_log}")
-    result = await StandaloneLaunch(server, folder, print_line, tls).run(ready_within_s, check=check)
+    result = await StandaloneLaunch(server, folder, print_line, tls, interrupts).run(ready_within_s, check=check)
     if result.exit_code != exit_codes.TARGET_ERROR or result.log is None:
         return result
     return replace(result, text=explained(result.text, result.log))

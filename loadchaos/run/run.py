@@ -8,6 +8,7 @@ own included, attacks are undone, what the run started is stopped, and what was 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.run.children import FollowerProcess
 from loadchaos.run.console import Console
 from loadchaos.run.finalize import Result, conclude_interruptible
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.last_question import LastQuestion
 from loadchaos.run.load_session import LoadSession, WebStart
 from loadchaos.run.options import Options
@@ -29,18 +31,21 @@ from loadchaos.run.server_under_test import ServerUnderTest
 _TICK_S = 0.1
 
 
-async def run_quietly(profile: Profile, options: Options, print_line: Callable[[str], None]) -> Result:
+async def run_quietly(
+    profile: Profile, options: Options, interrupts: Interrupts, print_line: Callable[[str], None]
+) -> Result:
     """Run a profile whose lines go to `print_line` instead of the terminal."""
-    return await _Run(RunContext.create(profile, options, print_line), None).execute()
+    return await _Run(RunContext.create(profile, options, interrupts, print_line), None).execute()
 
 
-async def run(profile: Profile, options: Options, web_start: WebStart | None = None) -> Result:
+async def run(profile: Profile, options: Options, interrupts: Interrupts, web_start: WebStart | None = None) -> Result:
     """Run a profile to its end.
 
-    Raises LoadchaosError for mistakes found before a run folder exists.
+    Until then it handles the signals that `interrupts` receives. Raises LoadchaosError for mistakes found before a run
+    folder exists.
     """
     with Console() as console:
-        context = RunContext.create(profile, options, console.print)
+        context = RunContext.create(profile, options, interrupts, console.print)
         if web_start is not None:
             web_start.ui.write("run", folder=str(context.record.folder.path.resolve()))
         return await _Run(context, web_start).execute()
@@ -66,7 +71,18 @@ class _Run:
 
     async def execute(self) -> Result:
         """Prepare, load and attack, drain, undo, judge."""
-        self._interrupts.install()
+        with self._interrupts.handled_by(self._interrupted):
+            return await self._steps()
+
+    def _interrupted(self, number: signal.Signals) -> None:
+        """Write the row of a signal and print what happens next."""
+        self._record.run("interrupted", signal=number.name)
+        if self._interrupts.count == 1:
+            self._context.print_line("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
+        else:
+            self._context.print_line("interrupted again: stopping the run at once")
+
+    async def _steps(self) -> Result:
         with self._errors.collect():
             self._record.begin(self._context.profile, self._context.options, self._context.target)
             if await self._interrupts.wait(self._prepare(), self._poll, lambda: self._load.stop_pressed):
@@ -192,7 +208,7 @@ class _Run:
         """Fields of the last row: why the run ended; empty if completed."""
         reason: dict[str, Any] = {}
         if self._interrupts:
-            reason = {"exit_code": self._interrupts.exit_code, "why": self._interrupts.name}
+            reason = {"exit_code": self._interrupts.exit_code, "why": self._interrupts.first.name}
         elif errors := self._errors.exit_reason():
             reason = errors
         elif failure := self._load.failure():

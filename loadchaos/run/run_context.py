@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadchaos.core.ledger.recorder import create_folder
-from loadchaos.core.redact import Redactor, launch_secrets
+from loadchaos.core.redact import Redactor
 from loadchaos.profile.profile import Profile
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options, target_spec
@@ -31,7 +31,9 @@ class RunContext:
     print_line: Callable[[str], None]
 
     @classmethod
-    def create(cls, profile: Profile, options: Options, print_line: Callable[[str], None]) -> RunContext:
+    def create(
+        cls, profile: Profile, options: Options, interrupts: Interrupts, print_line: Callable[[str], None]
+    ) -> RunContext:
         """Check the options and create the run folder.
 
         Raises LoadchaosError before anything exists.
@@ -39,18 +41,18 @@ class RunContext:
         target = target_spec(profile, options)
         folder = create_folder(options.out, profile.name)
         record = RunRecord(folder, _redactor(profile, target), print_line)
-        return cls(profile, options, target, record, Interrupts(record, print_line), print_line)
+        return cls(profile, options, target, record, interrupts, print_line)
 
 
 def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
     """Redactor for secrets of the run and for quoted prompts."""
-    redactor = Redactor.from_environment(os.environ)
+    launch = profile.target.launch
+    if launch is None:
+        redactor = Redactor.from_environment(os.environ)
+    else:
+        redactor = Redactor.of_launch(os.environ, launch.env, launch.command)
     for value in target.headers.values():
         redactor.add(value)
         redactor.add(value.split(" ")[-1])  # without `Bearer`
-    if profile.target.launch is not None:
-        for value in launch_secrets(profile.target.launch.env).values():
-            redactor.add(value)
-        redactor.argv(list(profile.target.launch.command))
     redactor.add_prompts(error_passages(profile))
     return redactor

@@ -33,6 +33,7 @@ def test_signal_ends_the_load_in_order_and_judges_the_record(
     assert verdict["outcomes"].get("unfinished", 0) == 0, "each request in flight has an end"
     assert (run.folder / "report.html").exists()
     assert "stopping the run cleanly" in run.output
+    assert [row["signal"] for row in run.rows(row="run", what="interrupted")] == [signal.Signals(number).name]
     run.all_gone()
 
 

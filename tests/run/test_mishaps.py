@@ -16,6 +16,7 @@ import pytest
 
 from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import from_mapping
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.pause_gate import PauseGate
 from loadchaos.run.prepare import Preparation
@@ -65,7 +66,7 @@ def test_bug_of_ours_ends_in_a_verdict_and_a_traceback_file(
 
 
 async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> Any:
-    result = await run(from_mapping(PROFILE, full_registry()), options)
+    result = await run(from_mapping(PROFILE, full_registry()), options, Interrupts())
     if stop is not None:  # what the test kept from being stopped
         server, args, more = broken[0]
         await stop(server, *args, **more)

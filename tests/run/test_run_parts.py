@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import TargetError
+from loadchaos.core.errors import StoppedBySignalError, TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.redact import Redactor
@@ -48,9 +49,8 @@ def test_run_errors_keep_the_first_error_and_the_traceback_of_a_bug(tmp_path: Pa
     assert summary.endswith("; more")
 
 
-def test_interrupts_shorten_the_timeouts_and_end_a_step(record: RunRecord) -> None:
-    lines: list[str] = []
-    interrupts = Interrupts(record, lines.append)
+def test_interrupts_shorten_the_timeouts_and_end_a_step() -> None:
+    interrupts = Interrupts()
     cancelled: list[bool] = []
 
     async def step() -> None:
@@ -65,27 +65,53 @@ def test_interrupts_shorten_the_timeouts_and_end_a_step(record: RunRecord) -> No
         def poll() -> None:
             polls.append(1)
             if len(polls) == 2:
-                interrupts.record(signal.SIGINT)
+                interrupts.receive(signal.SIGINT)
 
         return await interrupts.wait(step(), poll, lambda: False)
 
     assert (bool(interrupts), interrupts.timeouts.drain_s) == (False, None)
     assert asyncio.run(run()) is False
     assert cancelled == [True]
-    assert (interrupts.name, interrupts.exit_code, interrupts.timeouts.drain_s) == ("SIGINT", 130, 1.0)
-    interrupts.record(signal.SIGTERM)
+    assert (interrupts.first.name, interrupts.exit_code, interrupts.timeouts.drain_s) == ("SIGINT", 130, 1.0)
+    interrupts.receive(signal.SIGTERM)
     assert (interrupts.count, interrupts.exit_code, interrupts.timeouts.drain_s) == (2, 130, 0.0)
-    assert [line.split(":")[0] for line in lines] == ["interrupted", "interrupted again"]
-    record.sync()
-    rows = [row for row in Tail(record.folder.events).rows() if row.get("what") == "interrupted"]
-    assert [row["signal"] for row in rows] == ["SIGINT", "SIGTERM"]
+
+
+def test_signals_go_to_the_newest_handler_alone() -> None:
+    interrupts = Interrupts()
+    seen: list[tuple[str, str]] = []
+    with interrupts.handled_by(lambda n: seen.append(("campaign", n.name))):
+        with interrupts.handled_by(lambda n: seen.append(("run", n.name))):
+            interrupts.receive(signal.SIGHUP)
+        interrupts.receive(signal.SIGINT)
+    assert seen == [("run", "SIGTERM"), ("campaign", "SIGINT")]
+    assert (interrupts.first, interrupts.exit_code, interrupts.count) == (signal.SIGTERM, 143, 2)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_signal_that_no_step_handles_cancels_the_campaign_in_order(number: signal.Signals, code: int) -> None:
+    interrupts, ended = Interrupts(), []
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    async def campaign() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(20)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    with pytest.raises(StoppedBySignalError) as stopped:
+        interrupts.run(campaign())
+    assert (stopped.value.exit_code, ended) == (code, [True])
+    assert {n: signal.getsignal(n) for n in before} == before
 
 
 @pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
-def test_interrupts_leave_sighup_alone_under_nohup(record: RunRecord, before: Any) -> None:
+def test_interrupts_leave_sighup_alone_under_nohup(before: Any) -> None:
     async def handler() -> Any:
-        Interrupts(record, lambda _: None).install()
-        return signal.getsignal(signal.SIGHUP)
+        with Interrupts().installed():
+            return signal.getsignal(signal.SIGHUP)
 
     own = signal.signal(signal.SIGHUP, before)
     try:

@@ -20,7 +20,7 @@ from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import redacted_command, result_redactor
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.server.dialects import DIALECTS
 
@@ -43,9 +43,7 @@ class FlagSession:
         assert plan.server.launch is not None
         self._plan, self._folder, self._print = plan, folder, print_line
         self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
-        self._trials = Trials(
-            replace(plan, name="bisect"), folder, str(trace.header.server.get("dialect") or "vllm"), print_line
-        )
+        self._trials = Trials(replace(plan, name="bisect"), folder, trace.dialect, print_line)
         self._trials.strict = True
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._hide = result_redactor(plan.server)
@@ -70,9 +68,7 @@ class FlagSession:
             return FlagResult(exit_codes.FAIL, None, text)
         folder = self._folder / "bisect"
         seconds = time.monotonic() - self._begin_s
-        text = (
-            f"{summary(findings)}\n{self._decider.tries} tries, {describe_duration(max(1, round(seconds)))}: {folder}"
-        )
+        text = f"{summary(findings)}\n{self._decider.tries} tries, {spent_time(seconds)}: {folder}"
         hide = self._hide
         write_result(folder, hide.text(self._readme(findings)), hide.data(self._data(findings)))
         return FlagResult(exit_codes.UNKNOWN if findings.out_of_time else exit_codes.PASS, findings, hide.text(text))
@@ -88,7 +84,7 @@ class FlagSession:
         if decision.fails and self._search.reducing:
             kept = decision.flags - len(self._whole.flags) + len(_loose(self._whole))
         mean_s = sum(d.seconds for d in self._decider.steps) / len(self._decider.steps)
-        eta = f", at most {left} more candidates, {describe_duration(max(1, round(left * mean_s)))}" if left else ""
+        eta = f", at most {left} more candidates, {spent_time(left * mean_s)}" if left else ""
         self._print(f"{decision.step}: {outcome(decision)}; {kept} of {len(_loose(self._whole))} flags kept{eta}")
 
     def _data(self, found: FlagFindings) -> dict[str, Any]:

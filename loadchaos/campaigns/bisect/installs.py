@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.whole_file import write_whole
 from loadchaos.server.process.launcher import last_line
 
 _LIST_S = 180.0
@@ -235,9 +236,7 @@ class ReleaseInstaller:
                 if code != 0:
                     shutil.rmtree(venv, ignore_errors=True)
                     return f"it cannot be installed: {_decisive(log)} ({log})"
-        part = marker.with_name(f"{marker.name}.part")
-        part.write_text(_known(self._plan.install) + "\n")
-        part.replace(marker)
+        write_whole(marker, _known(self._plan.install) + "\n")
         return ""
 
 

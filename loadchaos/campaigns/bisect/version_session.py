@@ -28,7 +28,7 @@ from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, from_launch, redacted_command, result_redactor
 from loadchaos.core import exit_codes
 from loadchaos.core.redact import Redactor
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 
 
@@ -57,7 +57,7 @@ class VersionSession:
         self, versions: Sequence[str], known_bad: str | None, budget_s: float, print_line: Callable[[str], None]
     ) -> VersionResult:
         """Search, write the results and describe them."""
-        trials = Trials(self._plan, self._folder, str(self._trace.header.server.get("dialect") or "vllm"), print_line)
+        trials = Trials(self._plan, self._folder, self._trace.dialect, print_line)
         trials.strict, trials.server_of = True, lambda candidate: self._servers[candidate.release]
 
         async def attempt(candidate: Reduction) -> bool | None:
@@ -70,7 +70,7 @@ class VersionSession:
 
         def report(decision: Decision) -> None:
             seconds = (time.monotonic() - self._begin_s) / len(decider.steps)
-            eta = describe_duration(max(1, round(search.left * seconds)))
+            eta = spent_time(search.left * seconds)
             print_line(f"{decision.step}: {_outcome(decision)}; at most {search.left} more releases, {eta}")
 
         decider = Decider(attempt, self._folder / STATE, report, budget_s, self._settings())
@@ -105,7 +105,7 @@ class VersionSession:
     def _result(self, found: VersionFindings, versions: Sequence[str], tries: int) -> VersionResult:
         code = _exit_code(found)
         folder = self._folder / "bisect"
-        seconds = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
+        seconds = spent_time(time.monotonic() - self._begin_s)
         text = f"{summary(found, versions)}\n{tries} tries, {seconds}: {folder}"
         hide = self._redactor()
         write_result(folder, hide.text(self._readme(found, versions)), hide.data(self._data(found, versions)))

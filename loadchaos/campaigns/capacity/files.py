@@ -15,6 +15,7 @@ import orjson
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.core.errors import LedgerError, OptionError, next_step
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.html import capacity_page
 
 RESULT, TABLE, PAGE, PROFILE = "capacity.json", "capacity.csv", "report.html", "profile.yaml"
@@ -35,9 +36,9 @@ def write(folder: Path, data: Mapping[str, Any]) -> None:
         LedgerError: they cannot be written.
     """
     try:
-        _replace(folder / RESULT, orjson.dumps(data, option=orjson.OPT_INDENT_2))
-        _replace(folder / TABLE, table(data).encode())
-        _replace(folder / PAGE, capacity_page.render(CapacityResult.from_json(data)).encode())
+        write_json(folder / RESULT, data)
+        write_whole(folder / TABLE, table(data))
+        write_whole(folder / PAGE, capacity_page.render(CapacityResult.from_json(data)))
     except OSError as e:
         raise LedgerError(f"{folder}: {e.strerror}; {next_step(e)}") from e
 
@@ -68,9 +69,3 @@ def read(folder: Path, option: str = "") -> dict[str, Any]:
     if missing := [key for key in _NEEDED if key not in found]:
         raise OptionError(f"{given}: {RESULT} has no {missing[0]}; start a new search")
     return found
-
-
-def _replace(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.write_bytes(data)
-    new.replace(path)

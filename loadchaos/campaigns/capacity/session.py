@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +31,7 @@ from loadchaos.report.formatting import duration
 from loadchaos.report.terminal.capacity import step_line
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 from loadchaos.server.discovery.client import parse_target
@@ -117,6 +116,7 @@ class CapacitySession:
         options: Options,
         folder: Path,
         output: SearchOutput,
+        interrupts: Interrupts,
     ) -> None:
         self._profile, self._settings, self._options, self._folder = profile, settings, options, folder
         self._announce, self._live, self._output = output.announce, output.live, output
@@ -126,7 +126,7 @@ class CapacitySession:
         self._before_s = 0.0
         self._begin_s = time.monotonic()
         self._server: dict[str, Any] = {}
-        self._signal: signal.Signals | None = None
+        self._interrupts = interrupts
         self._ended_by = ""
         self._code: int | None = None
         self._failures: dict[str, dict[str, Any]] = {}
@@ -169,8 +169,8 @@ class CapacitySession:
 
     def _exit_code(self) -> int:
         """Exit code: that of an early end, else of the answer."""
-        if self._signal is not None:
-            return 128 + self._signal
+        if self._interrupts:
+            return self._interrupts.exit_code
         if self._code is not None:
             return self._code
         found, wanted = answer(self._search, self._settings.search), self._settings.at_least
@@ -223,12 +223,11 @@ class CapacitySession:
             if left_s < _LEAST_STEP_S:
                 self._note_budget(step)
                 break
-            self._handle_signals()
             if not await self._step(step, left_s):
                 break
             self._write(self.to_json(ended=False))
         data = self.to_json(ended=True)
-        if self._signal is not None:
+        if self._interrupts:
             data |= {"ended": False, "verdict": None}
         self._write(data)
         return data
@@ -277,7 +276,7 @@ class CapacitySession:
             self._options, out=folder, seed=self._options.seed + number, watch=live, live=False, replay=True
         )
         try:
-            result = await run_quietly(step_profile(self._profile, plan), options, lambda _: None)
+            result = await run_quietly(step_profile(self._profile, plan), options, self._interrupts, lambda _: None)
         except LoadchaosError as e:
             if not self._search.steps:
                 raise
@@ -288,9 +287,7 @@ class CapacitySession:
 
     def _fold(self, number: int, watch: StepWatch, result: Result, began: str) -> bool:
         """Keep the result of a step; False where the search has to end."""
-        if result.exit_code in exit_codes.BY_SIGNAL:
-            self._signal = signal.Signals(result.exit_code - 128)
-        if self._signal is not None:
+        if self._interrupts:
             return False
         self._read_server(result)
         if result.exit_code in exit_codes.BEFORE_LOAD or result.verdict is None:
@@ -356,15 +353,6 @@ class CapacitySession:
         except (OSError, ValueError):
             return
         self._server = {name: facts.get(name) for name in ("dialect", "version", "model")}
-
-    def _handle_signals(self) -> None:
-        """Note a signal between two steps; each run installs its own handlers."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupted, number)
-
-    def _interrupted(self, number: signal.Signals) -> None:
-        self._signal = signal.Signals(number)
 
 
 def _now() -> str:

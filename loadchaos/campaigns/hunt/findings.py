@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.campaigns.hunt.corpus import DEADLY, finding_key, findings_of
-from loadchaos.campaigns.hunt.journal import FINDINGS, write_json
+from loadchaos.campaigns.hunt.journal import FINDINGS
+from loadchaos.campaigns.replay.estimate import result_line
 from loadchaos.core.stats import wilson
+from loadchaos.core.whole_file import write_json
 from loadchaos.report.formatting import plural
 
 FILE = "finding.json"
@@ -45,6 +47,7 @@ class HuntFinding:
         workloads: numbers of all workloads that showed it.
         replay: result of the replay: `reproduced`, `tries`, `line`; empty: not replayed, and `note` says why.
         repro: folder of the reproducer; empty: none.
+        out_of_time: the budget was spent before it could be replayed or minimised; a resumed hunt has time again.
     """
 
     key: str
@@ -60,6 +63,7 @@ class HuntFinding:
     repro: str = ""
     note: str = ""
     after_others: int = 0
+    out_of_time: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping for JSON."""
@@ -121,6 +125,8 @@ def _read_back(finding: HuntFinding, folder: Path) -> None:
         data = json.loads((folder / finding.folder / FILE).read_bytes())
         finding.replay, finding.minimised = dict(data["replay"]), str(data["minimised"])
         finding.repro, finding.note = str(data["repro"]), str(data["note"])
+        # Older files have the reason as a text alone.
+        finding.out_of_time = bool(data.get("out_of_time", finding.note.startswith(_NO_TIME)))
 
 
 def keep_run(finding: HuntFinding, folder: Path, run: Path) -> None:
@@ -158,8 +164,8 @@ class Reproduction:
         order = sorted(findings, key=lambda f: (f.failure.get("severity") not in DEADLY, f.number))
         deadline_s = time.monotonic() + budget_s
         for finding in order:
-            if finding.note.startswith(_NO_TIME):
-                finding.note = ""  # a resumed hunt has time again
+            if finding.out_of_time:
+                finding.note, finding.out_of_time = "", False
         waiting = [f for f in order if not f.replay and not f.note]
         for i, finding in enumerate(waiting):
             share_s = (deadline_s - time.monotonic()) / (2 * (len(waiting) - i))
@@ -171,8 +177,9 @@ class Reproduction:
 
     async def _step(self, finding: HuntFinding, step: Callable[..., Any], share_s: float) -> None:
         if share_s < _LEAST_S:
-            missing = "minimised" if finding.replay else "replayed"
-            finding.note = finding.note or f"{_NO_TIME} before it could be {missing}"
+            if not finding.note:
+                missing = "minimised" if finding.replay else "replayed"
+                finding.note, finding.out_of_time = f"{_NO_TIME} before it could be {missing}", True
         elif not self._stopped:
             await step(finding, share_s)
         if not self._stopped:
@@ -188,7 +195,8 @@ class Reproduction:
         last = await self._command(argv, into, share_s)
         results = [t["reproduced"] for t in _tries(into) if t["reproduced"] is not None]
         if results:
-            finding.replay = {"reproduced": sum(results), "tries": len(results), "line": last}
+            line = result_line(sum(results), len(results))
+            finding.replay = {"reproduced": sum(results), "tries": len(results), "line": line}
         else:
             finding.note = f"the replay proved nothing: {last}"
 

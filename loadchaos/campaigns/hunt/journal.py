@@ -44,13 +44,6 @@ def count_of_workloads(folder: Path) -> int:
     return sum(row.get("row") != "header" for row in Tail(folder / WORKLOADS).rows())
 
 
-def write_json(file: Path, data: Mapping[str, Any]) -> None:
-    """Write a file in one step."""
-    part = file.with_name(f"{file.name}.part")
-    part.write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
-    part.replace(file)
-
-
 def read_settings(folder: Path) -> dict[str, Any]:
     """Read hunt.json. Raises OptionError where it cannot be read."""
     file = folder / SETTINGS

@@ -9,37 +9,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-from ruamel.yaml import YAML
+from typing import Any
 
 from loadchaos.campaigns.hunt.corpus import Corpus, WorkloadChoice, finding_key, findings_of
-from loadchaos.campaigns.hunt.findings import HuntFinding, collect, keep_run
+from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect, keep_run
 from loadchaos.campaigns.hunt.genes import GenePool, ServerLimits, pool_of
-from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal, write_json
-from loadchaos.campaigns.hunt.workers import SlotLostError, WorkloadRunner
+from loadchaos.campaigns.hunt.journal import CORPUS, RUNS, SETTINGS, Journal
+from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.stats import upper_bound_at_zero
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
+from loadchaos.core.whole_file import write_json, write_whole
+from loadchaos.profile.profile import yaml_text
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import hunt_page
+from loadchaos.run.interrupts import Interrupts
 
 _KEPT_SHARE, _MOST_KEPT_SHARE, _KEPT_STARTS = 0.3, 0.5, 8
 """Share of the budget that is kept for replay and reduction of what was found; more where a server starts slowly."""
 _MOST_LOST = 3
 _MOST_USELESS = 5
-
-
-class FindingReproducer(Protocol):
-    """Replays and minimises findings."""
-
-    async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
-        """Replay and minimise within a time."""
-
-    def stop(self) -> None:
-        """End at once."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +58,9 @@ class HuntSession:
         self,
         settings: HuntSettings,
         folder: Path,
-        runners: Sequence[WorkloadRunner],
-        reproduction: FindingReproducer,
+        runners: Sequence[SlotProcess],
+        reproduction: Reproduction,
+        interrupts: Interrupts,
         print_line: Callable[[str], None],
     ) -> None:
         self._settings, self._folder, self._runners = settings, folder, list(runners)
@@ -78,7 +70,7 @@ class HuntSession:
         self._begin_s = time.monotonic()
         self._start_s = 0.0
         self._corpus: Corpus | None = None
-        self._signals: list[int] = []
+        self._interrupts = interrupts
         self._ended_early = False
         self._failed: LoadchaosError | None = None
 
@@ -92,11 +84,14 @@ class HuntSession:
 
         Raises LoadchaosError where the server cannot be tested at all.
         """
-        self._handle_signals()
+        with self._interrupts.handled_by(self._interrupted):
+            return await self._hunt()
+
+    async def _hunt(self) -> int:
         try:
             probed = await self._probe()
             if probed is None:
-                return 128 + self._signals[0]
+                return self._interrupts.exit_code
             pool = self._prepare(probed)
             self._start_s = time.monotonic() - self._begin_s
             self._begin_s = time.monotonic()  # the start of the server is no part of the budget
@@ -105,7 +100,7 @@ class HuntSession:
         finally:
             await asyncio.gather(*(runner.stop() for runner in self._runners))
         found = self.findings()
-        if found and not self._signals:
+        if found and not self._interrupts:
             await self._reproduction.run(found, max(0.0, self._settings.budget_s - self.at_s))
         self._report()
         self._journal.close()
@@ -119,18 +114,12 @@ class HuntSession:
         try:
             return await self._runners[0].probe()
         except SlotLostError as e:
-            if self._signals:
+            if self._interrupts:
                 return None
             raise TargetError(f"the server could not be started: {e}; see that log") from e
 
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupted, number)
-
-    def _interrupted(self, number: int) -> None:
-        self._signals.append(number)
-        if len(self._signals) == 1:
+    def _interrupted(self, _: signal.Signals) -> None:
+        if self._interrupts.count == 1:
             self._print("interrupted: the workloads in flight are ended")
         self._reproduction.stop()
         for runner in self._runners:
@@ -174,7 +163,7 @@ class HuntSession:
             for task in working:
                 task.cancel()
 
-    async def _work(self, runner: WorkloadRunner, pool: GenePool) -> None:
+    async def _work(self, runner: SlotProcess, pool: GenePool) -> None:
         """Run workloads on one server until the hunt is over.
 
         Ends earlier if the server is of no use.
@@ -206,13 +195,13 @@ class HuntSession:
             await runner.stop()
 
     def _note_lost(self, error: Exception, choice: WorkloadChoice) -> None:
-        if not self._signals:
+        if not self._interrupts:
             self._print(f"workload {choice.number}: lost: {error}")
 
     def _finished(self) -> bool:
         settings, corpus = self._settings, self._corpus
         assert corpus is not None
-        if self._signals:
+        if self._interrupts:
             return True
         if settings.most_findings is not None and len(corpus.findings) >= settings.most_findings:
             return True
@@ -247,12 +236,7 @@ class HuntSession:
         """Write an entry of the corpus as a profile, which `loadchaos run` sends."""
         folder = self._folder / CORPUS
         folder.mkdir(exist_ok=True)
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = None
-        yaml.width = 120
-        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-        with (folder / f"{choice.number:05}.yaml").open("w", encoding="utf-8") as f:
-            yaml.dump(choice.workload.profile(pool), f)
+        (folder / f"{choice.number:05}.yaml").write_text(yaml_text(choice.workload.profile(pool)), encoding="utf-8")
 
     def findings(self) -> list[HuntFinding]:
         """Findings so far."""
@@ -271,7 +255,7 @@ class HuntSession:
             ids = ", ".join(str(f["id"]) for f in found)
             shown += f"; {'NEW FINDING' if new else 'known'}: {ids}"
         left_s = max(0.0, self._settings.budget_s - self.at_s)
-        return f"{shown}; {plural(len(corpus.findings), 'finding')}, {describe_duration(max(1, round(left_s)))} left"
+        return f"{shown}; {plural(len(corpus.findings), 'finding')}, {spent_time(left_s)} left"
 
     def _report(self) -> None:
         """Write report.html."""
@@ -290,9 +274,7 @@ class HuntSession:
             "settings": _read(self._folder / SETTINGS), "rows": self._journal.rows, "entries": entries,
             "findings": findings, "worth": self.worth(), "features": len(corpus.hits),
         }  # fmt: skip
-        part = self._folder / "report.html.part"
-        part.write_text(hunt_page.render(data), encoding="utf-8")
-        part.replace(self._folder / "report.html")
+        write_whole(self._folder / "report.html", hunt_page.render(data))
 
     def worth(self) -> str:
         """Describe what the hunt is worth: workloads, requests, time, coverage."""
@@ -304,8 +286,8 @@ class HuntSession:
         for finding in found:
             self._print(f"FOUND {finding.number}: {finding.describe()}")
         self._print(self.worth())
-        if self._signals:
-            return 128 + self._signals[0]
+        if self._interrupts:
+            return self._interrupts.exit_code
         if found:
             return exit_codes.FAIL
         if self._failed is not None:
@@ -336,7 +318,7 @@ def worth(rows: Sequence[Mapping[str, Any]], features: int, first: int = 0) -> s
     proved = sum(bool(r["proved"]) for r in rows)
     failed = sum(bool(findings_of(r)) for r in rows)
     starts = 1 + sum(bool(r.get("restarted")) for r in rows)
-    took = describe_duration(max(1, round(float(rows[-1]["at_s"])))) if rows else "no time"
+    took = spent_time(float(rows[-1]["at_s"])) if rows else "no time"
     text = f"{plural(len(rows), 'workload')} ({proved:,} proved something), {sent_of(rows, first)}, "
     text += f"{took}, {features:,} features"
     bound = upper_bound_at_zero(proved) if proved and not failed else None

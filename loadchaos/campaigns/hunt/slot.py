@@ -18,7 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.campaigns.hunt.corpus import DEADLY
 from loadchaos.campaigns.replay.expected import guilty_frame
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
-from loadchaos.core.errors import LoadchaosError, OptionError, TargetError
+from loadchaos.core import exit_codes
+from loadchaos.core.errors import LoadchaosError, OptionError, StoppedBySignalError, TargetError
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.limits import DEATH_SHOWS_S, READY_WITHIN_S
@@ -43,6 +44,7 @@ from loadchaos.run.asker import HttpAsker
 from loadchaos.run.endpoint_check import routed_endpoints
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options, headers_of_options
 from loadchaos.run.run import run_quietly
 from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient
@@ -51,7 +53,6 @@ from loadchaos.server.process.launcher import CommandLine
 
 _PORT_FREE_S = 20.0
 _LEAKS = ("kv_leak", "lost_requests_held")
-_STOPPED = (130, 143)
 _NEEDED_CHECKS = ("run", "requests_sent", "load_process", "ledger", "watching")
 _LIMIT = 1 << 26
 QUESTIONS = ("before", "beside", "after", "last")
@@ -99,8 +100,8 @@ class SlotSettings:
 class ServerSlot:
     """One server and the runs on it."""
 
-    def __init__(self, settings: SlotSettings) -> None:
-        self._settings, self._choice = settings, settings.server()
+    def __init__(self, settings: SlotSettings, interrupts: Interrupts) -> None:
+        self._settings, self._choice, self._interrupts = settings, settings.server(), interrupts
         self._pool = ServerPool(self._choice, Path(settings.folder), ServerMemory())
 
     async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +162,8 @@ class ServerSlot:
         shutil.rmtree(out, ignore_errors=True)  # of a workload that was killed
         result = await run_quietly(
             profile,
-            Options(**{**options.__dict__, "out": out, "held": held, "seed": order["seed"]}),
+            replace(options, out=out, held=held, seed=order["seed"]),
+            self._interrupts,
             lines.append,
         )
         found = summary(result)
@@ -197,7 +199,7 @@ def summary(result: Result) -> dict[str, Any]:
         "asked": dict(asked), "proved": not why, "why": why,
         "outcomes": dict(result.outcomes),
         "died": state != "healthy" or any(f["severity"] in DEADLY or f["id"] in _LEAKS for f in failures),
-        "stopped": result.exit_code in _STOPPED, "run": str(result.folder.path),
+        "stopped": result.exit_code in exit_codes.BY_SIGNAL, "run": str(result.folder.path),
     }  # fmt: skip
 
 
@@ -250,8 +252,11 @@ def _unproved(result: Result, requests: int) -> str:
     return ""
 
 
-async def serve(out_fd: int) -> None:
-    """Answer orders until stdin ends."""
+async def serve(out_fd: int, interrupts: Interrupts) -> None:
+    """Answer orders until stdin ends.
+
+    A signal ends the workload in order; outside of one it ends the process.
+    """
     loop = asyncio.get_running_loop()
     orders: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     reader = asyncio.StreamReader(limit=_LIMIT)
@@ -263,11 +268,11 @@ async def serve(out_fd: int) -> None:
             await orders.put(orjson.loads(line))
         await orders.put(None)
         if working:
-            os.kill(os.getpid(), signal.SIGTERM)  # ends the run in order
+            interrupts.receive(signal.SIGTERM)  # ends the run in order
 
     reading = asyncio.create_task(read())
     first = await orders.get()
-    slot = ServerSlot(SlotSettings(**first)) if first is not None else None
+    slot = ServerSlot(SlotSettings(**first), interrupts) if first is not None else None
     try:
         while slot is not None and (order := await orders.get()) is not None:
             working = True
@@ -278,8 +283,6 @@ async def serve(out_fd: int) -> None:
             working = False
             with contextlib.suppress(OSError):
                 os.write(out_fd, orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS) + b"\n")
-            for number in (signal.SIGINT, signal.SIGTERM):  # those of the run record into a closed ledger
-                loop.add_signal_handler(number, orders.put_nowait, None)
     finally:
         reading.cancel()
         if slot is not None:
@@ -291,7 +294,11 @@ def main() -> int:
     create_privately()
     out_fd = os.dup(1)
     os.dup2(2, 1)
-    asyncio.run(serve(out_fd))
+    interrupts = Interrupts()
+    try:
+        interrupts.run(serve(out_fd, interrupts))
+    except StoppedBySignalError as e:
+        return e.exit_code
     return 0
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -27,24 +27,8 @@ class SlotLostError(Exception):
     """Signal that the process of a slot ended without an answer."""
 
 
-class WorkloadRunner(Protocol):
-    """Runs workloads one after the other on a server of its own."""
-
-    async def probe(self) -> Mapping[str, Any]:
-        """Start the server and find out its facts."""
-
-    async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Run one workload. Raises SlotLostError where no answer came."""
-
-    async def stop(self) -> None:
-        """Stop the server."""
-
-    def interrupt(self) -> None:
-        """End the workload that is running."""
-
-
 class SlotProcess:
-    """WorkloadRunner in a process (`slot`), started when it is needed."""
+    """Runs workloads one after the other in a process (`slot`), started when it is needed."""
 
     def __init__(self, settings: SlotSettings, log: Path) -> None:
         self._settings, self._log = settings, log
@@ -58,7 +42,7 @@ class SlotProcess:
         return checked(await self._ask({"do": "probe"}))
 
     async def run(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Run one workload."""
+        """Run one workload. Raises SlotLostError where no answer came."""
         return checked(await self._ask({"do": "run", **order}))
 
     def interrupt(self) -> None:

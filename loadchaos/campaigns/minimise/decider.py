@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from loadchaos.campaigns.minimise.candidate import Reduction
-from loadchaos.campaigns.replay.resumed import require_same
-from loadchaos.core.errors import OptionError
+from loadchaos.campaigns.replay.resumed import SearchState
 from loadchaos.core.stats import SequentialTest
 
 STATE = "minimise.json"
@@ -72,13 +69,16 @@ class Decider:
         self, attempt: Attempt, file: Path | None, report: Callable[[Decision], None], budget_s: float,
         settings: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._attempt, self._file, self._report = attempt, file, report
+        self._attempt, self._report = attempt, report
         self._deadline_s = time.monotonic() + budget_s
         self.p = 1.0
         self.tries = 0
         self.steps: list[Decision] = []
-        self._settings = dict(settings or {})
-        self._known: dict[str, Decision] = dict(_load(file, self._settings)) if file is not None else {}
+        self._state = SearchState(file, _SCHEMA, settings or {}) if file is not None else None
+        self._known: dict[str, Decision] = {}
+        if self._state is not None:
+            self._known = self._state.load(_decisions, self._known)
+        self._save()  # an interruption before the first decision can be continued, too
         self.step = self.why = ""
         self.counting = False
         self.wrong = WRONG
@@ -184,21 +184,9 @@ class Decider:
         return Decision(fails, *counts, step, candidate.requests, len(candidate.flags), seconds, why)
 
     def _save(self) -> None:
-        if self._file is None:
-            return
-        part = self._file.with_name(f"{STATE}.part")
-        decisions = {k: d.__dict__ for k, d in self._known.items()}
-        part.write_bytes(orjson.dumps({"schema": _SCHEMA, "settings": self._settings, "decisions": decisions}))
-        part.replace(self._file)
+        if self._state is not None:
+            self._state.save(decisions={k: d.__dict__ for k, d in self._known.items()})
 
 
-def _load(file: Path, settings: Mapping[str, str]) -> Iterator[tuple[str, Decision]]:
-    try:
-        data: dict[str, Any] = orjson.loads(file.read_bytes())
-        require_same(file, data.get("settings") if data.get("schema") == _SCHEMA else None, settings)
-        for key, value in data["decisions"].items():
-            yield key, Decision(**value)
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise OptionError(f"{file}: the state of the minimiser cannot be read: {e}; start without --resume") from e
+def _decisions(data: Mapping[str, Any]) -> dict[str, Decision]:
+    return {key: Decision(**value) for key, value in data["decisions"].items()}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from ruamel.yaml import YAML
 
 from loadchaos.campaigns.minimise import rewrite, script
 from loadchaos.campaigns.minimise.candidate import Reduction
@@ -26,6 +25,7 @@ from loadchaos.campaigns.replay.one_try import TryPlan, try_profile
 from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.core.stats import wilson
 from loadchaos.profile import request_trace
+from loadchaos.profile.profile import yaml_text
 from loadchaos.profile.request_trace import BODIES, FILE
 from loadchaos.report.formatting import plural
 from loadchaos.report.html import reduction_page
@@ -155,9 +155,4 @@ def _write_profile(found: Reproducer, folder: Path) -> None:
     data["about"] = f"Reproduces {found.plan.expected.describe()}"
     assert found.server.launch is not None
     data["target"]["launch"]["command"] = shlex.split(shlex.join(found.server.launch.argv))
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.width = 120
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
-    with (folder / "profile.yaml").open("w", encoding="utf-8") as f:
-        yaml.dump(data, f)
+    (folder / "profile.yaml").write_text(yaml_text(data), encoding="utf-8")

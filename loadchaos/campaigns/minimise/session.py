@@ -20,7 +20,7 @@ from loadchaos.campaigns.replay.resumed import settings_of
 from loadchaos.campaigns.replay.servers import result_redactor
 from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 
 
@@ -48,8 +48,7 @@ class MinimiseSession:
         self._plan, self._folder, self._print = plan, folder, print_line
         self._whole = Reduction(trace, *split_command(plan.server.launch.argv), rounds=plan.rounds)
         self._begin_s = time.monotonic()
-        dialect = str(trace.header.server.get("dialect") or "vllm")
-        self._trials = Trials(replace(plan, name="minimise"), folder, dialect, print_line)
+        self._trials = Trials(replace(plan, name="minimise"), folder, trace.dialect, print_line)
         self._trials.must_start = lambda candidate: candidate.flags == self._whole.flags
         self._smallest = self._whole.requests, len(self._whole.flags)
         self._decider = Decider(self._attempt, folder / STATE, self._report, budget_s, settings_of(plan))
@@ -104,7 +103,7 @@ class MinimiseSession:
         if decision.fails:
             self._smallest = decision.requests, decision.flags
         requests, flags = self._smallest
-        elapsed = describe_duration(max(1, round(time.monotonic() - self._begin_s)))
+        elapsed = spent_time(time.monotonic() - self._begin_s)
         # The decision itself is the newest step. Before the first failure p is only assumed.
         p = f"p = {self._decider.p:.2f}, " if any(step.fails for step in self._decider.steps[:-1]) else ""
         self._print(
@@ -150,5 +149,5 @@ def summary(found: MinimiseResult, seconds: float) -> str:
         f"MINIMISED {whole.requests:,} to {_plural(least.requests, 'request')}, {len(whole.flags)} to "
         f"{_plural(len(least.flags), 'flag')}; repro.py reproduces {runs.reproduced} of {runs.runs} (p = "
         f"{runs.reproduced / runs.runs:.2f}, 95 % CI {low:.2f} to {high:.2f}); {found.result.tries} tries, "
-        f"{describe_duration(max(1, round(seconds)))}: {found.script.parent}"
+        f"{spent_time(seconds)}: {found.script.parent}"
     )

@@ -15,7 +15,7 @@ import httpx
 from loadchaos.campaigns.minimise.candidate import Reduction
 from loadchaos.campaigns.minimise.script_try import facts_of, try_script
 from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
-from loadchaos.campaigns.replay.refusals import doubt, refusal, refuses_some
+from loadchaos.campaigns.replay.refusals import why_unproved
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool
 from loadchaos.core.errors import TargetError
 from loadchaos.run.asker import HttpAsker
@@ -91,20 +91,15 @@ class Trials:
             if result.reproduced:
                 self._kills = result.died
             if result.reproduced is not None:
-                self.why = await self._doubt(result, candidate, server) if self.strict else ""
+                self.why = ""
+                if self.strict:
+                    trace, options = candidate.trace, self._plan.options
+                    self.why = await why_unproved(result, trace, server, options, kills=self._kills)
                 return None if self.why else result.reproduced
             self.why = result.why
         if not self.strict:
             self._print(f"a candidate cannot be tried: {self.why[:160]}")
         return None
-
-    async def _doubt(self, result: TryResult, candidate: Reduction, server: ServerChoice) -> str:
-        """Say why the try proves nothing; "" if it does."""
-        found = doubt(result, kills=self._kills)
-        if found or not refuses_some(result):
-            return found
-        assert server.launch is not None
-        return await refusal(result, candidate.trace, server.launch.url, self._plan.options)
 
     async def stop(self) -> None:
         """Stop the server."""
@@ -136,8 +131,7 @@ class Trials:
             self._learn(Path(result.folder))
         if result.died:
             await self._pool.stop()
-        if result.why == "it was interrupted":
-            raise KeyboardInterrupt
+        self._plan.interrupts.raise_if_any()
         return result
 
     async def _try_script(self, candidate: Reduction, server: ServerChoice, held: HeldServer) -> TryResult:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,12 +22,12 @@ from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.run.finalize import Result
 from loadchaos.run.held_server import HeldServer
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
 _DEADLY = ("engine_death", "startup", "hang")
 _NEEDED_CHECKS = ("run", "requests_sent", "load_delivered", "load_process", "ledger", "watching")
-STOPPED = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,7 @@ class TryPlan:
         base: Parts of the recorded profile that tries keep: `limits` and `watch`.
         rounds: How often the trace is sent in one try.
         share: Counted tries share a launched server that survives; its caches are emptied between them.
+        interrupts: Signals that end the tries.
     """
 
     server: ServerChoice
@@ -81,6 +80,7 @@ class TryPlan:
     rounds: int = 1
     name: str = "replay"
     share: bool = False
+    interrupts: Interrupts = field(default_factory=Interrupts, compare=False)
 
 
 def try_profile(trace: RequestTrace, file: Path, plan: TryPlan) -> Profile:
@@ -113,8 +113,7 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
     profile = try_profile(trace, file, plan)
     lines: list[str] = []
     options = _with_server(plan, folder, held)
-    with _signals_restored():
-        result = await run_quietly(profile, options, lines.append)
+    result = await run_quietly(profile, options, plan.interrupts, lines.append)
     found = _result(result, plan.expected, time.monotonic() - begin_s, held is None or held.runs == 1)
     if not any(f.severity == "engine_death" and plan.expected.matches(f) for f in result.failures):
         _refuse_useless(result)  # it may die of the questions before the load: that is the failure, too
@@ -123,21 +122,6 @@ async def run_try(trace: RequestTrace, plan: TryPlan, folder: Path, held: HeldSe
         answered=result.outcomes.get("ok", 0), left=result.outcomes.get("aborted", 0),
         outcomes=", ".join(f"{n} {outcome}" for outcome, n in result.outcomes.items()),
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _signals_restored() -> Iterator[None]:
-    """Restore the handlers of signals that a run has replaced.
-
-    Those of a finished run would swallow a Ctrl-C between two tries.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, handler)
 
 
 def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Options:
@@ -154,7 +138,7 @@ def _refuse_useless(result: Result) -> None:
 
     The next try would fail in the same way.
     """
-    if result.exit_code == exit_codes.TARGET_ERROR or result.exit_code == exit_codes.USER_ERROR:
+    if result.exit_code in exit_codes.BEFORE_LOAD:
         reason = result.error or "the server cannot be tested: look at its log"
         raise TargetError(reason) if result.exit_code == exit_codes.TARGET_ERROR else LoadchaosError(reason)
 
@@ -166,7 +150,7 @@ def _result(result: Result, expected: ExpectedFailure, seconds: float, fresh: bo
     found = next((f for f in failures if expected.matches(f)), None)
     if found is not None:
         return TryResult(True, found.id, False, sent, seconds, folder, fresh)
-    if result.exit_code in STOPPED:
+    if result.exit_code in exit_codes.BY_SIGNAL:
         return TryResult(None, None, False, sent, seconds, folder, fresh, "it was interrupted")
     dead = next((f for f in failures if f.severity in _DEADLY), None)
     if dead is not None:

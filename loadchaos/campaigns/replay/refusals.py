@@ -14,6 +14,7 @@ import httpx
 import orjson
 
 from loadchaos.campaigns.replay.one_try import TryResult
+from loadchaos.campaigns.replay.servers import ServerChoice
 from loadchaos.load.payloads.recorded import with_model
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.run.asker import HttpAsker
@@ -24,6 +25,21 @@ _TEXTS = frozenset({"messages", "prompt", "input", "query", "documents", "text_1
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _KEPT_CHARS = 16
 _SHOWN_CHARS = 160
+
+
+async def why_unproved(
+    result: TryResult, trace: RequestTrace, server: ServerChoice, options: Options, *, kills: bool
+) -> str:
+    """Say why a try without the failure proves no cure; "" if it may.
+
+    `kills`: the failure ends the server.
+    """
+    if result.reproduced is not False:
+        return ""
+    found = doubt(result, kills=kills)
+    if found or server.launch is None or not refuses_some(result):
+        return found
+    return await refusal(result, trace, server.launch.url, options)
 
 
 def doubt(result: TryResult, *, kills: bool) -> str:

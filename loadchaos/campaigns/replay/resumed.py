@@ -1,21 +1,56 @@
-"""Refuse to continue a search with settings that its tries did not have."""
+"""State of a replay, a minimisation or a bisection on disk.
+
+It is not continued with settings that its tries did not have.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
 
 from loadchaos.campaigns.replay.one_try import TryPlan
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import launch_secrets
+from loadchaos.core.whole_file import write_json
 
 _INHERITED = (
     "VLLM_", "LMDEPLOY_", "SGLANG_", "SGL_", "CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "TRITON_", "HF_", "LOADCHAOS_",
 )  # fmt: skip
 """Prefixes of variables that a launched server inherits and reads."""
+T = TypeVar("T")
 SHARED, FRESH = "shared by tries (--share-server)", "fresh for each try"
+
+
+class SearchState:
+    """JSON file with the schema, the settings and the results of a search so far."""
+
+    def __init__(self, file: Path, schema: int, settings: Mapping[str, str]) -> None:
+        self._file, self._schema, self._settings = file, schema, dict(settings)
+
+    def load(self, read: Callable[[Mapping[str, Any]], T], otherwise: T) -> T:
+        """Results of the file, as `read` makes them of its keys; `otherwise` where there is no file.
+
+        Raises OptionError for a file of another version or with other settings, and for one that cannot be read.
+        """
+        try:
+            data = orjson.loads(self._file.read_bytes())
+            saved = data.get("settings") if data.get("schema") == self._schema else None
+            require_same(self._file, saved, self._settings)
+            return read(data)
+        except FileNotFoundError:
+            return otherwise
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise OptionError(f"{self._file}: the state cannot be read: {e}; start without --resume") from e
+
+    def save(self, **results: Any) -> None:
+        """Replace the file."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._file, {"schema": self._schema, "settings": self._settings, **results})
 
 
 def settings_of(plan: TryPlan) -> dict[str, str]:

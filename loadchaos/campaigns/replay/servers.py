@@ -184,8 +184,4 @@ class ServerPool:
 def result_redactor(server: ServerChoice) -> Redactor:
     """Redactor that knows the secrets of a launch command."""
     assert server.launch is not None
-    redactor = Redactor.from_environment(os.environ)
-    for value in launch_secrets(server.launch.env).values():
-        redactor.add(value)
-    redactor.argv(list(server.launch.argv))
-    return redactor
+    return Redactor.of_launch(os.environ, server.launch.env, server.launch.argv)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
 from loadchaos.campaigns.replay import estimate
-from loadchaos.campaigns.replay.one_try import STOPPED, TryPlan, TryResult, run_try
-from loadchaos.campaigns.replay.refusals import doubt, refusal, refuses_some
-from loadchaos.campaigns.replay.resumed import require_same, settings_of
+from loadchaos.campaigns.replay.one_try import TryPlan, TryResult, run_try
+from loadchaos.campaigns.replay.refusals import why_unproved
+from loadchaos.campaigns.replay.resumed import SearchState, settings_of
 from loadchaos.campaigns.replay.servers import ServerChoice, ServerPool, redacted_command
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import OptionError
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.report.formatting import plural
 
 STATE = "replay.json"
+_SCHEMA = 2
 _MOST_USELESS = 3
 
 
@@ -56,17 +54,29 @@ class ReplayState:
 
 
 class ReplaySession:
-    """Tries of one replay, with progress and state on disk."""
+    """Tries of one replay, with progress and state on disk.
 
-    def __init__(self, trace: RequestTrace, request: ReplayRequest, print_line: Callable[[str], None]) -> None:
-        self._trace, self._request, self._print = trace, request, print_line
-        self._file = request.folder / STATE
-        self._settings = settings_of(request.plan) | {
+    `print_result` gets the lines of the result, `print_line` all others.
+    """
+
+    def __init__(
+        self,
+        trace: RequestTrace,
+        request: ReplayRequest,
+        print_line: Callable[[str], None],
+        print_result: Callable[[str], None],
+    ) -> None:
+        self._trace, self._request, self._print, self._print_result = trace, request, print_line, print_result
+        settings = settings_of(request.plan) | {
             "server": _without_port(request.plan.server), "rounds (--rounds)": str(request.plan.rounds),
             "server of --against": _without_port(request.against) if request.against is not None else "",
         }  # fmt: skip
-        self.state = _load(self._file, self._settings)
-        self.stopped: int | None = None
+        self._saved = SearchState(request.folder / STATE, _SCHEMA, settings)
+        self.state = self._saved.load(
+            lambda data: ReplayState(list(data["tries"]), list(data["against"])), ReplayState()
+        )
+        self._save()  # an interruption before the first try can be continued, too
+        self._interrupts = request.plan.interrupts
         self._useless = 0
         self._noted = False
         self._kills: bool | None = None
@@ -80,15 +90,14 @@ class ReplaySession:
         request = self._request
         before = await self._series(request.plan, self.state.tries, estimate.TryCount(request.times), "try")
         line = estimate.result_line(sum(before), len(before))
-        if self.stopped is not None or request.against is None or not any(before):
-            self._print(line + self._others(self.state.tries))
-            if self.stopped is not None:
-                return self.stopped
-            if request.against is not None and not any(before):
-                self._print("the failure did not come on the first server, so nothing can be said about the other one")
-                return exit_codes.UNKNOWN
+        self._print_result(line + self._others(self.state.tries))
+        if self._interrupts:
+            return self._interrupts.exit_code
+        if request.against is None:
             return _exit_code(before)
-        self._print(line + self._others(self.state.tries))
+        if not any(before):
+            self._print("the failure did not come on the first server, so nothing can be said about the other one")
+            return exit_codes.UNKNOWN
         return await self._run_against(request.against, before)
 
     async def _run_against(self, server: ServerChoice, before: list[bool]) -> int:
@@ -96,9 +105,9 @@ class ReplaySession:
         self._kills = any(t["died"] for t in self.state.tries if t["reproduced"])
         needed, _ = estimate.tries_for_confidence(before)
         after = await self._series(plan, self.state.against, _UntilFailure(needed), "try against the other server")
-        self._print(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
-        if self.stopped is not None:
-            return self.stopped
+        self._print_result(estimate.against_line(sum(after), len(after), before) + self._others(self.state.against))
+        if self._interrupts:
+            return self._interrupts.exit_code
         if any(after):
             return exit_codes.FAIL
         return exit_codes.PASS if len(after) >= needed else exit_codes.UNKNOWN
@@ -111,7 +120,7 @@ class ReplaySession:
         held = plan.share or self._kills is False  # it is asked after the try
         pool = ServerPool(plan.server, self._request.folder / "servers") if held else None
         try:
-            while not count.done and self.stopped is None and self._useless < _MOST_USELESS:
+            while not count.done and not self._interrupts and self._useless < _MOST_USELESS:
                 result = await self._one(plan, pool, len(self.state.tries) + len(self.state.against))
                 tries.append(result.to_json())
                 self._save()
@@ -135,22 +144,13 @@ class ReplaySession:
                 self._noted = True
                 self._print(f"note: these caches could not be emptied between tries: {', '.join(kept)}")
         result = await run_try(self._trace, plan, folder, held)
-        if self._kills is not None and (why := await self._doubt(result, plan)):
+        if self._kills is not None and (
+            why := await why_unproved(result, self._trace, plan.server, plan.options, kills=self._kills)
+        ):
             result = replace(result, reproduced=None, why=why)
         if pool is not None and (result.died or not plan.share):
             await pool.stop()
-        if result.reproduced is None and result.why == "it was interrupted":
-            self.stopped = STOPPED[0]
         return result
-
-    async def _doubt(self, result: TryResult, plan: TryPlan) -> str:
-        """Say why a try without the failure proves no cure; "" if it may."""
-        if result.reproduced is not False:
-            return ""
-        found = doubt(result, kills=bool(self._kills))
-        if found or plan.server.launch is None or not refuses_some(result):
-            return found
-        return await refusal(result, self._trace, plan.server.launch.url, plan.options)
 
     def _progress(
         self, tries: Sequence[dict[str, Any]], result: TryResult, count: estimate.TryCount | _UntilFailure, what: str
@@ -169,7 +169,7 @@ class ReplaySession:
         mean_s = sum(t["seconds"] for t in tries) / len(tries)
         eta = ""
         if left and not count.done:
-            about = describe_duration(max(1, round(left * mean_s)))
+            about = spent_time(left * mean_s)
             eta = f"; {left if exact else f'about {left}'} more, {about}"
         return f"{what} {len(tries)}: {shown}, {result.seconds:.0f} s{eta}"
 
@@ -182,13 +182,7 @@ class ReplaySession:
         return "".join(f"; {part}" for part in parts)
 
     def _save(self) -> None:
-        part = self._file.with_name(f"{STATE}.part")
-        data = {
-            "schema": 2, "source": self._trace.header.source, "settings": self._settings,
-            "tries": self.state.tries, "against": self.state.against,
-        }  # fmt: skip
-        part.write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
-        part.replace(self._file)
+        self._saved.save(source=self._trace.header.source, tries=self.state.tries, against=self.state.against)
 
 
 class _UntilFailure:
@@ -207,19 +201,6 @@ class _UntilFailure:
 
     def left(self) -> tuple[int, bool]:
         return max(0, self._needed - self._tries), True
-
-
-def _load(file: Path, settings: Mapping[str, str]) -> ReplayState:
-    try:
-        data = orjson.loads(file.read_bytes())
-        require_same(file, data.get("settings"), settings)
-        return ReplayState(list(data["tries"]), list(data["against"]))
-    except FileNotFoundError:
-        return ReplayState()
-    except (OSError, ValueError, KeyError) as e:
-        raise OptionError(
-            f"{file}: the state of the replay cannot be read: {e}; start it again without --resume"
-        ) from e
 
 
 def _without_port(server: ServerChoice) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 import orjson
 
@@ -40,53 +39,15 @@ class FinishedRun:
     ended: str | None = None
 
 
-class SoakChild(Protocol):
+class SoakChild:
     """Current run of a soak, started by this soak or an earlier one."""
-
-    def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet.
-
-        Returns its pid. Raises LedgerError when it cannot be started.
-        """
-
-    def alive(self) -> bool:
-        """True while a run is going on."""
-
-    def exit_code(self) -> int | None:
-        """Exit code of the run; None if unknown.
-
-        Unknown while it runs, when it was killed, and when another soak started it.
-        """
-
-    def end(self, pid: int | None, number: int) -> None:
-        """Send a signal to the current run."""
-
-    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """Find the run's folder; None where it made none.
-
-        Args:
-            pid: process of the run, where known.
-            started: start time, ISO 8601.
-            name: name of the profile.
-            known: folders of earlier runs.
-        """
-
-    def judge(self, folder: str) -> FinishedRun | None:
-        """Judge the folder of a killed run."""
-
-    def last_line(self) -> str:
-        """Last line of the run's output."""
-
-
-class ChildRun:
-    """SoakChild that starts real processes."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS` and return its pid.
+        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet. Returns its pid.
 
         Raises LedgerError when it cannot be started.
         """
@@ -152,7 +113,14 @@ class ChildRun:
                 os.kill(pid, signal.Signals(number))
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """Find the run's folder by pid, else by name and time."""
+        """Find the run's folder by pid, else by name and time; None where it made none.
+
+        Args:
+            pid: process of the run, where known.
+            started: start time, ISO 8601.
+            name: name of the profile.
+            known: folders of earlier runs.
+        """
         candidates = []
         for path in self._home.iterdir():
             if path.name in known or path.name.startswith(".") or not path.name.startswith(name):

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from loadchaos.campaigns.soak import due, retention
-from loadchaos.campaigns.soak.child import ChildRun, FinishedRun, SoakChild
+from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
 from loadchaos.campaigns.soak.state import (
     Running,
     SoakRun,
@@ -28,12 +27,14 @@ from loadchaos.campaigns.soak.state import (
     parse_time,
     save,
 )
+from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.folder_lock import FolderLock
 from loadchaos.core.units import format_duration
 from loadchaos.profile.cron import Schedule
 from loadchaos.report.formatting import duration
 from loadchaos.report.html import trend, trend_page
+from loadchaos.run.interrupts import Interrupts
 
 _POLL_S = 1.0
 _OVERTIME_S = 600.0
@@ -41,18 +42,8 @@ _OVERTIME_S = 600.0
 _KILL_AFTER_S = 120.0
 
 
-class SoakClock(Protocol):
-    """Wall clock that tests can replace."""
-
-    def now(self) -> datetime:
-        """Return the current time in UTC."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait; a suspended machine waits longer."""
-
-
-class WallClock:
-    """SoakClock of this machine."""
+class SoakClock:
+    """Wall clock of this machine."""
 
     def now(self) -> datetime:
         """Return the current time in UTC."""
@@ -92,12 +83,19 @@ class Soak:
     Raises OptionError when another soak uses the folder, LedgerError when the state cannot be written.
     """
 
-    def __init__(self, order: Order, clock: SoakClock, child: SoakChild, print_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        clock: SoakClock,
+        child: SoakChild,
+        interrupts: Interrupts,
+        print_line: Callable[[str], None],
+    ) -> None:
+        self._interrupts = interrupts
         self._order, self._clock, self._child, self._print = order, clock, child, print_line
         self._lock = FolderLock(order.home, f"the soak of {order.profile}", clock.now())
         self.state = load(order.home, order.profile, order.name, clock.now())
         self._signal_sent: int | None = None
-        self._stop_signal: int | None = None
         self._saved = _fingerprint(self.state)
         save(order.home, self.state)
         retention.sweep(order.home)
@@ -106,10 +104,6 @@ class Soak:
         """Release the folder."""
         self._lock.close()
 
-    def stop(self, number: int) -> None:
-        """Stop after a signal: end the current run in order, then leave."""
-        self._stop_signal = number
-
     # --- the two modes --------------------------------------------------------------------------------------------------
 
     def forever(self) -> int:
@@ -117,7 +111,7 @@ class Soak:
         self._print(f"{self._order.name}: {self._order.schedule.describe()}")
         self._print_next()
         error = ""
-        while self._stop_signal is None:
+        while not self._interrupts:
             try:
                 self.poll()
                 error = ""
@@ -127,26 +121,26 @@ class Soak:
                     self._print(error)
             self._clock.sleep(_POLL_S)
         self._end_run()
-        return 128 + self._stop_signal
+        return self._interrupts.exit_code
 
     def once(self) -> int:
         """Run once now. Returns the exit code of the run."""
         queue = self._order.schedule.overlap == "queue"
         while self._busy():
-            if not queue or self._stop_signal is not None:
+            if not queue or self._interrupts:
                 self._print(f"not started: {self._describe_running()} (overlap: skip)")
-                return 2 if self._stop_signal is None else 128 + self._stop_signal
+                return self._interrupts.exit_code if self._interrupts else exit_codes.USER_ERROR
             self._clock.sleep(_POLL_S)
         due.mark_handled(self.state, self._clock.now())
         self._start(None, "once", quiet=False)
-        while self._busy() and self._stop_signal is None:
+        while self._busy() and not self._interrupts:
             self._clock.sleep(_POLL_S)
         self._end_run()
         if not queue:  # starts during this run are skipped, as the lock skips those of systemd and cron
             due.mark_handled(self.state, self._clock.now())
             self._save()
         if self.state.running is not None:  # it did not end in its time; the next start notes its result
-            return 128 + (self._stop_signal or 0)
+            return self._interrupts.exit_code
         code = self.state.runs[-1].exit_code
         return LedgerError.exit_code if code is None else code
 
@@ -244,8 +238,8 @@ class Soak:
 
     def _end_run(self) -> None:
         """Pass the stop signal to the run and wait for its verdict."""
-        if self._stop_signal is not None and self.state.running is not None:
-            self._child.end(self.state.running.pid, self._stop_signal)
+        if self._interrupts and self.state.running is not None:
+            self._child.end(self.state.running.pid, self._interrupts.first)
             for _ in range(int(_KILL_AFTER_S / _POLL_S)):
                 if not self._busy():
                     return
@@ -308,7 +302,7 @@ class Soak:
         home, keep = self._order.home, self._order.schedule.keep
         try:
             for run in retention.expired(home, self.state.runs, keep, self._clock.now()):
-                with suppress(OSError):  # on a full disk, space matters more than the trend's past
+                with contextlib.suppress(OSError):  # on a full disk, space matters more than the trend's past
                     trend.remember(home, str(run.folder))
                 retention.delete(home, run)
                 self._save()
@@ -342,11 +336,7 @@ def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:
 
     SIGINT, SIGTERM and SIGHUP end the current run and then the soak.
     """
-    one = Soak(order, WallClock(), ChildRun(order.home), print_line)
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means: continue without a terminal
-                signal.signal(number, lambda n, _: one.stop(signal.SIGTERM if n == signal.SIGHUP else n))
+    interrupts = Interrupts()
+    one = Soak(order, SoakClock(), SoakChild(order.home), interrupts, print_line)
+    with contextlib.closing(one), interrupts.installed():
         return one.once() if once else one.forever()
-    finally:
-        one.close()

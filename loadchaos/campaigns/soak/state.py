@@ -5,7 +5,6 @@ Each action is recorded before it is done, so that a kill -9 leaves either the o
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from loadchaos.core.errors import LedgerError, OptionError, next_step
+from loadchaos.core.whole_file import write_json
 
 SCHEMA = 1
 FILE = "soak.json"
@@ -149,26 +149,8 @@ def save(home: Path, state: State) -> None:
     """
     fields_ = asdict(state)
     fields_[_RUNS_KEY] = fields_.pop("runs")
-    data = orjson.dumps({"schema": SCHEMA, **fields_}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    write_whole(home / FILE, data)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file in one step and sync it to disk.
-
-    Raises LedgerError when that fails.
-    """
-    part = path.with_name(f".{path.name}.part")
+    path = home / FILE
     try:
-        with part.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_json(path, {"schema": SCHEMA, **fields_}, sync=True)
     except OSError as e:
         raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e

@@ -10,12 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
-
 from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import to_json
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.html import suite_page
 from loadchaos.report.suite_result import ProfileRow, ServerName, State, SuiteResult, SuiteVerdict
 
@@ -83,8 +82,8 @@ class SuiteRecord:
         """
         result = self.result(ended=ended)
         try:
-            _replace(self.folder / "suite.json", orjson.dumps(to_json(result), option=orjson.OPT_INDENT_2))
-            _replace(self.folder / "suite.html", suite_page.render(result).encode())
+            write_json(self.folder / "suite.json", to_json(result))
+            write_whole(self.folder / "suite.html", suite_page.render(result))
         except OSError as e:
             raise LedgerError(f"{self.folder}: {e.strerror}; {next_step(e)}") from e
 
@@ -110,9 +109,3 @@ class SuiteRecord:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.write_bytes(data)
-    new.replace(path)

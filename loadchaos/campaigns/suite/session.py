@@ -6,8 +6,6 @@ order, and the suite with it.
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +18,7 @@ from loadchaos.core.limits import BACK_WITHIN_S
 from loadchaos.profile.profile import Profile
 from loadchaos.report.suite_result import ProfileRow, SuiteFailure
 from loadchaos.run.finalize import Result
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.run import run_quietly
 
@@ -34,27 +33,30 @@ class SuiteSession:
     """
 
     def __init__(
-        self, record: SuiteRecord, options: Options, print_line: Callable[[str], None], announce: Callable[[str], None]
+        self,
+        record: SuiteRecord,
+        options: Options,
+        interrupts: Interrupts,
+        print_line: Callable[[str], None],
+        announce: Callable[[str], None],
     ) -> None:
-        self._record, self._options = record, options
+        self._record, self._options, self._interrupts = record, options, interrupts
         self._print, self._announce = print_line, announce
-        self._signal: signal.Signals | None = None
         self._ready_within_s = options.wait_ready_s
 
     async def run(self, profiles: Sequence[Profile]) -> int:
         """Run the profiles; returns the exit code of the suite."""
         self._record.write()
         for number, profile in enumerate(profiles, 1):
-            self._handle_signals()
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {profile.about}")
             self._record.begin(profile.name)
             begin_s = time.monotonic()
             row = await self._run(profile, self._options.seed + number - 1)
-            code = row.exit_code if self._signal is None else 128 + self._signal
+            code = self._interrupts.exit_code if self._interrupts else row.exit_code
             row = replace(row, exit_code=code, seconds=round(time.monotonic() - begin_s, 1))
             self._record.end(row)
             self._announce(f"[{number}/{len(profiles)}] {profile.name}: {row.verdict}{_named(row)}")
-            if code in exit_codes.BY_SIGNAL:
+            if self._interrupts:
                 break
             down = code == exit_codes.TARGET_ERROR
             self._ready_within_s = self._options.wait_ready_s or (_STILL_DOWN_S if down else BACK_WITHIN_S)
@@ -65,7 +67,7 @@ class SuiteSession:
         """Run a profile with prompts that the server has not cached."""
         options = replace(self._options, out=self._record.folder, wait_ready_s=self._ready_within_s, seed=seed)
         try:
-            return _summary(profile, await run_quietly(profile, options, self._print))
+            return _summary(profile, await run_quietly(profile, options, self._interrupts, self._print))
         except LoadchaosError as e:  # it cannot begin: others can
             return ProfileRow(
                 name=profile.name,
@@ -75,15 +77,6 @@ class SuiteSession:
                 verdict=verdict_of(e.exit_code),
                 error=str(e),
             )
-
-    def _handle_signals(self) -> None:
-        """Note a signal between two runs; each run installs its own handlers."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._note, number)
-
-    def _note(self, number: signal.Signals) -> None:
-        self._signal = number
 
 
 def _summary(profile: Profile, result: Result) -> ProfileRow:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadchaos.campaigns.webui.web_searches import WebSearches
-from loadchaos.core import exit_codes
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.profile.profile import Profile
 from loadchaos.run.finalize import Result
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.load_session import WebStart
 from loadchaos.run.options import Options, locust_arguments, target_spec
 from loadchaos.run.run import run
@@ -38,117 +37,98 @@ class WebAddress:
     port: int = 8089
 
 
-async def serve_web_ui(
-    profile: Profile,
-    options: Options,
-    address: WebAddress,
-    print_line: Callable[[str], None],
-    print_result: Callable[[Result], None],
-) -> int:
-    """Serve the web UI and run the profile at each Start.
+class WebSession:
+    """A web UI in which each Start is a run of the profile.
 
-    Returns:
-        The exit code of the last run.
-
-    Raises:
-        LoadchaosError: an option cannot be used, or the web UI does not start.
+    `print_result` gets the result of each run.
     """
-    if options.master is not None:
-        raise OptionError(
-            "--web and --master exclude each other: workers on other machines connect for one run, not for each Start. "
-            "Leave --web out (`loadchaos follow RUN` and Grafana show such a run live), or use --processes N for --master"
+
+    def __init__(
+        self,
+        profile: Profile,
+        options: Options,
+        interrupts: Interrupts,
+        print_line: Callable[[str], None],
+        print_result: Callable[[Result], None],
+    ) -> None:
+        self._profile, self._options, self._interrupts = profile, options, interrupts
+        self._print, self._print_result = print_line, print_result
+
+    async def serve(self, address: WebAddress) -> int:
+        """Serve the web UI until a signal. Returns the exit code of the last run.
+
+        Raises LoadchaosError where an option cannot be used, or the web UI does not start.
+        """
+        options, profile = self._options, self._profile
+        if options.master is not None:
+            raise OptionError(
+                "--web and --master exclude each other: workers on other machines connect for one run, not for each Start. "
+                "Leave --web out (`loadchaos follow RUN` and Grafana show such a run live), or use --processes N for "
+                "--master"
+            )
+        target = target_spec(profile, options)
+        url = target.url or ("http://embedded-server" if target.kind == "embedded" else "http://launched-server")
+        settings = WebUiSettings(
+            address.host,
+            _free_port(address),
+            profile.name,
+            profile.about,
+            url,
+            max(phase.slots for phase in profile.load),
+            options.processes,
+            None if address.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
         )
-    target = target_spec(profile, options)
-    url = target.url or ("http://embedded-server" if target.kind == "embedded" else "http://launched-server")
-    settings = WebUiSettings(
-        address.host,
-        _free_port(address),
-        profile.name,
-        profile.about,
-        url,
-        max(phase.slots for phase in profile.load),
-        options.processes,
-        None if address.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
-    )
-    home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
-    ui = WebUiProcess(home, settings)
-    try:
-        code = await _serve(ui, profile, options, print_line, print_result)
-    finally:
-        await ui.end(_END_S)
-        ui.close()
-    shutil.rmtree(home, ignore_errors=True)
-    return code
+        home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
+        ui = WebUiProcess(home, settings)
+        try:
+            with self._interrupts.handled_by(lambda _: None):  # between two runs: the loops below look at them
+                code = await self._serve(ui)
+        finally:
+            await ui.end(_END_S)
+            ui.close()
+        shutil.rmtree(home, ignore_errors=True)
+        return code
+
+    async def _serve(self, ui: WebUiProcess) -> int:
+        searches = WebSearches(self._options.out, ui)
+        await ui.begin(*locust_arguments(self._options, self._profile))
+        await _wait_until_up(ui, self._interrupts)
+        self._print(_start_lines(ui.web))
+        following = asyncio.create_task(searches.follow())
+        try:
+            return await self._runs(ui)
+        finally:
+            following.cancel()
+
+    async def _runs(self, ui: WebUiProcess) -> int:
+        """Run the profile at each Start; returns the exit code of the last run."""
+        code = 0
+        while not self._interrupts:
+            if lost := ui.lost_reason():
+                raise LedgerError(f"the web session has ended ({lost}); start it again with the same command")
+            # A Stop that comes after a Start which was not read yet cancels that Start.
+            start = None
+            for row in ui.commands():
+                start = row if row.get("what") == "start" else None
+            if start is None:
+                await asyncio.sleep(_POLL_S)
+                continue
+            result = await run(self._profile, self._options, self._interrupts, WebStart(ui, start))
+            code = result.exit_code
+            ui.write(
+                "over",
+                folder=str(result.folder.path.resolve()),
+                exit_code=code,
+                error=result.error,
+                verdict=result.verdict.verdict if result.verdict is not None else None,
+            )
+            await asyncio.to_thread(self._print_result, result)
+        return code
 
 
-async def _serve(
-    ui: WebUiProcess,
-    profile: Profile,
-    options: Options,
-    print_line: Callable[[str], None],
-    print_result: Callable[[Result], None],
-) -> int:
-    ended = asyncio.Event()
-    _end_on_signals(ended)
-    searches = WebSearches(options.out, ui)
-    await ui.begin(*locust_arguments(options, profile))
-    await _wait_until_up(ui, ended)
-    print_line(_start_lines(ui.web))
-    following = asyncio.create_task(searches.follow())
-    try:
-        return await _runs(ui, profile, options, ended, print_result)
-    finally:
-        following.cancel()
-
-
-async def _runs(
-    ui: WebUiProcess,
-    profile: Profile,
-    options: Options,
-    ended: asyncio.Event,
-    print_result: Callable[[Result], None],
-) -> int:
-    """Run the profile at each Start; returns the exit code of the last run."""
-    code = 0
-    while not ended.is_set():
-        if lost := ui.lost_reason():
-            raise LedgerError(f"the web session has ended ({lost}); start it again with the same command")
-        # A Stop that comes after a Start which was not read yet cancels that Start.
-        start = None
-        for row in ui.commands():
-            start = row if row.get("what") == "start" else None
-        if start is None:
-            await asyncio.sleep(_POLL_S)
-            continue
-        result = await run(profile, options, WebStart(ui, start))
-        _end_on_signals(ended)
-        code = result.exit_code
-        if code in exit_codes.BY_SIGNAL:
-            ended.set()
-        ui.write(
-            "over",
-            folder=str(result.folder.path.resolve()),
-            exit_code=code,
-            error=result.error,
-            verdict=result.verdict.verdict if result.verdict is not None else None,
-        )
-        await asyncio.to_thread(print_result, result)
-    return code
-
-
-def _end_on_signals(ended: asyncio.Event) -> None:
-    """End the session on a signal between runs.
-
-    During a run the run handles signals.
-    """
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, ended.set)
-
-
-async def _wait_until_up(ui: WebUiProcess, ended: asyncio.Event) -> None:
+async def _wait_until_up(ui: WebUiProcess, interrupts: Interrupts) -> None:
     deadline = asyncio.get_running_loop().time() + _READY_S
-    while not ended.is_set():
+    while not interrupts:
         with contextlib.suppress(OSError):
             _, writer = await asyncio.open_connection(_connect_host(ui.web.host), ui.web.port)
             writer.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.campaigns.capacity import files
 from loadchaos.core.errors import OptionError
+from loadchaos.core.whole_file import write_whole
 from loadchaos.report.capacity_text import short_answer
 from loadchaos.report.html.web_panels import capacity_tab
 from loadchaos.run.web_session import WebUiProcess
@@ -55,9 +56,7 @@ class WebSearches:
 
     def _write(self) -> None:
         command = f"loadchaos capacity PROFILE --target {self._target} --slo ttft=2s,itl_p99=50ms --goal 99%"
-        part = self._ui.home / f"{TAB}.part"
-        part.write_text(capacity_tab(self._searches, self._target, self._out, command), "utf-8")
-        part.replace(self._ui.home / TAB)
+        write_whole(self._ui.home / TAB, capacity_tab(self._searches, self._target, self._out, command))
 
 
 def _modified_ns(file: Path) -> int:

@@ -9,27 +9,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from loadchaos.core.units import describe_duration
+from loadchaos.core.units import spent_time
+from loadchaos.report.html.table_page import table_page
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 60, 28
 _MOST_ENTRIES, _MOST_WORKLOADS = 30, 400
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #1f2328 }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem; border-top: 1px solid #d0d7de; padding-top: .6rem }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: 14px }
-th, td { text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid #d0d7de; vertical-align: top;
-  font-variant-numeric: tabular-nums }
-td.n, th.n { text-align: right; white-space: nowrap }
-code { font: 12.5px/1.45 ui-monospace, monospace; overflow-wrap: anywhere }
-.card { border: 1px solid #d0d7de; border-left: 5px solid #c0232f; border-radius: 6px; padding: .6rem .9rem;
-  margin: .6rem 0 }
-.dim { color: #59636e } svg { width: 100%; height: auto } svg text { font-size: 12px; fill: #59636e }
-.scroll { overflow-x: auto }
-@media (prefers-color-scheme: dark) {
-  body { background: #0d1117; color: #e6edf3 } th, td, h2, .card { border-color: #30363d }
-  .dim, svg text { color: #9198a1; fill: #9198a1 } a { color: #6cb6ff }
-}
-"""
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -44,11 +28,7 @@ def render(data: Mapping[str, Any]) -> str:
     named = " ".join(str(server[k]) for k in ("dialect", "version") if server.get(k))
     title = f"Hunt on {named}" if named else "Hunt"
     verdict = f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "Nothing found so far"
-    return f"""<!doctype html>
-<html lang=en><head><meta charset=utf-8><meta name=viewport content="width=device-width">
-<meta http-equiv=Content-Security-Policy content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{_text(title)}</title><style>{_STYLE}</style></head><body>
-<h1>{_text(title)}: {_text(verdict)}</h1>
+    body = f"""<h1>{_text(title)}: {_text(verdict)}</h1>
 <p>{_text(data["worth"])}.</p>
 <p class=dim>Seed {_text(settings.get("seed", 0))}, budget {_text(_duration(settings.get("budget_s")))}. Launch command:
 <code>{_text(settings.get("launch", ""))}</code></p>
@@ -68,8 +48,8 @@ in <code>corpus/</code>.</p>
 <div class=scroll><table><thead><tr><th class=n>workload</th><th>from</th><th class=n>at</th><th class=n>requests</th>
 <th class=n>questions</th><th class=n>took</th><th class=n>new features</th><th>result</th></tr></thead>
 <tbody>{"".join(map(_row, reversed(rows[-_MOST_WORKLOADS:])))}</tbody></table></div>
-</body></html>
 """
+    return table_page(title, body)
 
 
 def _text(value: object) -> str:
@@ -77,7 +57,7 @@ def _text(value: object) -> str:
 
 
 def _duration(seconds: Any) -> str:
-    return describe_duration(max(1, round(float(seconds)))) if seconds else "0 s"
+    return spent_time(float(seconds)) if seconds else "0 s"
 
 
 def _card(finding: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from loadchaos.analysis.verdict.model import CheckResult, FailureResult, StateCh
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
+from loadchaos.core.whole_file import write_whole
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural, since_load
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
@@ -78,10 +79,7 @@ def _template() -> Template:
 
 def write(folder: RunFolder, verdict: Verdict, series: Series) -> Path:
     """Write report.html into the run folder, whole or not at all."""
-    page = render(verdict, series, folder.path)
-    part = folder.report_html.with_name("report.html.part")
-    part.write_text(page, encoding="utf-8")
-    part.replace(folder.report_html)
+    write_whole(folder.report_html, render(verdict, series, folder.path))
     return folder.report_html
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from loadchaos.core.whole_file import write_whole
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural
 from loadchaos.report.html.trend import Figure, SoakTrend, TrendRun, read
 
@@ -22,9 +23,7 @@ def write(home: Path, profile: str) -> SoakTrend:
     found = read(home, profile)
     data = orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     for name, content in (("trend.json", data), ("trend.html", html(found).encode())):
-        part = home / f".{name}.part"
-        part.write_bytes(content)
-        part.replace(home / name)
+        write_whole(home / name, content)
     return found
 
 

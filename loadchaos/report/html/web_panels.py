@@ -25,6 +25,7 @@ from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
 from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
+from loadchaos.core.whole_file import write_whole
 from loadchaos.report.capacity_text import facts, short_answer
 from loadchaos.report.formatting import clean, duration, number, parse_time, percent, plural
 from loadchaos.report.html.capacity_page import shared
@@ -109,9 +110,7 @@ class PanelPages:
         self._write("failures.json", orjson.dumps([self._failure_row(f) for f in failures]).decode())
 
     def _write(self, name: str, text: str) -> None:
-        part = self._home / f"{name}.part"
-        part.write_text(text, "utf-8")
-        part.replace(self._home / name)
+        write_whole(self._home / name, text)
 
     # -- the server ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import orjson
 
 from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, clean_line
 from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
 from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_EVIDENCE
@@ -45,15 +46,17 @@ def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mappin
     """
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
-    _put(home / "incident.json", orjson.dumps(incident.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    write_json(home / "incident.json", incident.to_json())
     if excerpts:
-        _put(home / "server.log.excerpt", b"\n".join(excerpts))
+        write_whole(home / "server.log.excerpt", b"\n".join(excerpts))
     if requests is not None:
-        _put(home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests))
+        write_whole(
+            home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests)
+        )
     around = _around(folder, incident)
     lines = decisive(*around, traceback=bool(incident.frames))
     view = IncidentView(lines, batch((*around[0], *around[2])), _profile(folder), _earlier(folder, home, incident))
-    _put(home / "incident.md", page(incident, view, requests or ()).encode())
+    write_whole(home / "incident.md", page(incident, view, requests or ()).encode())
     return home
 
 
@@ -98,12 +101,6 @@ def remove_others(folder: RunFolder, kept: Sequence[Path]) -> None:
         for part in home.iterdir():
             part.unlink()
         home.rmdir()
-
-
-def _put(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
 
 
 # -- log excerpt ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import re
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.report.html import capacity_page
 from loadchaos.report.terminal.capacity import render
 from loadchaos.run.finalize import Result
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
@@ -44,7 +46,7 @@ def virtual_runs(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Resu
     """Replace each run by its load in virtual time; the mapping gives other results by number of the step."""
     others: dict[int, Callable[[], Result]] = {}
 
-    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+    async def run(profile: Profile, options: Options, *_: object) -> Result:
         folder = RunFolder(options.out / "run")
         folder.path.mkdir(parents=True)
         folder.facts.write_text(json.dumps({"dialect": "vllm", "version": "0.32.0", "model": "sim"}))
@@ -68,7 +70,12 @@ def session(folder: Path, lines: list[str], **more: Any) -> CapacitySession:
     given = {"search": SearchSettings("rate", 13.0, 1000.0, goal=0.95, limits_s=limits_s), "goal": 0.95,
              "slo_s": limits_s, "budget_s": 3600.0, "target": "http://127.0.0.1:1", "wanted": {}, **more}  # fmt: skip
     return CapacitySession(
-        profile_of(CASE), CapacitySettings(**given), Options(), folder, SearchOutput(lines.append, lines.append)
+        profile_of(CASE),
+        CapacitySettings(**given),
+        Options(),
+        folder,
+        SearchOutput(lines.append, lines.append),
+        Interrupts(),
     )
 
 
@@ -80,7 +87,7 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     profile = profile_of(CASE).with_launch({"command": argv, "url": f"http://127.0.0.1:{port}"})
     seen: list[tuple[int | None, bool]] = []
 
-    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+    async def run(profile: Profile, options: Options, *_: object) -> Result:
         folder = RunFolder(options.out / "run")
         folder.path.mkdir(parents=True)
         assert options.held is not None
@@ -95,7 +102,9 @@ def test_session_starts_the_server_once_for_all_steps_and_stops_it(
     monkeypatch.setattr(module, "run_quietly", run)
     lines: list[str] = []
     settings = session(tmp_path, lines)._settings
-    found = CapacitySession(profile, settings, Options(), tmp_path, SearchOutput(lines.append, lines.append))
+    found = CapacitySession(
+        profile, settings, Options(), tmp_path, SearchOutput(lines.append, lines.append), Interrupts()
+    )
     data = asyncio.run(found.run())
     assert data["answer"]["known"]
     assert len(seen) == len(data["steps"])
@@ -137,7 +146,7 @@ def test_session_takes_no_answer_from_a_server_that_had_cached_the_prompts(
 ) -> None:
     seeds: list[int] = []
 
-    async def run(profile: Profile, options: Options, _: Callable[[str], None]) -> Result:
+    async def run(profile: Profile, options: Options, *_: object) -> Result:
         folder = RunFolder(options.out / "run")
         folder.path.mkdir(parents=True)
         assert options.watch is not None
@@ -201,8 +210,14 @@ def test_session_of_a_server_that_goes_away_keeps_its_exit_code(tmp_path: Path, 
 
 
 def test_session_ended_by_a_signal_can_go_on(tmp_path: Path, virtual_runs: dict[int, Any]) -> None:
-    virtual_runs[2] = lambda: Result(130, Verdict.from_json({"failures": []}), RunFolder(tmp_path / "steps/02/run"))
-    data = asyncio.run(session(tmp_path, []).run())
+    found = session(tmp_path, [])
+
+    def interrupted() -> Result:
+        found._interrupts.receive(signal.SIGINT)
+        return Result(130, Verdict.from_json({"failures": []}), RunFolder(tmp_path / "steps/02/run"))
+
+    virtual_runs[2] = interrupted
+    data = asyncio.run(found.run())
     assert (data["exit_code"], data["verdict"], data["ended"], len(data["steps"])) == (130, None, False, 1)
     assert "loadchaos capacity --resume" in render(CapacityResult.from_json(data), tmp_path)
 

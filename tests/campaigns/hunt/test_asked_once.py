@@ -12,6 +12,7 @@ from loadchaos.campaigns.hunt.slot import QUESTIONS, ServerSlot, SlotSettings
 from loadchaos.campaigns.hunt.workload import Workload
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
@@ -29,7 +30,9 @@ async def workloads(folder: Path, pool: GenePool) -> tuple[dict[str, Any], list[
     """Probe a server and run three workloads; the server is started again before the third."""
     port = free_port()
     spec = SimulatorSpec("vllm", "0.18", (), {})
-    slot = ServerSlot(SlotSettings(tuple(command(spec, port)), f"http://127.0.0.1:{port}", str(folder / "servers")))
+    slot = ServerSlot(
+        SlotSettings(tuple(command(spec, port)), f"http://127.0.0.1:{port}", str(folder / "servers")), Interrupts()
+    )
     results = []
     try:
         probed = await slot.answer({"do": "probe"})

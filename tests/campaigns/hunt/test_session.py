@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.hunt.findings import HuntFinding, collect
+from loadchaos.campaigns.hunt.findings import HuntFinding, Reproduction, collect
 from loadchaos.campaigns.hunt.journal import WORKLOADS, Journal
 from loadchaos.campaigns.hunt.session import HuntSession, HuntSettings
-from loadchaos.campaigns.hunt.workers import SlotLostError
+from loadchaos.campaigns.hunt.workers import SlotLostError, SlotProcess
 from loadchaos.core.errors import LoadchaosError
+from loadchaos.run.interrupts import Interrupts
 from tests.campaigns.hunt.conftest import FACTS, failure, result
 
 Answer = Callable[[int], Mapping[str, Any]]
 
 
-class RuleRunner:
+class RuleRunner(SlotProcess):
     """WorkloadRunner that answers by the number of the workload."""
 
     def __init__(self, answer: Answer) -> None:
@@ -56,7 +57,7 @@ class RuleRunner:
         self.stopped = True
 
 
-class Reproducing:
+class Reproducing(Reproduction):
     """Notes what it was asked to reproduce."""
 
     def __init__(self) -> None:
@@ -79,8 +80,9 @@ def hunt(
     lines: list[str] = []
     runners = [RuleRunner(answer) for _ in range(parallel)]
     given = HuntSettings(**{"seed": 1, "budget_s": 1e6, **settings})
-    session = HuntSession(given, folder, runners, Reproducing(), lines.append)
-    return asyncio.run(session.run()), lines, runners
+    interrupts = Interrupts()
+    session = HuntSession(given, folder, runners, Reproducing(), interrupts, lines.append)
+    return interrupts.run(session.run()), lines, runners
 
 
 def until(most: int, answer: Answer) -> Answer:

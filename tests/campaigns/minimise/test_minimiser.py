@@ -308,6 +308,6 @@ def test_minimiser_whose_budget_ends_before_the_whole_was_tried_says_nothing_abo
 def test_decisions_of_an_older_rule_are_refused(tmp_path: Path) -> None:
     reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)
     text = (tmp_path / STATE).read_text()
-    (tmp_path / STATE).write_text(text.replace('"schema":3', '"schema":2'))
+    (tmp_path / STATE).write_text(text.replace('"schema": 3', '"schema": 2'))
     with pytest.raises(OptionError, match="older version"):
         reduced(Model(1.0, {"r3"}, "--a", 0), tmp_path / STATE)

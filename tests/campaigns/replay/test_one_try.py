@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -55,32 +53,3 @@ def test_try_whose_server_cannot_be_tested_for_another_reason_is_an_error(
 ) -> None:
     with pytest.raises(TargetError, match="its first request failed"):
         tried(monkeypatch, tmp_path, **failure)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_after_a_try_is_not_swallowed_by_the_finished_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
-) -> None:
-    def ended(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    async def run_quietly(*_: object) -> Result:
-        asyncio.get_running_loop().add_signal_handler(number, lambda: None)
-        failures = [{"id": "x", "severity": "engine_death"}]
-        return Result(exit_codes.FAIL, Verdict.from_json({"failures": failures}), RunFolder(tmp_path), None)
-
-    async def tries() -> None:
-        await run_try(trace, plan, tmp_path / "try")
-        os.kill(os.getpid(), number)
-        await asyncio.sleep(20)
-
-    monkeypatch.setattr(one_try, "run_quietly", run_quietly)
-    send = TraceSend(id="r0", body=store_body(tmp_path / "bodies", b"{}"))
-    trace = RequestTrace(TraceHeader(event="trace", version=1), (send,), folder=tmp_path)
-    plan = TryPlan(from_launch("serve --port 1"), ExpectedFailure("x"), Options(), {})
-    before = signal.signal(number, ended)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            asyncio.run(tries())
-    finally:
-        signal.signal(number, before)

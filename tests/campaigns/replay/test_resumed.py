@@ -67,7 +67,7 @@ def test_minimiser_is_not_resumed_with_other_settings(tmp_path: Path, other: Try
 def test_replay_is_not_resumed_on_another_server(tmp_path: Path) -> None:
     def session(given: TryPlan, against: str | None = None) -> ReplaySession:
         request = ReplayRequest(given, tmp_path, against=from_launch(against) if against else None)
-        return ReplaySession(TRACE, request, lambda _: None)
+        return ReplaySession(TRACE, request, lambda _: None, lambda _: None)
 
     session(plan())._save()
     session(plan(LAUNCH.replace("--port 7", "--port 8")))

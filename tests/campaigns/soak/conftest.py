@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from loadchaos.campaigns.soak.child import FinishedRun
-from loadchaos.campaigns.soak.daemon import Order, Soak
+from loadchaos.campaigns.soak.child import FinishedRun, SoakChild
+from loadchaos.campaigns.soak.daemon import Order, Soak, SoakClock
 from loadchaos.profile.cron import Schedule
+from loadchaos.run.interrupts import Interrupts
 
 
-class Clock:
+class Clock(SoakClock):
     """Time that passes when somebody sleeps."""
 
     def __init__(self, now: datetime) -> None:
@@ -28,7 +29,7 @@ class Clock:
         self.time += timedelta(seconds=seconds)
 
 
-class World:
+class World(SoakChild):
     """A folder, a clock and its current run; soaks come and go."""
 
     def __init__(self, home: Path, now: datetime) -> None:
@@ -39,6 +40,7 @@ class World:
         self.measured: dict[str, Any] = {}
         self.ends: datetime | None = None
         self.pid, self.code = 100, None
+        self.interrupts = Interrupts()
         self.begun: list[tuple[str, list[str]]] = []
         self.signals: list[int] = []
         self.lines: list[str] = []
@@ -99,7 +101,7 @@ class World:
     def soak(self, cron: str = "0 2 * * *", **more: object) -> Soak:
         schedule = Schedule.model_validate({"cron": cron, "timezone": "Europe/Berlin", **more})
         order = Order("night.yaml", "night", schedule, self.home)
-        soak = Soak(order, self.clock, self, self.lines.append)
+        soak = Soak(order, self.clock, self, self.interrupts, self.lines.append)
         self.soaks.append(soak)
         return soak
 

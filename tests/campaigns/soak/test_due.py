@@ -243,7 +243,7 @@ def test_soak_survives_a_full_disk(world: Make, monkeypatch: pytest.MonkeyPatch)
     full = True
 
     def maybe(self: Path, target: Path) -> Path:
-        if full and self.name == ".soak.json.part":
+        if full and self.name == "soak.json.part":
             raise OSError(errno.ENOSPC, "No space left on device")
         return replace(self, target)
 
@@ -255,7 +255,7 @@ def test_soak_survives_a_full_disk(world: Make, monkeypatch: pytest.MonkeyPatch)
         sleep(60)
         full = w.clock.time < datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
         if w.clock.time > datetime(2026, 11, 21, 5, tzinfo=UTC):
-            soak.stop(signal.SIGTERM)
+            soak._interrupts.receive(signal.SIGTERM)
 
     w.clock.sleep = until_noon
     assert soak.forever() == 143

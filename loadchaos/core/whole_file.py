@@ -1,0 +1,35 @@
+"""Replace a file in one step: a reader, and a kill, find the old or the new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+def write_whole(path: Path, data: bytes | str, *, sync: bool = False) -> None:
+    """Write a file beside `path`, then rename it. Raises OSError.
+
+    With `sync`, a power cut leaves the old or the new file, too.
+    """
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as f:
+        f.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            f.flush()
+            os.fsync(f.fileno())
+    part.replace(path)
+    if sync:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
+    """Write indented JSON in one step. Raises OSError."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    write_whole(path, orjson.dumps(data, option=options), sync=sync)
