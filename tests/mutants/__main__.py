@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Run the kept mutants.")
     parser.add_argument("-n", type=int, default=2, metavar="N", help="mutants at a time (default 2)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="mutants with TEXT in id, area or place"
+        "--only", action="append", default=[], metavar="TEXT", help="mutants with TEXT in id, area or definition"
     )
     parser.add_argument(
         "--limit", type=float, default=120.0, metavar="S", help="seconds for the tests of one mutant (default 120)"
@@ -235,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     mutants = [m for m in load() if not options.only or any(t in f"{m.id} {m.area} {m.place}" for t in options.only)]
     if not mutants:
-        parser.error(f"no mutant has {' or '.join(options.only)} in its id, area or place")
+        parser.error(f"no mutant has {' or '.join(options.only)} in its id, area or definition")
     if options.tests:
         mutants = [replace(m, tests=tuple(options.tests)) for m in mutants]
     begun = time.monotonic()

@@ -10,6 +10,7 @@ from locust.env import Environment
 from loadchaos.core.model import Reply
 from loadchaos.load.worker import locust_stats
 
+S = 1_000_000_000
 environment = Environment()
 environment.events.request.add_listener(lambda response_time, **_: print(response_time))
 reply = Reply("ok", sent_ns=13 * S, first_byte_ns=14 * S, first_token_ns=16 * S, last_byte_ns=20 * S, end_ns=21 * S)
@@ -22,8 +23,8 @@ COUNTED = """
 from locust.env import Environment
 from loadchaos.core.model import Reply
 from loadchaos.load.worker import locust_stats
-from tests.rows import MS, S
 
+MS = 1_000_000
 REPLIES = [
     Reply("ok" if n % 9 else "reset", last_byte_ns=n * n * MS, end_ns=(n * n + 1) * MS, bytes_in=n) for n in range(1, 40)
 ]
