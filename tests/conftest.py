@@ -6,9 +6,8 @@
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -31,19 +30,6 @@ def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition; fail when it does not come true."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come true"
-            time.sleep(0.005)
-
-    return wait
 
 
 @pytest.fixture

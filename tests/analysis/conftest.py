@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jsonschema
 import pytest
 
-from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.core.model import Terms
+from tests.rows import MS, S, judged
 
-S = 1_000_000_000
-MS = 1_000_000
 Row = dict[str, Any]
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 MISS = """(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.
@@ -49,13 +47,13 @@ class World:
         self.working = False  # the engine steps: its counters and its CPU time grow
         self.metrics = True
         self.gauges_stale = False
-        self.start_time = 1_700_000_000.0
+        self.start_time, self.tells_start_time = 1_700_000_000.0, True
         self.generated = 1000.0
         self.running = 0.0
         self.pids: dict[int, tuple[str, str]] = {}  # pid -> role, state
         self.cpu: dict[int, float] = {}
 
-    def run(self, seconds: float) -> World:
+    def run(self, seconds: float) -> Self:
         """Let time pass: heartbeats and probes at 4 Hz, scrapes at 1 Hz."""
         for _ in range(round(seconds * 20)):
             self.now += 50 * MS
@@ -108,7 +106,7 @@ class World:
             self.running = float(self.in_flight)
         values = {
             "requests_running": self.running, "requests_waiting": 0.0, "generation_tokens_total": self.generated,
-            "process_start_time_s": self.start_time,
+            "process_start_time_s": self.start_time if self.tells_start_time else None,
         }  # fmt: skip
         self.add("metrics", replica="server", engine="0", took_ns=MS, values=values)
 
@@ -127,28 +125,28 @@ class World:
                 name=f"VLLM::{role}",
             )
 
-    def serve(self, seconds: float, in_flight: int = 8) -> World:
+    def serve(self, seconds: float, in_flight: int = 8) -> Self:
         """Answer requests in the ordinary way for a while."""
         self.in_flight, self.tokens, self.working = in_flight, 100, True
         return self.run(seconds)
 
-    def stall(self, seconds: float) -> World:
+    def stall(self, seconds: float) -> Self:
         """Requests are in flight and no tokens arrive."""
         self.tokens, self.working = 0, False
         return self.run(seconds)
 
-    def idle(self, seconds: float) -> World:
+    def idle(self, seconds: float) -> Self:
         """Nobody asks for anything."""
         self.in_flight, self.tokens, self.working = 0, 0, False
         return self.run(seconds)
 
-    def close(self) -> World:
+    def close(self) -> Self:
         """The listener is closed and every request lost."""
         self.tcp = self.health = "refused"
         self.in_flight, self.tokens, self.working = 0, 0, False
         return self
 
-    def open(self, *, restarted: bool = True) -> World:
+    def open(self, *, restarted: bool = True) -> Self:
         """It listens and is healthy again, as a new process or the old one."""
         self.tcp, self.health = "ok", 200
         if restarted:
@@ -178,7 +176,7 @@ class History(World):
         if row != "state":
             self.rows += [dict(r) for r in self.states.feed(self.rows[-1])]
 
-    def begin(self, **more: Any) -> History:
+    def begin(self, **more: Any) -> Self:
         """From the first row to the start of the load, with a healthy server."""
         target = {"kind": "embedded", "url": "http://127.0.0.1:1"}
         self.add("run", what="begin", profile="test", version="0.1", seed=1, target=target)
@@ -204,7 +202,7 @@ class History(World):
             self.sent = self.now
         return ids
 
-    def answer(self, ids: list[str], outcome: str = "ok", took_s: float = 0.5, **more: Any) -> History:
+    def answer(self, ids: list[str], outcome: str = "ok", took_s: float = 0.5, **more: Any) -> Self:
         """End requests, each sent `took_s` ago."""
         for id_ in ids:
             sent = self.now - round(took_s * S)
@@ -221,7 +219,7 @@ class History(World):
             self.add("end", **{**base, **ok, **more})
         return self
 
-    def work(self, seconds: float = 10, rate: int = 10, traffic: str = "text") -> History:
+    def work(self, seconds: float = 10, rate: int = 10, traffic: str = "text") -> Self:
         """Serve `rate` requests a second, all ok."""
         for _ in range(round(seconds * 2)):
             ids = self.send(rate // 2, traffic)
@@ -230,14 +228,14 @@ class History(World):
             self.answer(ids)
         return self
 
-    def log(self, text: str) -> History:
+    def log(self, text: str) -> Self:
         """Lines of the server's log."""
         for line in text.splitlines():
             self.line += 1
             self.add("log", source="server.log", file="server.log", line=self.line, text=line)
         return self
 
-    def die(self, ids: list[str], *, code: int = 0, signal: int | None = None) -> History:
+    def die(self, ids: list[str], *, code: int = 0, signal: int | None = None) -> Self:
         """Die as vLLM does: streams fail, the listener closes, the process exits."""
         self.answer(
             ids, "stream_error", error="EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -255,12 +253,17 @@ class History(World):
         )
         return self
 
-    def end(self, **more: Any) -> History:
-        """The load ends, what we started is stopped, the record closes."""
-        self.in_flight = 0
+    def end_load(self) -> Self:
+        """The load ends; the server still runs."""
         self.add("load", what="end", why="done", file="requests-0")
         self.add("locust", what="exit", pid=10, code=0)
         self.add("run", what="load_end")
+        return self
+
+    def end(self, **more: Any) -> Self:
+        """The load ends, what we started is stopped, the record closes."""
+        self.in_flight = 0
+        self.end_load()
         if self.tcp == "ok":
             self.add(
                 "launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="ended (asked)", asked=True
@@ -276,10 +279,7 @@ class History(World):
 
     def verdict(self, **terms: Any) -> Row:
         """The verdict; every one that any test makes must fit the schema."""
-        judge = Judge(Terms("test", **terms))
-        for row in self.rows:
-            judge.fold(row)
-        verdict = judge.verdict().to_json()
+        verdict = judged(Terms("test", **terms), self.rows)
         jsonschema.validate(verdict, SCHEMA)
         json.dumps(verdict)
         return verdict

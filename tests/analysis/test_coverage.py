@@ -6,12 +6,7 @@ from typing import Any
 
 from loadchaos.analysis.coverage import WorkloadCoverage, steps_up_to, tenths_up_to
 from loadchaos.analysis.log_templates import TemplateMiner, masked
-
-S = 1_000_000_000
-
-
-def metrics(at_s: float, **values: float) -> dict[str, Any]:
-    return {"row": "metrics", "at_ns": int(at_s * S), "replica": "server", "engine": "0", "values": values}
+from tests.rows import S, metrics_row
 
 
 def covered(*rows: dict[str, Any]) -> WorkloadCoverage:
@@ -26,7 +21,10 @@ BEGIN = {"row": "run", "what": "load_begin", "at_ns": 2 * S}
 
 def test_counter_gives_a_feature_for_each_power_of_two() -> None:
     found = covered(
-        metrics(1, preemptions_total=100), BEGIN, metrics(3, preemptions_total=103), metrics(4, preemptions_total=105)
+        metrics_row(1, preemptions_total=100),
+        BEGIN,
+        metrics_row(3, preemptions_total=103),
+        metrics_row(4, preemptions_total=105),
     )
     assert {f for f in found.features if f.startswith("grew")} == {f"grew:preemptions_total:{n}" for n in (0, 1, 2)}
     assert list(steps_up_to("x", 0)) == []
@@ -35,27 +33,27 @@ def test_counter_gives_a_feature_for_each_power_of_two() -> None:
 
 def test_growth_before_the_load_and_process_gauges_are_no_features() -> None:
     found = covered(
-        metrics(0, preemptions_total=0), metrics(1, preemptions_total=9, process_rss_bytes=1), BEGIN,
-        metrics(3, preemptions_total=9, process_rss_bytes=1 << 30),
+        metrics_row(0, preemptions_total=0), metrics_row(1, preemptions_total=9, process_rss_bytes=1), BEGIN,
+        metrics_row(3, preemptions_total=9, process_rss_bytes=1 << 30),
     )  # fmt: skip
     assert found.features == set()
 
 
 def test_pairs_are_events_between_the_same_two_scrapes() -> None:
-    idle = metrics(3, preemptions_total=0, mm_cache_hits_total=0)
-    once = metrics(4, preemptions_total=1, mm_cache_hits_total=0)
-    apart = covered(BEGIN, idle, once, metrics(5, preemptions_total=1, mm_cache_hits_total=2))
-    together = covered(BEGIN, idle, metrics(4, preemptions_total=1, mm_cache_hits_total=40))
+    idle = metrics_row(3, preemptions_total=0, mm_cache_hits_total=0)
+    once = metrics_row(4, preemptions_total=1, mm_cache_hits_total=0)
+    apart = covered(BEGIN, idle, once, metrics_row(5, preemptions_total=1, mm_cache_hits_total=2))
+    together = covered(BEGIN, idle, metrics_row(4, preemptions_total=1, mm_cache_hits_total=40))
     assert not any(f.startswith("pair:") for f in apart.features)
     assert "pair:mm_cache_hits_total+&preemptions_total" in together.features
 
 
 def test_aborts_and_attacks_pair_with_counters() -> None:
     found = covered(
-        BEGIN, metrics(3, spec_draft_tokens_total=0, spec_accepted_tokens_total=0),
+        BEGIN, metrics_row(3, spec_draft_tokens_total=0, spec_accepted_tokens_total=0),
         {"row": "heartbeat", "at_ns": 3 * S, "aborted": 2, "images_in_prefill": 1},
         {"row": "attack", "what": "end", "attack": "reset_mm_cache", "ok": True, "status": 200, "at_ns": 3 * S},
-        metrics(4, spec_draft_tokens_total=10, spec_accepted_tokens_total=7, requests_waiting=3, kv_usage_ratio=0.96),
+        metrics_row(4, spec_draft_tokens_total=10, spec_accepted_tokens_total=7, requests_waiting=3, kv_usage_ratio=0.96),
     )  # fmt: skip
     pairs = {f for f in found.features if f.startswith("pair:")}
     assert {"pair:aborts&drafts_rejected", "pair:attack&kv_high", "pair:aborts&images_in_prefill"} <= pairs

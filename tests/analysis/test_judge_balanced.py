@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
+from tests.analysis.conftest import History
 
 CAUSE_ALONE = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
-def external(history: Any) -> Any:
+def external(history: History) -> Any:
     """The same history of a server that somebody else started."""
     history.begin()
     history.rows = [r for r in history.rows if r["row"] != "launch"]
     return history.work(10)
 
 
-def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: Any) -> None:
+def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: History) -> None:
     """A balancer that looks like one server: another replica answers."""
     verdict = external(history).log(history.MISS).work(20).end().verdict()
     counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
@@ -28,7 +29,7 @@ def test_judge_counts_a_dead_engine_behind_an_address_that_answers(history: Any)
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_judge_counts_a_death_where_several_servers_share_the_address(history: Any, several: bool) -> None:
+def test_judge_counts_a_death_where_several_servers_share_the_address(history: History, several: bool) -> None:
     external(history).log(CAUSE_ALONE).work(10)
     for i in range(8):
         history.start_time += 1000 * (1 if i % 2 else -1) * several
@@ -38,7 +39,7 @@ def test_judge_counts_a_death_where_several_servers_share_the_address(history: A
     assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail" if several else "pass")
 
 
-def test_judge_death_of_one_of_several_says_so_in_its_signs(history: Any) -> None:
+def test_judge_death_of_one_of_several_says_so_in_its_signs(history: History) -> None:
     external(history)
     for i in range(8):
         history.start_time += 1000 * (1 if i % 2 else -1)

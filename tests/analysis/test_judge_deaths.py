@@ -9,11 +9,11 @@ import pytest
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.report.phrases import cause_text
+from tests.analysis.conftest import History
+from tests.rows import S
 
-S = 1_000_000_000
 
-
-def test_judge_passes_a_healthy_run_with_its_strength(history: Any) -> None:
+def test_judge_passes_a_healthy_run_with_its_strength(history: History) -> None:
     verdict = history.begin().work(30).end().verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("pass", 0), history.unknowns(verdict)
     assert verdict["worth"] == "Crash rate < 1 % (95 % confidence, 0 in 300 requests)"
@@ -24,7 +24,7 @@ def test_judge_passes_a_healthy_run_with_its_strength(history: Any) -> None:
     assert verdict["started"].startswith("2026-09-21T")
 
 
-def test_judge_names_a_death_by_its_cause_in_the_log(history: Any) -> None:
+def test_judge_names_a_death_by_its_cause_in_the_log(history: History) -> None:
     history.begin(kv_blocks=10).work(10)
     ids = history.send(20, "images")
     history.serve(0.2, in_flight=20)
@@ -49,7 +49,7 @@ def test_judge_names_a_death_by_its_cause_in_the_log(history: Any) -> None:
     assert [s["state"] for s in verdict["states"]] == ["healthy", "dying", "dead"]
 
 
-def test_judge_counts_early_clients_as_in_flight_at_death(history: Any) -> None:
+def test_judge_counts_early_clients_as_in_flight_at_death(history: History) -> None:
     ids = history.begin().work(5).send(9)
     history.serve(0.3, in_flight=9)
     history.answer(ids, "stream_error", error=history.TEXT_OF_DEATH)
@@ -61,7 +61,7 @@ def test_judge_counts_early_clients_as_in_flight_at_death(history: Any) -> None:
     assert history.verdict()["failures"][0]["in_flight_at_death"] == 9
 
 
-def test_judge_reports_an_engine_death_without_a_log(history: Any) -> None:
+def test_judge_reports_an_engine_death_without_a_log(history: History) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).die(ids).idle(2).end()
     [failure] = history.verdict()["failures"]
@@ -70,7 +70,7 @@ def test_judge_reports_an_engine_death_without_a_log(history: Any) -> None:
     assert "refused" in failure["evidence"]["text"] or "engine is dead" in failure["evidence"]["text"]
 
 
-def test_judge_reports_an_unexplained_death_by_a_refused_listener(history: Any) -> None:
+def test_judge_reports_an_unexplained_death_by_a_refused_listener(history: History) -> None:
     history.begin().work(5)
     history.close().idle(3)
     history.end()
@@ -79,7 +79,7 @@ def test_judge_reports_an_unexplained_death_by_a_refused_listener(history: Any) 
     assert "--server-log" in failure["remedy"]
 
 
-def test_judge_counts_the_exit_of_a_launched_server(history: Any) -> None:
+def test_judge_counts_the_exit_of_a_launched_server(history: History) -> None:
     history.begin().work(5)
     history.rows = [r for r in history.rows if r["row"] != "state"]
     history.rows.append(
@@ -100,7 +100,7 @@ def test_judge_counts_the_exit_of_a_launched_server(history: Any) -> None:
     assert "exited with code 0" in failure["title"]
 
 
-def test_judge_reports_a_startup_failure_before_healthy(history: Any) -> None:
+def test_judge_reports_a_startup_failure_before_healthy(history: History) -> None:
     history.add("run", what="begin", profile="test", target={"kind": "embedded"})
     history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
     history.log("sim: no such defect")
@@ -115,7 +115,7 @@ def test_judge_reports_a_startup_failure_before_healthy(history: Any) -> None:
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
-def test_judge_names_a_killed_engine_core_with_only_echoes(history: Any) -> None:
+def test_judge_names_a_killed_engine_core_with_only_echoes(history: History) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
@@ -127,7 +127,7 @@ def test_judge_names_a_killed_engine_core_with_only_echoes(history: Any) -> None
     assert "a kill from outside: no server bug is known" in cause_text(Verdict.from_json(verdict).failures[0])
 
 
-def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: Any) -> None:
+def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: History) -> None:
     history.begin().work(5)
     history.health = 503  # the engine is gone, the API server lives on
     history.stall(5)
@@ -137,12 +137,8 @@ def test_judge_keeps_a_death_when_the_server_is_stopped_later(history: Any) -> N
     assert verdict["failures"][0]["severity"] == "engine_death"
 
 
-def test_judge_ignores_refusals_while_we_stop_the_server(history: Any) -> None:
-    history.begin().work(30)
-    history.add("load", what="end", why="done", file="requests-0")
-    history.add("locust", what="exit", pid=10, code=0)
-    history.add("run", what="load_end")
-    history.close().run(2)
+def test_judge_ignores_refusals_while_we_stop_the_server(history: History) -> None:
+    history.begin().work(30).end_load().close().run(2)
     history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
     history.add("run", what="end")
     verdict = history.verdict()
@@ -151,18 +147,14 @@ def test_judge_ignores_refusals_while_we_stop_the_server(history: Any) -> None:
     assert verdict["incidents"] == []
 
 
-def test_judge_counts_a_death_after_the_load(history: Any) -> None:
-    history.begin().work(30)
-    history.add("load", what="end", why="done", file="requests-0")
-    history.add("locust", what="exit", pid=10, code=0)
-    history.add("run", what="load_end")
-    history.close().run(1)
+def test_judge_counts_a_death_after_the_load(history: History) -> None:
+    history.begin().work(30).end_load().close().run(1)
     history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="code 1", asked=False)
     history.add("run", what="end")
     assert history.verdict()["verdict"] == "fail"
 
 
-def test_judge_merges_five_deaths_of_one_cause(history: Any) -> None:
+def test_judge_merges_five_deaths_of_one_cause(history: History) -> None:
     history.begin()
     for _ in range(5):
         ids = history.work(10).send(4, "images")
@@ -180,7 +172,7 @@ def test_judge_merges_five_deaths_of_one_cause(history: Any) -> None:
     assert {i["id"] for i in verdict["incidents"]} == {"encoder_cache_miss"}
 
 
-def test_judge_measures_recovery_against_its_limit(history: Any) -> None:
+def test_judge_measures_recovery_against_its_limit(history: History) -> None:
     history.begin().work(5)
     history.close().run(10)
     history.open().work(10)
@@ -191,7 +183,7 @@ def test_judge_measures_recovery_against_its_limit(history: Any) -> None:
     assert by_name["recovers_within"]["verdict"] == "pass"
 
 
-def test_judge_leaves_recovery_unknown_without_time_to_recover(history: Any) -> None:
+def test_judge_leaves_recovery_unknown_without_time_to_recover(history: History) -> None:
     history.begin().work(5)
     history.close().run(10)
     history.end()
@@ -201,7 +193,7 @@ def test_judge_leaves_recovery_unknown_without_time_to_recover(history: Any) -> 
         assert given["actual"] == "not recovered 9.75 s later, at the end of the run"
 
 
-def test_judge_fails_a_hang_with_health_ok(history: Any) -> None:
+def test_judge_fails_a_hang_with_health_ok(history: History) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     history.pids[11] = ("engine_core", "T")
@@ -215,7 +207,7 @@ def test_judge_fails_a_hang_with_health_ok(history: Any) -> None:
     assert next(e for e in verdict["expectations"] if e["name"] == "hangs")["verdict"] == "fail"
 
 
-def test_judge_counts_a_late_echo_as_no_second_death(history: Any) -> None:
+def test_judge_counts_a_late_echo_as_no_second_death(history: History) -> None:
     ids = history.begin().work(5).send(4)
     history.serve(0.2).log(history.MISS).die(ids).idle(15)
     history.log(
@@ -227,7 +219,7 @@ def test_judge_counts_a_late_echo_as_no_second_death(history: Any) -> None:
     assert len(verdict["incidents"]) == 1
 
 
-def test_judge_names_a_death_by_a_cause_long_before_its_timeout(history: Any) -> None:
+def test_judge_names_a_death_by_a_cause_long_before_its_timeout(history: History) -> None:
     ids = history.begin().work(5).send(4)
     cause = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"
     history.log(f"(Worker_TP1 pid=9) ERROR 11-20 15:53:40 [multiproc_executor.py:1] {cause}").serve(40, in_flight=4)
@@ -239,7 +231,7 @@ def test_judge_names_a_death_by_a_cause_long_before_its_timeout(history: Any) ->
     assert [f["id"] for f in deaths] == ["nccl_error"]
 
 
-def test_judge_names_a_death_by_the_last_traceback_of_its_log(history: Any) -> None:
+def test_judge_names_a_death_by_the_last_traceback_of_its_log(history: History) -> None:
     ids = history.begin().work(5).send(4)
     history.log(
         'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
@@ -249,7 +241,7 @@ def test_judge_names_a_death_by_the_last_traceback_of_its_log(history: Any) -> N
     assert (failure["id"], failure["severity"]) == ("unknown_exception", "engine_death")
 
 
-def test_judge_ignores_the_last_traceback_of_a_living_server(history: Any) -> None:
+def test_judge_ignores_the_last_traceback_of_a_living_server(history: History) -> None:
     history.begin().work(30)
     history.log(
         'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
@@ -257,7 +249,7 @@ def test_judge_ignores_the_last_traceback_of_a_living_server(history: Any) -> No
     assert history.end().verdict()["failures"] == []
 
 
-def test_judge_ignores_a_server_stopped_before_the_load(history: Any) -> None:
+def test_judge_ignores_a_server_stopped_before_the_load(history: History) -> None:
     history.add("run", what="begin", profile="test", target={"kind": "launched"})
     history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
     history.idle(2).add("run", what="interrupted", signal="SIGINT")
@@ -268,7 +260,7 @@ def test_judge_ignores_a_server_stopped_before_the_load(history: Any) -> None:
     assert (verdict["failures"], verdict["incidents"]) == ([], [])
 
 
-def test_judge_reports_an_exit_before_the_load_as_startup_failure(history: Any) -> None:
+def test_judge_reports_an_exit_before_the_load_as_startup_failure(history: History) -> None:
     history.add("run", what="begin", profile="test", target={"kind": "launched"})
     history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
     history.close().run(1)
@@ -286,7 +278,7 @@ INFO:     Application shutdown complete.
 INFO:     Finished server process [9]"""
 
 
-def test_judge_reports_an_orderly_shutdown_as_terminated(history: Any) -> None:
+def test_judge_reports_an_orderly_shutdown_as_terminated(history: History) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     history.log(STOP)
@@ -299,13 +291,13 @@ def test_judge_reports_an_orderly_shutdown_as_terminated(history: Any) -> None:
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
-def test_judge_counts_a_death_that_ends_with_a_shutdown(history: Any) -> None:
+def test_judge_counts_a_death_that_ends_with_a_shutdown(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(history.MISS + "\n" + STOP).die(ids).idle(5).end()
     assert [f["id"] for f in history.verdict()["failures"]] == ["encoder_cache_miss"]
 
 
-def test_judge_counts_a_death_of_a_known_cause_that_ends_with_a_shutdown(history: Any) -> None:
+def test_judge_counts_a_death_of_a_known_cause_that_ends_with_a_shutdown(history: History) -> None:
     """No line says that the engine died: the cause alone is no shutdown."""
     ids = history.begin().work(5).send(3)
     history.log("\n".join(history.MISS.splitlines()[1:-1]) + "\n" + STOP).die(ids).idle(5).end()
@@ -315,20 +307,20 @@ def test_judge_counts_a_death_of_a_known_cause_that_ends_with_a_shutdown(history
     assert verdict["expectations"][0]["verdict"] == "fail"
 
 
-def test_judge_counts_a_shutdown_after_echoes_as_a_death(history: Any) -> None:
+def test_judge_counts_a_shutdown_after_echoes_as_a_death(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(history.MISS.splitlines()[-1] + "\n" + STOP).die(ids).idle(5).end()
     assert [f["severity"] for f in history.verdict()["failures"]] == ["engine_death"]
 
 
-def supervised(history: Any, **more: Any) -> None:
+def supervised(history: History, **more: Any) -> None:
     row = {"what": "ended", "running": False, "exit_code": 137, "oom_killed": True, "restarts": 0, "signal": None}
     words = "OOMKilled, exited with code 137"
     history.add("supervisor", **{"replica": "server", "source": "docker:vllm", **row, "reason": words, **more})
 
 
 @pytest.mark.parametrize("asked_s", [0.2, 3.0], ids=["before the probes saw it", "after they did"])
-def test_judge_names_a_death_that_docker_explains_by_oom(history: Any, asked_s: float) -> None:
+def test_judge_names_a_death_that_docker_explains_by_oom(history: History, asked_s: float) -> None:
     ids = history.begin().work(5).send(3)
     history.answer(ids, "reset", error="Connection reset by peer").close().run(asked_s)
     supervised(history)
@@ -342,7 +334,7 @@ def test_judge_names_a_death_that_docker_explains_by_oom(history: Any, asked_s: 
     assert len(verdict["incidents"]) == 1
 
 
-def test_judge_reports_a_restart_between_two_looks_with_its_reason(history: Any) -> None:
+def test_judge_reports_a_restart_between_two_looks_with_its_reason(history: History) -> None:
     history.begin().work(5)
     supervised(history, running=True, restarts=1)
     verdict = history.work(15).end().verdict()
@@ -353,7 +345,7 @@ def test_judge_reports_a_restart_between_two_looks_with_its_reason(history: Any)
     assert "dead" not in states
 
 
-def test_judge_counts_an_orchestrator_report_of_a_known_death_once(history: Any) -> None:
+def test_judge_counts_an_orchestrator_report_of_a_known_death_once(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.answer(ids, "reset", error="Connection reset by peer").close().run(2)
     history.open().work(3)
@@ -364,7 +356,7 @@ def test_judge_counts_an_orchestrator_report_of_a_known_death_once(history: Any)
     assert "exited with code 0 (docker:vllm)" in deaths[0]["title"]
 
 
-def test_judge_notes_exit_code_0_of_a_death(history: Any) -> None:
+def test_judge_notes_exit_code_0_of_a_death(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(history.MISS).die(ids, code=0).run(5)
     judge = Judge()
@@ -376,7 +368,7 @@ def test_judge_notes_exit_code_0_of_a_death(history: Any) -> None:
     assert incident.id == "encoder_cache_miss"
 
 
-def test_judge_counts_a_deadly_line_of_a_living_server_as_no_death(history: Any) -> None:
+def test_judge_counts_a_deadly_line_of_a_living_server_as_no_death(history: History) -> None:
     """LMDeploy logs a CUDA error, fails one request and serves the next."""
     verdict = history.begin().work(10).log(history.MISS).work(20).end().verdict()
     counts = {c["name"]: c for c in verdict["expectations"]}
@@ -393,7 +385,7 @@ def test_judge_counts_a_deadly_line_of_a_living_server_as_no_death(history: Any)
         (("api_server", "engine_core"), "engine_death_unexplained"),
     ],
 )
-def test_judge_names_a_kill_by_the_first_process_gone(history: Any, order: tuple[str, ...], name: str) -> None:
+def test_judge_names_a_kill_by_the_first_process_gone(history: History, order: tuple[str, ...], name: str) -> None:
     history.begin().work(3).log("INFO it serves")
     history.add("heard", replica="server", what="listening", text="")
     for pid, role in enumerate(order, 10):

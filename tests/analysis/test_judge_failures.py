@@ -11,11 +11,12 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.chaos import operation_named
 from loadchaos.core.model import Terms
 from loadchaos.server.dialects import DIALECTS
+from tests.analysis.conftest import History
 
 CRASHES = Path(__file__).parents[1] / "crashes"
 
 
-def test_judge_names_unexplained_errors_by_outcome_and_text(history: Any) -> None:
+def test_judge_names_unexplained_errors_by_outcome_and_text(history: History) -> None:
     history.begin().work(20)
     for n in range(4):
         history.answer(history.send(1), "http_error", status=500, error=f"worker {n} said something new")
@@ -27,7 +28,7 @@ def test_judge_names_unexplained_errors_by_outcome_and_text(history: Any) -> Non
     assert failure["evidence"]["source"] == "client"
 
 
-def test_judge_fails_on_a_refused_valid_request(history: Any) -> None:
+def test_judge_fails_on_a_refused_valid_request(history: History) -> None:
     history.begin().work(20)
     history.answer(history.send(1), "rejected", status=400, error="no", expect=["rejected"])
     assert history.end().verdict()["verdict"] == "pass"
@@ -43,7 +44,7 @@ def test_judge_fails_on_a_refused_valid_request(history: Any) -> None:
     assert failure["title"].endswith("…")
 
 
-def test_judge_reports_our_own_misfit_as_unknown(history: Any) -> None:
+def test_judge_reports_our_own_misfit_as_unknown(history: History) -> None:
     history.begin(max_model_len=90).work(20)
     history.answer(history.send(1), "rejected", status=400, error="too long", planned_tokens=100)
     history.end()
@@ -52,14 +53,14 @@ def test_judge_reports_our_own_misfit_as_unknown(history: Any) -> None:
     assert history.unknowns(verdict) == {"fit"}
 
 
-def test_judge_fails_on_an_answered_prompt_over_the_limit(history: Any) -> None:
+def test_judge_fails_on_an_answered_prompt_over_the_limit(history: History) -> None:
     history.begin().work(20)
     history.answer(history.send(1), "ok", edge=1, expect=["rejected"])
     history.end()
     assert history.verdict()["failures"][0]["id"] == "overlength_not_refused"
 
 
-def test_judge_explains_lmdeploys_500_by_the_kv_cache(history: Any) -> None:
+def test_judge_explains_lmdeploys_500_by_the_kv_cache(history: History) -> None:
     history.begin(dialect="lmdeploy").work(5)
     history.log(
         "2024-12-01 10:00:00,000 - lmdeploy - INFO - build CacheEngine with config:CacheConfig(max_batches=128, "
@@ -77,7 +78,7 @@ def test_judge_explains_lmdeploys_500_by_the_kv_cache(history: Any) -> None:
     assert failure["remedy"] == "--cache-max-entry-count of at least 0.26 (0.1 now), or a shorter input"
 
 
-def test_judge_derives_the_kv_capacity_from_lengths(history: Any) -> None:
+def test_judge_derives_the_kv_capacity_from_lengths(history: History) -> None:
     history.begin(dialect="lmdeploy").work(5)
     for n in range(1300, 1400, 10):
         bad = n > 1344
@@ -94,7 +95,7 @@ def test_judge_derives_the_kv_capacity_from_lengths(history: Any) -> None:
     assert failure["title"].startswith("Prompts of 1350 tokens or more fail, up to 1340 pass")
 
 
-def test_judge_accepts_a_server_without_metrics(history: Any) -> None:
+def test_judge_accepts_a_server_without_metrics(history: History) -> None:
     history.metrics = False
     history.begin().work(20)
     history.add("gap", replica="server", source="scrape", seconds=20.0, why="404")
@@ -104,7 +105,7 @@ def test_judge_accepts_a_server_without_metrics(history: Any) -> None:
 # --- whose doing it was -------------------------------------------------------------------------------------------------
 
 
-def test_judge_attributes_a_miss_after_our_encoder_reset_to_us(history: Any) -> None:
+def test_judge_attributes_a_miss_after_our_encoder_reset_to_us(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("reset_encoder_cache", ["encoder_cache_miss"])
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
@@ -113,7 +114,7 @@ def test_judge_attributes_a_miss_after_our_encoder_reset_to_us(history: Any) -> 
     assert verdict["verdict"] == "fail"
 
 
-def test_judge_attributes_a_refused_kv_release_to_our_call(history: Any) -> None:
+def test_judge_attributes_a_refused_kv_release_to_our_call(history: History) -> None:
     history.begin().work(5)
     operation = operation_named("release_kv_cache_memory", DIALECTS["vllm"])
     history.attacked(operation.name, list(operation.effects))
@@ -125,14 +126,14 @@ def test_judge_attributes_a_refused_kv_release_to_our_call(history: Any) -> None
     assert "kv_release_without_pause" in {f["id"] for f in failures}
 
 
-def test_judge_attributes_a_miss_after_a_processor_reset_to_the_server(history: Any) -> None:
+def test_judge_attributes_a_miss_after_a_processor_reset_to_the_server(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
-def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: Any) -> None:
+def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: History) -> None:
     history.begin().work(2)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     history.work(30)
@@ -144,7 +145,7 @@ def test_judge_attributes_lasting_effects_of_a_reset_to_us(history: Any) -> None
     assert (failure["id"], failure["attribution"]) == ("mm_cache_desync_request", "self-inflicted")
 
 
-def test_judge_ends_lasting_effects_with_the_life_of_the_server(history: Any) -> None:
+def test_judge_ends_lasting_effects_with_the_life_of_the_server(history: History) -> None:
     history.begin().work(2)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     history.work(30)
@@ -154,7 +155,7 @@ def test_judge_ends_lasting_effects_with_the_life_of_the_server(history: Any) ->
 
 
 @pytest.mark.parametrize(("starting", "names"), [(True, []), (False, ["shm_broadcast_stall"])])
-def test_judge_ignores_warnings_while_the_server_starts(history: Any, starting: bool, names: list[str]) -> None:
+def test_judge_ignores_warnings_while_the_server_starts(history: History, starting: bool, names: list[str]) -> None:
     stall = "INFO [shm_broadcast.py:548] No available shared memory broadcast block found in 60 seconds."
     history.close().begin()
     if starting:
@@ -165,14 +166,14 @@ def test_judge_ignores_warnings_while_the_server_starts(history: Any, starting: 
     assert [f["id"] for f in history.work(12).end().verdict()["failures"]] == names
 
 
-def test_judge_attributes_a_miss_under_sabotage_as_injected(history: Any) -> None:
+def test_judge_attributes_a_miss_under_sabotage_as_injected(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("drop_encoder_entries", ["encoder_cache_miss"], kind="engine")
     history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
     assert history.verdict()["failures"][0]["attribution"] == "injected"
 
 
-def test_judge_expects_the_death_of_a_process_we_killed(history: Any) -> None:
+def test_judge_expects_the_death_of_a_process_we_killed(history: History) -> None:
     ids = history.begin().work(60).send(3)
     history.attacked("kill_engine_core", ["engine_death"], kind="process")
     history.die(ids)
@@ -184,7 +185,7 @@ def test_judge_expects_the_death_of_a_process_we_killed(history: Any) -> None:
     assert verdict["verdict"] == "pass", history.unknowns(verdict)
 
 
-def test_judge_attributes_another_cause_during_a_kill_to_the_server(history: Any) -> None:
+def test_judge_attributes_another_cause_during_a_kill_to_the_server(history: History) -> None:
     ids = history.begin().work(60).send(3)
     history.attacked("kill_engine_core", ["engine_death"], kind="process")
     history.log(history.MISS).die(ids).idle(2).end()
@@ -201,7 +202,7 @@ def test_judge_attributes_another_cause_during_a_kill_to_the_server(history: Any
     ],
 )
 def test_judge_attributes_only_the_killed_process_to_a_kill(
-    history: Any, pid: int, exit_signal: int | None, ok: bool, whose: str
+    history: History, pid: int, exit_signal: int | None, ok: bool, whose: str
 ) -> None:
     process = {
         "replica": "server",
@@ -231,13 +232,13 @@ DRAFTER = (
 )
 
 
-def miss_in_the_drafter(history: Any) -> None:
+def miss_in_the_drafter(history: History) -> None:
     history.log(
         "ERROR EngineCore encountered a fatal error.\nTraceback (most recent call last):\n" + DRAFTER + history.MISS
     )
 
 
-def test_judge_attributes_a_death_after_sabotage_as_injected(history: Any) -> None:
+def test_judge_attributes_a_death_after_sabotage_as_injected(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(ACT)
     miss_in_the_drafter(history)
@@ -249,7 +250,7 @@ def test_judge_attributes_a_death_after_sabotage_as_injected(history: Any) -> No
     assert verdict["verdict"] == "fail", "found, though injected"
 
 
-def test_judge_ignores_sabotage_quoted_by_a_request(history: Any) -> None:
+def test_judge_ignores_sabotage_quoted_by_a_request(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(f"INFO Received request x: prompt: '{ACT}'")
     miss_in_the_drafter(history)
@@ -259,14 +260,14 @@ def test_judge_ignores_sabotage_quoted_by_a_request(history: Any) -> None:
     assert failure["known"]
 
 
-def test_judge_attributes_another_cause_beside_sabotage_to_the_server(history: Any) -> None:
+def test_judge_attributes_another_cause_beside_sabotage_to_the_server(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log(ACT).log("RuntimeError: CUDA error: an illegal memory access was encountered")
     history.die(ids).idle(2).end()
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
-def test_judge_attributes_everything_after_a_fatal_sabotage_as_injected(history: Any) -> None:
+def test_judge_attributes_everything_after_a_fatal_sabotage_as_injected(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.log("(EngineCore pid=9) loadchaos-sabotage: act step_exit step=1 pid=9 code=3")
     history.die(ids).idle(2).end()
@@ -286,7 +287,9 @@ def test_judge_attributes_everything_after_a_fatal_sabotage_as_injected(history:
         ({"because": ""}, "fail"),
     ],
 )
-def test_judge_accepts_failures_by_id_reason_date_and_count(history: Any, entry: dict[str, Any], decision: str) -> None:
+def test_judge_accepts_failures_by_id_reason_date_and_count(
+    history: History, entry: dict[str, Any], decision: str
+) -> None:
     history.begin().work(60)
     history.answer(history.send(2), "http_error", status=500, error="something new")
     history.end()
@@ -296,7 +299,7 @@ def test_judge_accepts_failures_by_id_reason_date_and_count(history: Any, entry:
 # --- every way to unknown -----------------------------------------------------------------------------------------------
 
 
-def test_judge_puts_failed_requests_into_the_incident(history: Any) -> None:
+def test_judge_puts_failed_requests_into_the_incident(history: History) -> None:
     history.begin().work(5)
     ids = history.send(3)
     history.answer(ids, "http_error", status=500, error="Internal Server Error: odd")
@@ -316,7 +319,7 @@ def test_judge_puts_failed_requests_into_the_incident(history: Any) -> None:
         ("text follows the finish_reason of its answer", "text_after_finish"),
     ],
 )
-def test_judge_names_text_after_the_end_of_an_answer(history: Any, text: str, name: str) -> None:
+def test_judge_names_text_after_the_end_of_an_answer(history: History, text: str, name: str) -> None:
     history.begin().work(5)
     history.answer(history.send(1), "wrong_output", error=text)
     verdict = history.work(20).end().verdict()
@@ -333,7 +336,7 @@ KeyError: 'text'"""
 
 @pytest.mark.parametrize(("before", "during", "decision"), [(True, False, "pass"), (True, True, "fail")])
 def test_judge_tells_failures_before_the_load_from_those_of_the_load(
-    history: Any, before: bool, during: bool, decision: str
+    history: History, before: bool, during: bool, decision: str
 ) -> None:
     history.add("run", what="begin", profile="test", version="0.1", seed=1, target={"kind": "external"})
     history.idle(1)
@@ -352,25 +355,25 @@ def test_judge_tells_failures_before_the_load_from_those_of_the_load(
     assert sum(not f.get("before_load") for f in verdict["failures"]) == during
 
 
-def refused(history: Any, **more: Any) -> Any:
+def refused(history: History, **more: Any) -> Any:
     """A run of 5 answers and 995 times 429."""
     history.begin().answer(history.send(5))
     return history.answer(history.send(995), "shed", status=429, **more).end()
 
 
-def test_shed_requests_count_in_ok_share(history: Any) -> None:
+def test_shed_requests_count_in_ok_share(history: History) -> None:
     verdict = refused(history).verdict(expect=["ok_share >= 80%"])
     (share,) = verdict["expectations"]
     assert (verdict["verdict"], share["verdict"]) == ("fail", "fail")
     assert share["actual"] == "0.50%, 5 of 1,000 requests that had to succeed"
 
 
-def test_shed_requests_that_the_traffic_expects_are_left_out_or_right(history: Any) -> None:
+def test_shed_requests_that_the_traffic_expects_are_left_out_or_right(history: History) -> None:
     (share,) = refused(history, expect=["ok", "shed"]).verdict(expect=["ok_share >= 80%"])["expectations"]
     assert (share["verdict"], share["actual"][:7]) == ("pass", "100.00%")
 
 
-def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: Any) -> None:
+def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: History) -> None:
     rules = refused(history).verdict(expect=["ok_share >= 80%", "shed_share <= 99.9%"])["expectations"]
     assert [r["verdict"] for r in rules] == ["pass", "pass"]
     other = history.verdict(expect=["ok_share >= 80%", "images.shed_share <= 99.9%"])["expectations"]
@@ -379,7 +382,7 @@ def test_shed_requests_with_a_bound_of_their_own_are_left_out(history: Any) -> N
 
 @pytest.mark.parametrize(("effects", "verdict"), [(["shed", "http_paused"], "pass"), (["finish_abort"], "unknown")])
 def test_shed_requests_that_an_attack_had_refused_are_no_sign_of_too_much_load(
-    history: Any, effects: list[str], verdict: str
+    history: History, effects: list[str], verdict: str
 ) -> None:
     history.begin().work(30)
     history.attacked("pause", effects)
@@ -389,7 +392,7 @@ def test_shed_requests_that_an_attack_had_refused_are_no_sign_of_too_much_load(
     assert ("10 requests that an attack had refused" in check["actual"]) is (verdict == "pass")
 
 
-def failing(history: Any, n: int, traffic: str = "text", outcome: str = "http_error") -> Any:
+def failing(history: History, n: int, traffic: str = "text", outcome: str = "http_error") -> Any:
     """A run of 200 answers of two traffics, and `n` errors."""
     history.begin().work(10).work(10, traffic="images")
     history.answer(history.send(n, traffic), outcome, status=500, error="the worker is out of slots")
@@ -399,7 +402,7 @@ def failing(history: Any, n: int, traffic: str = "text", outcome: str = "http_er
 LIVE = ["engine_deaths == 0", "hangs == 0"]
 
 
-def test_judge_prints_the_rule_that_failed(history: Any) -> None:
+def test_judge_prints_the_rule_that_failed(history: History) -> None:
     verdict = failing(history, 3).verdict(expect=["e2e_p50 < 10s", "ok_share >= 80%"])
     assert verdict["verdict"] == "fail"
     assert {r["verdict"] for r in verdict["expectations"]} == {"pass"}
@@ -416,7 +419,7 @@ def test_judge_prints_the_rule_that_failed(history: Any) -> None:
         ("error_rate >= 0%", "fail"), ("error_rate < 1%", "pass"),
     ],
 )  # fmt: skip
-def test_error_budget_excuses_failures_of_requests(history: Any, rule: str, decision: str) -> None:
+def test_error_budget_excuses_failures_of_requests(history: History, rule: str, decision: str) -> None:
     verdict = failing(history, 3, "images").verdict(expect=[*LIVE, rule])
     assert verdict["verdict"] == decision
     (failure,) = verdict["failures"]
@@ -426,24 +429,24 @@ def test_error_budget_excuses_failures_of_requests(history: Any, rule: str, deci
         assert failure["acceptance"] == f"within the error budget {rule}"
 
 
-def test_error_budget_leaves_failures_counted_where_a_rule_asks(history: Any) -> None:
+def test_error_budget_leaves_failures_counted_where_a_rule_asks(history: History) -> None:
     verdict = failing(history, 3).verdict(expect=[*LIVE, "error_rate <= 1%", "failures == 0"])
     assert verdict["verdict"] == "fail"
 
 
-def test_error_budget_is_none_for_wrong_answers(history: Any) -> None:
+def test_error_budget_is_none_for_wrong_answers(history: History) -> None:
     failing(history, 1, outcome="wrong_output")
     assert history.verdict(expect=[*LIVE, "error_rate <= 50%"])["verdict"] == "fail"
     assert history.verdict(expect=[*LIVE, "outcomes.wrong_output <= 1"])["verdict"] == "pass"
 
 
-def test_error_budget_is_none_for_a_death(history: Any) -> None:
+def test_error_budget_is_none_for_a_death(history: History) -> None:
     ids = history.begin().work(10).send(3)
     history.serve(0.2).log(history.MISS).die(ids)
     assert history.end().verdict(expect=["error_rate <= 50%"])["verdict"] == "fail"
 
 
-def test_finish_error_is_one_failure_whatever_the_model_wrote(history: Any) -> None:
+def test_finish_error_is_one_failure_whatever_the_model_wrote(history: History) -> None:
     history.begin().work(5)
     for i in range(82):
         words = " ".join(f"{word}{i}" for word in ("river", "moon", "stone"))
@@ -454,7 +457,7 @@ def test_finish_error_is_one_failure_whatever_the_model_wrote(history: Any) -> N
 
 
 @pytest.mark.parametrize("outcome", ["finish_error", "wrong_output", "protocol_error"])
-def test_text_of_the_model_is_no_evidence_of_a_death(history: Any, outcome: str) -> None:
+def test_text_of_the_model_is_no_evidence_of_a_death(history: History, outcome: str) -> None:
     history.begin().work(5)
     history.answer(history.send(3), outcome, error=f"vllm EngineDeadError: {history.TEXT_OF_DEATH}")
     verdict = history.work(20).end().verdict()
@@ -471,13 +474,13 @@ def test_text_of_the_model_is_no_evidence_of_a_death(history: Any, outcome: str)
         "2026-11-20 15:53:40 - proxy - forwarding text: '{}'",
     ],
 )
-def test_log_lines_that_quote_prompts_are_not_believed(history: Any, line: str) -> None:
+def test_log_lines_that_quote_prompts_are_not_believed(history: History, line: str) -> None:
     history.begin().work(5).log(line.format("ERROR vllm EngineDeadError: " + history.TEXT_OF_DEATH))
     verdict = history.work(20).end().verdict()
     assert (verdict["verdict"], verdict["failures"]) == ("pass", [])
 
 
-def test_incident_lists_what_was_in_flight_at_that_moment(history: Any) -> None:
+def test_incident_lists_what_was_in_flight_at_that_moment(history: History) -> None:
     history.begin()
     history.serve(5)  # the load generator starts
     first_ns = history.now

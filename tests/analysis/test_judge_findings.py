@@ -7,11 +7,11 @@ from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
+from tests.analysis.conftest import History
+from tests.rows import S
 
-S = 1_000_000_000
 
-
-def test_judge_findings_report_a_death_at_open_and_close(history: Any) -> None:
+def test_judge_findings_report_a_death_at_open_and_close(history: History) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
     judge = Judge(Terms("test"))
@@ -28,7 +28,7 @@ def test_judge_findings_report_a_death_at_open_and_close(history: Any) -> None:
     assert found[1]["at_ns"] - found[0]["at_ns"] < 4 * S
 
 
-def test_judge_incident_has_what_upstream_needs(history: Any) -> None:
+def test_judge_incident_has_what_upstream_needs(history: History) -> None:
     history.begin(kv_blocks=3).work(5)
     history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
     ids = history.send(5, "images")
@@ -52,7 +52,7 @@ def test_judge_incident_has_what_upstream_needs(history: Any) -> None:
     assert shown["exit"]["code"] == 0
 
 
-def test_judge_memory_does_not_grow_with_the_run(history: Any) -> None:
+def test_judge_memory_does_not_grow_with_the_run(history: History) -> None:
     judge = Judge(Terms("test"))
     for row in history.begin().rows:
         judge.fold(row)
@@ -72,7 +72,7 @@ def test_judge_memory_does_not_grow_with_the_run(history: Any) -> None:
     assert len(judge._registry.failures) < 10
 
 
-def test_judge_failures_may_be_read_at_any_time(history: Any) -> None:
+def test_judge_failures_may_be_read_at_any_time(history: History) -> None:
     history.begin().work(5)
     for _ in range(3):
         history.answer(history.send(2), "http_error", status=500, error="Internal Server Error: odd")

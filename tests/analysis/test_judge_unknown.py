@@ -11,16 +11,16 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.phrases import generator_text
+from tests.analysis.conftest import History
+from tests.rows import S
 
-S = 1_000_000_000
 
-
-def without(history: Any, row: str, what: str | None = None) -> Any:
+def without(history: History, row: str, what: str | None = None) -> Any:
     history.rows = [r for r in history.rows if r["row"] != row or (what is not None and r.get("what") != what)]
     return history
 
 
-def healthy(history: Any) -> Any:
+def healthy(history: History) -> Any:
     history.images = 1
     history.begin()
     history.attacked("reset_mm_cache", [])
@@ -131,7 +131,7 @@ def case_preflight(h: Any) -> Any:
         (case_ledger, "ledger"), (case_preflight, "preflight x"),
     ],
 )  # fmt: skip
-def test_judge_leaves_a_run_without_proof_unknown(history: Any, case: Callable[[Any], Any], check: str) -> None:
+def test_judge_leaves_a_run_without_proof_unknown(history: History, case: Callable[[Any], Any], check: str) -> None:
     verdict = case(history).verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", 3), verdict["failures"]
     assert check in history.unknowns(verdict)
@@ -154,14 +154,14 @@ def test_judge_leaves_a_run_without_proof_unknown(history: Any, case: Callable[[
     ],
 )  # fmt: skip
 def test_judge_proves_what_the_profile_requires_or_leaves_it_unknown(
-    history: Any, terms: dict[str, Any], check: str | None
+    history: History, terms: dict[str, Any], check: str | None
 ) -> None:
     verdict = healthy(history).verdict(**terms)
     assert history.unknowns(verdict) == ({check} if check else set())
     assert verdict["verdict"] == ("unknown" if check else "pass")
 
 
-def test_judge_leaves_speculative_decoding_unknown_without_drafts(history: Any) -> None:
+def test_judge_leaves_speculative_decoding_unknown_without_drafts(history: History) -> None:
     history = healthy(history)
     for row in history.rows:
         if row["row"] == "metrics":
@@ -173,7 +173,7 @@ def test_judge_leaves_speculative_decoding_unknown_without_drafts(history: Any) 
     assert history.unknowns(history.verdict(**terms)) == {"requires speculative_decoding", "exposure"}
 
 
-def test_judge_leaves_failed_attacks_unknown(history: Any) -> None:
+def test_judge_leaves_failed_attacks_unknown(history: History) -> None:
     history.begin()
     base = {"attack": "reset_mm_cache", "n": 1, "replica": "server", "effects": []}
     history.add("attack", what="begin", ok=None, **base)
@@ -184,7 +184,7 @@ def test_judge_leaves_failed_attacks_unknown(history: Any) -> None:
     assert sum(check["name"] == "attack reset_mm_cache" for check in verdict["checks"]) == 1
 
 
-def test_judge_counts_stale_connections(history: Any) -> None:
+def test_judge_counts_stale_connections(history: History) -> None:
     history.begin().work(5)
     for _ in range(3):
         history.answer(history.send(1), "ok", detail={"stale_retry": 1})
@@ -195,7 +195,7 @@ def test_judge_counts_stale_connections(history: Any) -> None:
 
 @pytest.mark.parametrize(("answers", "resent", "expected"), [(100, 2, "pass"), (1000, 5, "pass"), (500, 3, "fail")])
 def test_judge_fails_requests_sent_again_above_half_a_percent(
-    history: Any, answers: int, resent: int, expected: str
+    history: History, answers: int, resent: int, expected: str
 ) -> None:
     history.begin().work(5)
     sent = sum(row["row"] == "begin" for row in history.rows)
@@ -208,7 +208,7 @@ def test_judge_fails_requests_sent_again_above_half_a_percent(
     assert f"{resent} requests sent again" in generator_text(Verdict.from_json(verdict))
 
 
-def test_requests_whose_second_connection_failed_too_hide_nothing(history: Any) -> None:
+def test_requests_whose_second_connection_failed_too_hide_nothing(history: History) -> None:
     """The idle connections of a server that dies close at once."""
     history.begin().work(5)
     for _ in range(8):
@@ -218,7 +218,7 @@ def test_requests_whose_second_connection_failed_too_hide_nothing(history: Any) 
     assert (verdict["generator"]["retries"], verdict["outcomes"]["reset"]) == (8, 8)
 
 
-def test_judge_voids_latency_of_a_slow_generator_only(history: Any) -> None:
+def test_judge_voids_latency_of_a_slow_generator_only(history: History) -> None:
     history.begin().work(30)
     for row in history.rows:
         if row["row"] == "begin":
@@ -228,7 +228,7 @@ def test_judge_voids_latency_of_a_slow_generator_only(history: Any) -> None:
     assert history.unknowns(verdict) == {"ttft_p99"}
 
 
-def test_judge_fails_an_interrupted_run_with_the_signals_code(history: Any) -> None:
+def test_judge_fails_an_interrupted_run_with_the_signals_code(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.serve(0.2).log(history.MISS).die(ids).idle(2)
     history.add("run", what="interrupted", signal="SIGINT")
@@ -237,7 +237,7 @@ def test_judge_fails_an_interrupted_run_with_the_signals_code(history: Any) -> N
     assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 130)
 
 
-def test_judge_exits_4_only_while_nothing_was_sent(history: Any) -> None:
+def test_judge_exits_4_only_while_nothing_was_sent(history: History) -> None:
     history.begin().end(exit_code=4, why="401")
     assert history.verdict()["exit_code"] == 4
     history.rows = [r for r in history.rows if r["row"] != "run" or r["what"] != "end"]
@@ -248,7 +248,7 @@ def test_judge_exits_4_only_while_nothing_was_sent(history: Any) -> None:
 # --- a false pass must be impossible ------------------------------------------------------------------------------------
 
 
-def test_judge_passes_no_prefix_of_a_run(history: Any) -> None:
+def test_judge_passes_no_prefix_of_a_run(history: History) -> None:
     rows = healthy(history).rows
     for cut in range(0, len(rows), 37):
         judge = Judge(Terms("test"))
@@ -269,7 +269,7 @@ def test_judge_passes_no_failing_run_with_rows_lost(make_history: Callable[[], A
         assert judge.verdict().to_json()["verdict"] != "pass", f"without {kind}"
 
 
-def test_judge_is_deterministic(history: Any) -> None:
+def test_judge_is_deterministic(history: History) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
     assert history.verdict() == history.verdict()
@@ -292,7 +292,7 @@ def test_judge_is_deterministic(history: Any) -> None:
     ],
     ids=["typed", "text"],
 )
-def test_judge_leaves_a_truncated_log_unknown(history: Any, gap: dict[str, Any]) -> None:
+def test_judge_leaves_a_truncated_log_unknown(history: History, gap: dict[str, Any]) -> None:
     history.begin().log("INFO hello").work(20)
     history.rows[1]["server_logs"] = ["server.log"]
     history.add("log", source="server.log", file="watch/logs/a.log", line=1, text="INFO hello")
@@ -303,9 +303,9 @@ def test_judge_leaves_a_truncated_log_unknown(history: Any, gap: dict[str, Any])
 
 
 @pytest.mark.parametrize("with_start_time", [True, False])
-def test_judge_leaves_a_restart_at_the_end_open(history: Any, with_start_time: bool) -> None:
+def test_judge_leaves_a_restart_at_the_end_open(history: History, with_start_time: bool) -> None:
     if not with_start_time:
-        history.start_time = None
+        history.tells_start_time = False
     history.begin().work(30)
     history.generated = 0.0
     if with_start_time:
@@ -316,7 +316,7 @@ def test_judge_leaves_a_restart_at_the_end_open(history: Any, with_start_time: b
     assert verdict["worth"] == "Not assessed: the server may have restarted at the end"
 
 
-def test_judge_settles_a_restart_and_leaves_alternating_servers_alone(make_history: Any) -> None:
+def test_judge_settles_a_restart_and_leaves_alternating_servers_alone(make_history: Callable[[], History]) -> None:
     settled = make_history().begin().work(20)
     settled.start_time, settled.generated = settled.start_time + 25, 0.0
     verdict = settled.work(30).end().verdict()
@@ -330,7 +330,7 @@ def test_judge_settles_a_restart_and_leaves_alternating_servers_alone(make_histo
     assert "open_restart" not in {c["name"] for c in verdict["checks"]}
 
 
-def stop_in_flight(history: Any, ids: list[str], silent_s: float) -> dict[str, Any]:
+def stop_in_flight(history: History, ids: list[str], silent_s: float) -> dict[str, Any]:
     """The verdict of a load that is ended while these requests are silent."""
     history.in_flight = len(ids)
     history.stall(silent_s)
@@ -351,7 +351,7 @@ def stop_in_flight(history: Any, ids: list[str], silent_s: float) -> dict[str, A
     return dict(history.end().verdict())
 
 
-def test_judge_leaves_a_load_that_was_ended_in_silence_unknown(history: Any) -> None:
+def test_judge_leaves_a_load_that_was_ended_in_silence_unknown(history: History) -> None:
     history.begin().work(20)
     verdict = stop_in_flight(history, history.send(2), 8)
     assert history.unknowns(verdict) == {"end_of_load"}
@@ -360,7 +360,9 @@ def test_judge_leaves_a_load_that_was_ended_in_silence_unknown(history: Any) -> 
 
 
 @pytest.mark.parametrize(("silent_s", "gap_s"), [(3, 0), (8, 4)], ids=["short", "as gaps before"])
-def test_judge_passes_a_load_that_was_ended_in_a_gap_of_the_server(history: Any, silent_s: float, gap_s: float) -> None:
+def test_judge_passes_a_load_that_was_ended_in_a_gap_of_the_server(
+    history: History, silent_s: float, gap_s: float
+) -> None:
     history.begin().work(10)
     if gap_s:
         ids = history.send(2)

@@ -1,14 +1,13 @@
 """Timeouts: they enter latency as lower bounds, and figures say so."""
 
-from typing import Any
-
 import pytest
 
 from loadchaos.core.histogram import bucket
+from tests.analysis.conftest import History
 
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])
-def test_latency_counts_a_timeout_as_its_wait(outcome: str, history: Any) -> None:
+def test_latency_counts_a_timeout_as_its_wait(outcome: str, history: History) -> None:
     history.begin().answer(history.send(450), took_s=0.5)
     history.answer(history.send(50), outcome, took_s=30)
     verdict = history.work(5).end().verdict(expect=["ttft_p99 <= 1s", "ttft_p50 <= 1s"])
@@ -24,7 +23,7 @@ def test_latency_counts_a_timeout_as_its_wait(outcome: str, history: Any) -> Non
 
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout"])
-def test_latency_of_a_stalled_stream_has_its_real_ttft_and_a_bound(outcome: str, history: Any) -> None:
+def test_latency_of_a_stalled_stream_has_its_real_ttft_and_a_bound(outcome: str, history: History) -> None:
     history.begin().answer(history.send(10), took_s=0.5)
     ids = history.send(10)
     sent_ns = history.now - 30 * 1_000_000_000
@@ -36,7 +35,7 @@ def test_latency_of_a_stalled_stream_has_its_real_ttft_and_a_bound(outcome: str,
 
 
 @pytest.mark.parametrize("outcome", ["reset", "http_error", "aborted", "rejected"])
-def test_latency_leaves_out_failed_requests(outcome: str, history: Any) -> None:
+def test_latency_leaves_out_failed_requests(outcome: str, history: History) -> None:
     history.begin().answer(history.send(10), took_s=0.5)
     history.answer(history.send(10), outcome, took_s=30)
     latency = history.end().verdict()["latency"]["text"]
@@ -44,7 +43,7 @@ def test_latency_leaves_out_failed_requests(outcome: str, history: Any) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["stalled", "timeout", "reset", "truncated", "stream_error", "aborted"])
-def test_latency_holds_the_gaps_of_an_interrupted_answer(outcome: str, history: Any) -> None:
+def test_latency_holds_the_gaps_of_an_interrupted_answer(outcome: str, history: History) -> None:
     """Six answers that froze for 25 s among 44 of ten gaps of 10 ms each."""
     quick, frozen = bucket(10_000_000), bucket(25_000_000_000)
     history.begin().answer(history.send(44), took_s=0.5, itl_hist={quick: 10})

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jsonschema
 import pytest
 
-from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Facts, Terms, TextFacts
 from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.report.performance import efficiency_texts
 from tests.analysis.conftest import SCHEMA
+from tests.rows import S, answered, judged, metrics_row
 
-S = 1_000_000_000
 BEGIN = 100 * S
 TEMPLATE_TOKENS = 20
 REQUESTS = 100
@@ -30,14 +30,8 @@ def rows(cached: int | None, traffic: str = "text") -> list[dict[str, Any]]:
         {"row": "run", "at_ns": 99 * S, "what": "load_begin"},
     ]
     for n in range(REQUESTS):
-        sent = BEGIN + n * S // 10
-        base = {"id": f"r{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": sent, "expect": ["ok"]}
-        end = {
-            "row": "end", **base, "at_ns": sent + S, "sent_ns": sent, "outcome": "ok", "last_byte_ns": sent + S,
-            "first_token_ns": sent + S // 2, "prompt_tokens": 200, "completion_tokens": 5, "cached_tokens": cached,
-            "itl_hist": {}, "detail": {},
-        }  # fmt: skip
-        found += [{"row": "begin", **base, "at_ns": sent}, end]
+        counted: dict[str, Any] = {"prompt_tokens": 200, "completion_tokens": 5, "cached_tokens": cached}
+        found += answered(BEGIN + n * S // 10, n, traffic=traffic, **counted)
     return found
 
 
@@ -49,17 +43,15 @@ def counters(hits: int, preemptions: int = 0) -> list[dict[str, Any]]:
         "preemptions_total": preemptions,
     }
     return [
-        {"row": "metrics", "at_ns": at_s * S, "replica": "a", "engine": "0", "values": found}
+        metrics_row(at_s, found)
         for at_s, found in ((99, dict.fromkeys(values, 0)), (101, dict.fromkeys(values, 0)), (115, values))
     ]  # fmt: skip
 
 
 def verdict(*groups: list[dict[str, Any]], limit: str = "2s", new: tuple[str, ...] = ("text",)) -> Any:
     expect = [f"ttft_p50 <= {limit}", "goodput >= 90%", "ok_share >= 99%"]
-    judge = Judge(Terms("p", expect=expect, slo={"ttft": 2.0}, new_prompts=new))
-    for row in sorted([row for group in groups for row in group], key=lambda r: r["at_ns"]):
-        judge.fold(row)
-    found = judge.verdict().to_json()
+    terms = Terms("p", expect=expect, slo={"ttft": 2.0}, new_prompts=new)
+    found = judged(terms, sorted(itertools.chain(*groups), key=lambda r: r["at_ns"]))
     jsonschema.validate(found, SCHEMA)
     return found
 

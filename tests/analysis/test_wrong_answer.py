@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loadchaos.analysis.verdict.model import TextDifference
 from loadchaos.analysis.wrong_answer import EXCERPT_CHARS, WrongAnswer, wrong_failure
+from tests.analysis.conftest import History
 
 WRONG = WrongAnswer(
     "canary_changed", "probe-17", 5, "copy", "asked for zebra", expected="a zebra", got="a zero", prompt="Say: zebra"
@@ -36,7 +35,7 @@ def test_wrong_failure_has_title_and_remedy_of_its_id() -> None:
     assert shown.subject == "probe-17"
 
 
-def test_wrong_output_counts_as_a_wrong_answer_and_fails_the_default_expectation(history: Any) -> None:
+def test_wrong_output_counts_as_a_wrong_answer_and_fails_the_default_expectation(history: History) -> None:
     history.begin().work(5)
     for error in ("the word of another request is in the answer: zebra", "text follows the [DONE] of its answer"):
         history.answer(history.send(), "wrong_output", error=error).serve(1)
@@ -48,7 +47,7 @@ def test_wrong_output_counts_as_a_wrong_answer_and_fails_the_default_expectation
     assert verdict["verdict"] == "fail"
 
 
-def test_healthy_answers_are_no_wrong_answers(history: Any) -> None:
+def test_healthy_answers_are_no_wrong_answers(history: History) -> None:
     verdict = history.begin().work(5).end().verdict()
     rules = {r["name"]: r for r in verdict["expectations"]}
     assert (rules["wrong_answers"]["actual"], rules["wrong_answers"]["verdict"]) == ("0", "pass")

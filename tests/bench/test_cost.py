@@ -12,8 +12,8 @@ from bench.clients.common import END_OF_STREAM, Job, Marks, WholeAnswer
 from bench.cost import page, plot
 from bench.cost.truth import Seen, compare, of_marks
 from bench.server import NO_EVENT, STAMP
+from tests.rows import MS
 
-MS = 1_000_000
 TOKEN = b'data: {"choices":[{"delta":{"content":" %019d"}}]}\n\n'
 
 

@@ -20,7 +20,7 @@ import pytest
 from loadchaos.run.ports import free_port
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
-from tests.run.conftest import wait
+from tests.waiting import until
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 PROFILE = """\
@@ -88,7 +88,7 @@ class Campaign:
     def ended_by(self, number: signal.Signals) -> int:
         """Send a signal at the first try; returns the exit code."""
         assert self.process is not None
-        wait(self.tries, "the first try", 120)
+        until(self.tries, "the first try", 120)
         self.process.send_signal(number)
         return self.process.wait(60)
 
@@ -135,7 +135,7 @@ def test_campaign_ended_by_a_signal_at_its_first_try_can_be_continued(
     campaign.start([*words, *([campaign.launch] if words[-1] == "--launch" else [])])
     assert campaign.ended_by(number) == CODES[number], campaign.output
     assert "Traceback" not in campaign.output
-    wait(lambda: not campaign.left(), "the end of the server", 20)
+    until(lambda: not campaign.left(), "the end of the server", 20)
     json.loads(next(campaign.home.glob(f"runs/**/{journal}")).read_bytes())
     if name in ("suite", "soak"):  # a suite has no --resume; a soak continues by itself
         return

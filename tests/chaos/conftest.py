@@ -21,7 +21,7 @@ from loadchaos.server.dialects import DIALECTS
 Row = dict[str, Any]
 
 
-class Rows(list[Row]):
+class Rows(list[Any]):
     """Ledger rows in the order they were emitted."""
 
     def of(self, **fields: Any) -> list[Row]:

@@ -17,7 +17,7 @@ from loadchaos_vllm.sabotage import parse
 from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import injector
+from tests.chaos.conftest import Rows, injector
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     one.wait()
 
 
-def attacks_on(pid: int | None, rows: Any, **fields: Any) -> AttackInjector:
+def attacks_on(pid: int | None, rows: Rows, **fields: Any) -> AttackInjector:
     spec = {"engine": "encoder_pop", "params": {"probability": "0.3"}, "at_s": 0.0, "for_s": 60.0, **fields}
     replica = AttackedReplica("a", "http://127.0.0.1:9", lambda: pid)
     return injector([spec], replica, rows.append)
 
 
 def test_engine_attack_writes_its_order_and_removes_it_at_the_end(
-    server: subprocess.Popen[bytes], rows: Any, tmp_path: Path
+    server: subprocess.Popen[bytes], rows: Rows, tmp_path: Path
 ) -> None:
     async def run() -> None:
         attacks = attacks_on(server.pid, rows)
@@ -53,7 +53,7 @@ def test_engine_attack_writes_its_order_and_removes_it_at_the_end(
     assert "encoder_cache_miss" in rows[0]["effects"]
 
 
-def test_engine_attack_preflight_fails_without_the_plugin(rows: Any) -> None:
+def test_engine_attack_preflight_fails_without_the_plugin(rows: Rows) -> None:
     async def run() -> None:
         attacks = attacks_on(os.getpid(), rows)
         [(_, done)] = await attacks.preflight("engine")
@@ -65,7 +65,7 @@ def test_engine_attack_preflight_fails_without_the_plugin(rows: Any) -> None:
 
 
 def test_engine_attack_never_overwrites_another_order(
-    server: subprocess.Popen[bytes], rows: Any, tmp_path: Path
+    server: subprocess.Popen[bytes], rows: Rows, tmp_path: Path
 ) -> None:
     (tmp_path / "trigger").write_text("step_exit")
 
@@ -81,7 +81,7 @@ def test_engine_attack_never_overwrites_another_order(
 
 
 @pytest.mark.parametrize("spec", [{"engine": "encoder_drop"}, {"params": {"chance": "1"}}])
-def test_engine_attack_refuses_unknown_faults_and_options(rows: Any, spec: dict[str, Any]) -> None:
+def test_engine_attack_refuses_unknown_faults_and_options(rows: Rows, spec: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         attacks_on(None, rows, **spec)
 

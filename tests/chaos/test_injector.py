@@ -15,12 +15,13 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.server.dialects import DIALECTS
+from tests.chaos.conftest import Rows
 
 OK = (200, b"")
 
 
 @contextlib.asynccontextmanager
-async def attacking(server: Any, rows: Any, *specs: Any, **target: Any) -> AsyncIterator[AttackInjector]:
+async def attacking(server: Any, rows: Rows, *specs: Any, **target: Any) -> AsyncIterator[AttackInjector]:
     dialect = DIALECTS[target.pop("dialect", "vllm")]
     replicas = target.pop("replicas", [AttackedReplica("a", server.url)])
     headers = {"Authorization": "Bearer planted-secret"}
@@ -32,7 +33,7 @@ async def attacking(server: Any, rows: Any, *specs: Any, **target: Any) -> Async
         await attacks.stop()
 
 
-def test_injector_repeats_an_attack_with_begin_and_end_rows(server: Any, rows: Any) -> None:
+def test_injector_repeats_an_attack_with_begin_and_end_rows(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.05}) as attacks:
@@ -59,7 +60,7 @@ def test_injector_repeats_an_attack_with_begin_and_end_rows(server: Any, rows: A
     ],
 )
 def test_admin_attack_records_a_failed_answer_unchanged(
-    server: Any, rows: Any, answer: tuple[int, bytes], text: str
+    server: Any, rows: Rows, answer: tuple[int, bytes], text: str
 ) -> None:
     async def run() -> None:
         server.answers["/reset_prefix_cache"] = answer
@@ -74,7 +75,7 @@ def test_admin_attack_records_a_failed_answer_unchanged(
     asyncio.run(run())
 
 
-def test_admin_attack_on_a_closed_port_is_not_done(server: Any, rows: Any) -> None:
+def test_admin_attack_on_a_closed_port_is_not_done(server: Any, rows: Rows) -> None:
     async def run() -> None:
         closed = [AttackedReplica("a", "http://127.0.0.1:9")]
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, replicas=closed) as attacks:
@@ -87,7 +88,7 @@ def test_admin_attack_on_a_closed_port_is_not_done(server: Any, rows: Any) -> No
     asyncio.run(run())
 
 
-def test_admin_attack_params_go_into_the_query_and_add_effects(server: Any, rows: Any) -> None:
+def test_admin_attack_params_go_into_the_query_and_add_effects(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/reset_prefix_cache"] = (200, b'{"success":true}')
         spec = {"admin": "reset_prefix_cache", "params": {"reset_running_requests": True}}
@@ -100,7 +101,7 @@ def test_admin_attack_params_go_into_the_query_and_add_effects(server: Any, rows
     asyncio.run(run())
 
 
-def test_admin_attack_params_go_into_the_body_where_there_is_one(server: Any, rows: Any) -> None:
+def test_admin_attack_params_go_into_the_body_where_there_is_one(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/abort_requests"] = (200, b'{"status":"aborted","aborted":2}')
         async with attacking(
@@ -114,7 +115,7 @@ def test_admin_attack_params_go_into_the_body_where_there_is_one(server: Any, ro
     asyncio.run(run())
 
 
-def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_query(server: Any, rows: Any) -> None:
+def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_query(server: Any, rows: Rows) -> None:
     def planned(**entry: Any) -> dict[str, Any]:
         return AttackPlan.model_validate(entry).spec()
 
@@ -133,7 +134,7 @@ def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_query(ser
     asyncio.run(run())
 
 
-def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: Any, rows: Any) -> None:
+def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/v1/load_lora_adapter"] = (404, b'{"error":{"message":"No adapter found for /nonexistent"}}')
         async with attacking(server, rows, {"admin": "load_lora_adapter", "params": {"lora_name": "x"}}) as attacks:
@@ -144,7 +145,7 @@ def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: Any, r
     asyncio.run(run())
 
 
-def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any, rows: Any) -> None:
+def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers |= {"/pause": (200, b'{"status":"paused"}'), "/resume": (200, b'{"status":"resumed"}')}
         async with attacking(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "hold_s": 0.1}) as attacks:
@@ -160,7 +161,7 @@ def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any, rows:
     asyncio.run(run())
 
 
-def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Any) -> None:
+def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers |= {"/sleep": OK, "/wake_up": OK}
         async with attacking(server, rows, {"admin": "sleep", "hold_s": 3600}) as attacks:
@@ -173,7 +174,7 @@ def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Any) -> No
     asyncio.run(run())
 
 
-def test_injector_triggers_follow_another_act(server: Any, rows: Any) -> None:
+def test_injector_triggers_follow_another_act(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers |= {"/sleep": OK, "/wake_up": OK, "/reset_mm_cache": OK, "/reset_encoder_cache": OK}
         specs = [
@@ -199,7 +200,7 @@ def test_injector_triggers_follow_another_act(server: Any, rows: Any) -> None:
     asyncio.run(run())
 
 
-def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows: Any) -> None:
+def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(
             server, rows, {"admin": "pause"}, {"admin": "abort_requests", "trigger": ("after", "wake_up")}
@@ -212,7 +213,7 @@ def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows: Any)
         asyncio.run(run())
 
 
-def test_injector_on_random_reaches_every_replica(server: Any, rows: Any) -> None:
+def test_injector_on_random_reaches_every_replica(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         replicas = [AttackedReplica(name, server.url) for name in "abc"]
@@ -225,7 +226,7 @@ def test_injector_on_random_reaches_every_replica(server: Any, rows: Any) -> Non
     asyncio.run(run())
 
 
-def test_injector_undoes_a_call_without_an_answer(server: Any, rows: Any) -> None:
+def test_injector_undoes_a_call_without_an_answer(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers |= {"/pause": OK, "/resume": OK}
         server.slow_s["/pause"] = 0.5
@@ -238,7 +239,7 @@ def test_injector_undoes_a_call_without_an_answer(server: Any, rows: Any) -> Non
     asyncio.run(run())
 
 
-def test_injector_does_not_undo_a_refused_act(server: Any, rows: Any) -> None:
+def test_injector_does_not_undo_a_refused_act(server: Any, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(server, rows, {"admin": "pause"}) as attacks:
             await attacks.start()
@@ -248,7 +249,7 @@ def test_injector_does_not_undo_a_refused_act(server: Any, rows: Any) -> None:
     asyncio.run(run())
 
 
-def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: Any, rows: Any) -> None:
+def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.02}) as attacks:
@@ -265,7 +266,7 @@ def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: Any, r
     asyncio.run(run())
 
 
-def test_injector_skips_an_act_that_is_still_in_force(server: Any, rows: Any) -> None:
+def test_injector_skips_an_act_that_is_still_in_force(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/pause"] = server.answers["/resume"] = OK
         async with attacking(server, rows) as attacks:
@@ -305,7 +306,7 @@ def test_injector_on_selects_the_replicas(server: Any, rows: Any) -> None:
         ({"every_s": 2}, "an attack needs its kind"),
     ],
 )
-def test_injector_refuses_a_bad_spec_and_names_valid_ones(server: Any, rows: Any, spec: Any, text: str) -> None:
+def test_injector_refuses_a_bad_spec_and_names_valid_ones(server: Any, rows: Rows, spec: Any, text: str) -> None:
     async def run() -> None:
         async with attacking(server, rows, spec):
             pass
@@ -314,7 +315,7 @@ def test_injector_refuses_a_bad_spec_and_names_valid_ones(server: Any, rows: Any
         asyncio.run(run())
 
 
-def test_injector_refuses_admin_attacks_of_a_dialect_without_them(server: Any, rows: Any) -> None:
+def test_injector_refuses_admin_attacks_of_a_dialect_without_them(server: Any, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, dialect="openai"):
             pass
@@ -323,7 +324,7 @@ def test_injector_refuses_admin_attacks_of_a_dialect_without_them(server: Any, r
         asyncio.run(run())
 
 
-def test_preflight_finds_endpoints_without_calling_them(server: Any, rows: Any) -> None:
+def test_preflight_finds_endpoints_without_calling_them(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         specs = [{"admin": "reset_mm_cache"}, {"admin": "sleep"}]
@@ -337,7 +338,7 @@ def test_preflight_finds_endpoints_without_calling_them(server: Any, rows: Any) 
     asyncio.run(run())
 
 
-def test_preflight_names_the_version_that_an_operation_needs(server: Any, rows: Any) -> None:
+def test_preflight_names_the_version_that_an_operation_needs(server: Any, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, version="0.11.0") as attacks:
             _, done = (await attacks.preflight())[0]
@@ -346,7 +347,7 @@ def test_preflight_names_the_version_that_an_operation_needs(server: Any, rows: 
     asyncio.run(run())
 
 
-def test_preflight_never_gets_a_path_whose_get_acts(server: Any, rows: Any) -> None:
+def test_preflight_never_gets_a_path_whose_get_acts(server: Any, rows: Rows) -> None:
     async def run() -> None:
         server.answers["/flush_cache"] = OK
         async with attacking(server, rows, {"admin": "flush_cache"}, dialect="sglang") as attacks:

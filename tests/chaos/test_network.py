@@ -13,7 +13,7 @@ from loadchaos.chaos import AttackedReplica, LocalProxy
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.toxics import parse_toxic
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import injector
+from tests.chaos.conftest import Rows, injector
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 
 
@@ -161,7 +161,7 @@ def test_parse_toxic_refuses_unknown_types_and_attributes(kind: str, params: dic
         parse_toxic("x", kind, params)
 
 
-def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, rows: Any) -> None:
+def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, rows: Rows) -> None:
     server.answers["/health"] = (200, b"ok")
 
     async def run() -> None:
@@ -181,7 +181,7 @@ def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, row
     assert rows[2]["text"].startswith("downstream, 50% of the connections: latency 5 ms, jitter 0 ms; hit 0 of ")
 
 
-def test_network_attack_fails_when_the_proxy_is_gone(server: Any, rows: Any) -> None:
+def test_network_attack_fails_when_the_proxy_is_gone(server: Any, rows: Rows) -> None:
     async def run() -> None:
         proxy = LocalProxy(server.url)
         await proxy.open()

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psutil
@@ -17,7 +16,8 @@ import pytest
 
 from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.errors import OptionError
-from tests.chaos.conftest import injector
+from tests.chaos.conftest import Rows, injector
+from tests.waiting import until
 
 # A server's tree: an API server whose child calls itself VLLM::EngineCore, as vLLM's do.
 _PARENT = """\
@@ -41,13 +41,6 @@ class Tree:
         return self.server.pid
 
 
-def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def tree() -> Iterator[Tree]:
     one = Tree()
@@ -60,7 +53,7 @@ def tree() -> Iterator[Tree]:
 
 
 @contextlib.asynccontextmanager
-async def attacking(rows: Any, tree: Tree, *specs: Any) -> AsyncIterator[AttackInjector]:
+async def attacking(rows: Rows, tree: Tree, *specs: Any) -> AsyncIterator[AttackInjector]:
     replica = AttackedReplica("a", "http://127.0.0.1:9", tree.pid)
     attacks = injector(specs, replica, rows.append)
     try:
@@ -77,7 +70,7 @@ def stop(for_s: float) -> dict[str, Any]:
     return {"process": "sigstop", "params": {"role": "engine_core"}, "at_s": 0.0, "for_s": for_s}
 
 
-def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, rows: Any) -> None:
+def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(rows, tree, kill("engine_core")) as attacks:
             await attacks.start()
@@ -98,7 +91,7 @@ def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, 
     assert "encoder_cache_miss" not in rows[0]["effects"]
 
 
-def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Any) -> None:
+def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(rows, tree, stop(0.2)) as attacks:
             await attacks.start()
@@ -110,7 +103,7 @@ def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Any) -> None:
     assert tree.core.status() != psutil.STATUS_STOPPED
 
 
-def test_sigstop_is_undone_when_the_run_ends(tree: Tree, rows: Any) -> None:
+def test_sigstop_is_undone_when_the_run_ends(tree: Tree, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(rows, tree, stop(60)) as attacks:
             await attacks.start()
@@ -143,7 +136,7 @@ def test_sigstop_is_undone_when_loadchaos_is_killed(tree: Tree) -> None:
     until(lambda: tree.core.status() != psutil.STATUS_STOPPED)
 
 
-def test_process_attack_on_a_missing_role_hits_no_process(tree: Tree, rows: Any) -> None:
+def test_process_attack_on_a_missing_role_hits_no_process(tree: Tree, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(rows, tree, kill("worker")) as attacks:
             [(name, done)] = await attacks.preflight("process")
@@ -157,7 +150,7 @@ def test_process_attack_on_a_missing_role_hits_no_process(tree: Tree, rows: Any)
     assert tree.core.is_running()
 
 
-def test_process_attack_never_signals_a_server_on_another_machine(rows: Any) -> None:
+def test_process_attack_never_signals_a_server_on_another_machine(rows: Rows) -> None:
     async def run() -> None:
         attacks = injector([kill("engine_core")], AttackedReplica("a", "http://10.0.0.1:8000"), rows.append)
         [(_, done)] = await attacks.preflight("process")
@@ -171,7 +164,7 @@ def test_process_attack_never_signals_a_server_on_another_machine(rows: Any) -> 
     assert (rows[-1]["ok"], rows[-1]["pid"]) == (False, None)
 
 
-def test_sigstop_undo_of_an_ended_process_succeeds(tree: Tree, rows: Any) -> None:
+def test_sigstop_undo_of_an_ended_process_succeeds(tree: Tree, rows: Rows) -> None:
     async def run() -> None:
         async with attacking(rows, tree, stop(60)) as attacks:
             await attacks.start()

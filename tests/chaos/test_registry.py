@@ -22,7 +22,7 @@ from loadchaos.core.attack_names import ATTACK_KINDS, NETWORK_FAULTS, PROCESS_SI
 from loadchaos.core.attack_names import HOST_LOADS as HOST_LOAD_NAMES
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.model import SERVER_ROLES
-from tests.chaos.conftest import injector
+from tests.chaos.conftest import Rows, injector
 from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 
 
@@ -101,7 +101,7 @@ class Flag:
         return ActResult(ok=True)
 
 
-def test_attack_added_to_the_registry_is_run_and_undone(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attack_added_to_the_registry_is_run_and_undone(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = Flag()
 
     def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> Flag:

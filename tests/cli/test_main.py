@@ -26,24 +26,19 @@ HEAVY = (
 )
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("argv", "given", "code"),
+    [(["--help"], None, 0), (["classify"], "torch.OutOfMemoryError: CUDA out of memory.", 1)],
+    ids=["help", "classify"],
+)
+def test_command_imports_nothing_heavy(argv: list[str], given: str | None, code: int) -> None:
+    script = (
         "import sys\nfrom click.testing import CliRunner\nfrom loadchaos.cli.main import main\n"
-        "result = CliRunner().invoke(main, ['--help'])\nassert result.exit_code == 0, result.output\n"
+        f"result = CliRunner().invoke(main, {argv!r}, input={given!r})\n"
+        f"assert result.exit_code == {code}, result.output\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
-
-
-def test_classify_imports_nothing_heavy() -> None:
-    code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom loadchaos.cli.main import main\n"
-        "result = CliRunner().invoke(main, ['classify'], input='torch.OutOfMemoryError: CUDA out of memory.')\n"
-        "assert result.exit_code == 1, result.output\n"
-        f"print([m for m in {HEAVY!r} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 

@@ -12,9 +12,8 @@ from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import LogHistogram, bucket, bucket_middle
 from loadchaos.core.latency import INTERRUPTED, LatencyHistograms, LatencySample, e2e_ns, sample_of, tpot_ns, ttft_ns
 from loadchaos.core.model import OUTCOMES
+from tests.rows import MS, S
 
-S = 1_000_000_000
-MS = 1_000_000
 TPOT_NS = 7 * bucket_middle(bucket(20 * MS)) / 14
 
 

@@ -100,14 +100,13 @@ class Copy:
         """Apply a mutant, run its tests and restore the file."""
         begun = time.monotonic()
         try:
-            changed = mutant.apply(self.root)
+            path, changed = mutant.apply(self.root)
         except ValueError as e:
             return Result(mutant, "broken", str(e), 0.0)
-        path = self.root / mutant.file
         original = path.read_bytes()
         try:
             self._write(path, changed.encode())
-            code, output = self.pytest(mutant.tests, limit_s, "-x")
+            code, output = self.pytest(mutant.pytest_ids(self.root), limit_s, "-x")
         finally:
             self._write(path, original)
         seconds = time.monotonic() - begun
@@ -147,7 +146,7 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(root, Path(folder) / str(n)) for n in range(max(1, min(workers, len(mutants))))]
-        tests = sorted({test for m in mutants for test in m.tests if not m.missing_tests(root)})
+        tests = sorted({test for m in mutants for test in m.pytest_ids(root)})
         failing: list[str] = []
 
         def check(copy: Copy, chosen: Sequence[str]) -> None:
@@ -158,7 +157,7 @@ def run(
         results: list[Result] = []
 
         def mutate(copy: Copy, mutant: Mutant) -> None:
-            bad = [*mutant.missing_tests(root), *(t for t in failing if _concerns(t, mutant.tests))]
+            bad = [*mutant.missing_tests(root), *(t for t in failing if _concerns(t, mutant.pytest_ids(root)))]
             why = f"its test is missing or fails without the mutant: {bad[0]}" if bad else ""
             result = Result(mutant, "broken", why, 0.0) if why else copy.run(mutant, limit_s)
             results.append(result)
@@ -218,7 +217,7 @@ def summary(results: Sequence[Result]) -> str:
     total = Counter(r.fate for r in results)
     rows.append(("all", str(total.total()), *(str(total[f]) for f in fates)))
     lines = [f"{row[0]:16}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows]
-    lines += [f"\n{r.fate}: {r.mutant.id} ({r.mutant.file})\n  {r.detail}" for r in results if r.fate != "killed"]
+    lines += [f"\n{r.fate}: {r.mutant.id} ({r.mutant.place})\n  {r.detail}" for r in results if r.fate != "killed"]
     return "\n".join(lines)
 
 
@@ -227,16 +226,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Run the kept mutants.")
     parser.add_argument("-n", type=int, default=2, metavar="N", help="mutants at a time (default 2)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="mutants with TEXT in id, area or file"
+        "--only", action="append", default=[], metavar="TEXT", help="mutants with TEXT in id, area or definition"
     )
     parser.add_argument(
         "--limit", type=float, default=120.0, metavar="S", help="seconds for the tests of one mutant (default 120)"
     )
     parser.add_argument("--tests", nargs="+", metavar="TEST", help="run these tests in place of the named ones")
     options = parser.parse_args(argv)
-    mutants = [m for m in load() if not options.only or any(t in f"{m.id} {m.area} {m.file}" for t in options.only)]
+    mutants = [m for m in load() if not options.only or any(t in f"{m.id} {m.area} {m.place}" for t in options.only)]
     if not mutants:
-        parser.error(f"no mutant has {' or '.join(options.only)} in its id, area or file")
+        parser.error(f"no mutant has {' or '.join(options.only)} in its id, area or definition")
     if options.tests:
         mutants = [replace(m, tests=tuple(options.tests)) for m in mutants]
     begun = time.monotonic()

@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from tests.run.raw_server import Answer, RawServer
+from tests.waiting import until
 from tests.warm_command import ForkedCommand
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,13 @@ SMALL: Row = {
     "load": [{"rate": "10/s", "law": "constant", "for": "2s", "max_in_flight": 32}],
     "limits": {"first_byte": "10s", "between_bytes": "5s", "total": "20s"},
 }
+
+
+def embedded_target(*defects: str, **flags: Any) -> Row:
+    """Target of a profile: an embedded server with defects and flags."""
+    return {"embedded": {"dialect": "vllm", "era": "0.18", "defects": list(defects), "flags": flags}}
+
+
 CHILD_MODULES = {"follower": "loadchaos.run.follower", "supervisor": "loadchaos.server.process.supervisor"}
 FOR_LONG = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
 """A load that somebody has to end."""
@@ -54,15 +62,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
-    """The condition's first true value; fails when it does not come."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        time.sleep(0.05)
-    return value
-
-
 @dataclass
 class Run:
     """One `loadchaos run` and what it leaves behind."""
@@ -74,7 +73,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        found: Path = wait(lambda: next(iter(self.home.glob("runs/*/events.jsonl")), None), "a run folder").parent
+        found: Path = until(lambda: next(iter(self.home.glob("runs/*/events.jsonl")), None), "a run folder").parent
         return found
 
     @property
@@ -101,7 +100,7 @@ class Run:
             assert len(found) >= n or self.process.poll() is None, f"the run ended before {like}:\n{self.output}"
             return found if len(found) >= n else []
 
-        found: list[Row] = wait(there, f"{n} rows with {like}", limit_s)
+        found: list[Row] = until(there, f"{n} rows with {like}", limit_s)
         return found
 
     def loaded(self, answered: int = 5) -> Run:
@@ -161,12 +160,12 @@ class Run:
 
     def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
         """The condition's first true value."""
-        return wait(condition, what, limit_s)
+        return until(condition, what, limit_s)
 
     def all_gone(self, limit_s: float = 60.0) -> None:
         """Wait until nothing that it started is left."""
         for name, pid in self.pids.items():
-            wait(partial(gone, pid), f"the end of the {name}", limit_s)
+            until(partial(gone, pid), f"the end of the {name}", limit_s)
 
 
 Start = Callable[..., Run]
@@ -264,7 +263,7 @@ def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
             return f"http://127.0.0.1:{found[1]}" if found else None
 
         sims.append(Sim(process, "", log))
-        sims[-1].url = wait(listening, "the embedded server")
+        sims[-1].url = until(listening, "the embedded server")
         return sims[-1]
 
     yield start_one

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start
 from tests.run.raw_server import RawServer, answer
 
 
@@ -26,7 +27,7 @@ def broken() -> Iterator[RawServer]:
     server.close()
 
 
-def test_abort_when_ends_a_run_of_errors(start: Any, broken: RawServer) -> None:
+def test_abort_when_ends_a_run_of_errors(start: Start, broken: RawServer) -> None:
     run = start(
         "--target",
         broken.url,

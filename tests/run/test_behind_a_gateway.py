@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from bench.states.gateway import ApiGateway
+from tests.run.conftest import Sim, Start
 
 GATEWAY = Path(__file__).with_name("gateway.py")
 STREAMS = {
@@ -47,7 +48,7 @@ def signal_all(server: Any, number: int) -> None:
         process.send_signal(number)
 
 
-def frozen(start: Any, server: Any, url: str, frozen_s: float) -> Any:
+def frozen(start: Start, server: Any, url: str, frozen_s: float) -> Any:
     """Verdict of a run in which the server is frozen for a while."""
     run = start("--target", url, **STREAMS)
     run.loaded(20)
@@ -62,7 +63,9 @@ def frozen(start: Any, server: Any, url: str, frozen_s: float) -> Any:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("frozen_s", [12, 25])
-def test_frozen_server_behind_a_gateway_is_a_hang(start: Any, sim: Any, gateway: Any, frozen_s: int) -> None:
+def test_frozen_server_behind_a_gateway_is_a_hang(
+    start: Start, sim: Callable[..., Sim], gateway: Any, frozen_s: int
+) -> None:
     server = sim()
     verdict = frozen(start, server, gateway(server), frozen_s)
     assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("alive_but_hung", 1)]
@@ -75,7 +78,9 @@ def test_frozen_server_behind_a_gateway_is_a_hang(start: Any, sim: Any, gateway:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(start: Any, sim: Any) -> None:
+def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(
+    start: Start, sim: Callable[..., Sim]
+) -> None:
     server = sim()
     with ApiGateway(int(server.url.rsplit(":", 1)[1])) as own:
         verdict = frozen(start, server, own.url, 14)
@@ -85,7 +90,7 @@ def test_frozen_server_behind_a_gateway_with_a_health_page_of_its_own_is_a_hang(
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_killed_server_behind_a_gateway_is_an_outage_though_its_502s_are_accepted(
-    start: Any, sim: Any, gateway: Any
+    start: Start, sim: Callable[..., Sim], gateway: Any
 ) -> None:
     server = sim()
     ids = ("gateway_plain", "unexplained_http_error", "unexplained_reset", "unexplained_truncated")

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.tls import TlsSettings
+from tests.run.conftest import Sim, Start
 from tests.run.test_plain_locust import PROFILE, locust
 
 TWO_LINES = "from loadchaos import from_profile\nChat = from_profile('{}.json')\n"
@@ -41,7 +41,7 @@ def probe(url: str, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tls_refuses_unknown_certificate_and_names_the_options(
-    sim: Any, front: Callable[[str], str], certificate: Path
+    sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path
 ) -> None:
     url = front(sim().url)
     refused = probe(url)
@@ -55,7 +55,7 @@ def test_tls_refuses_unknown_certificate_and_names_the_options(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["option", "insecure", "profile", "not at all"])
 def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
-    how: str, start: Any, sim: Any, front: Callable[[str], str], certificate: Path
+    how: str, start: Start, sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path
 ) -> None:
     given = {"option": ["--ca", str(certificate)], "insecure": ["--insecure"]}.get(how, [])
     target = {"ca": str(certificate)} if how == "profile" else {}
@@ -73,7 +73,7 @@ def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
 
 @pytest.mark.slow
 def test_tls_settings_of_the_profile_hold_in_the_users_locust(
-    sim: Any, front: Callable[[str], str], certificate: Path, tmp_path: Path
+    sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path, tmp_path: Path
 ) -> None:
     url = front(sim().url)
     for name, target in (("believes", {"ca": str(certificate)}), ("doubts", {})):
@@ -92,7 +92,7 @@ def test_tls_settings_of_the_profile_hold_in_the_users_locust(
 
 @pytest.mark.slow
 def test_tls_certificate_is_the_servers_behind_a_network_attack(
-    start: Any, sim: Any, front: Callable[[str], str], certificate: Path
+    start: Start, sim: Callable[..., Sim], front: Callable[[str], str], certificate: Path
 ) -> None:
     attacks = [{"network": "latency", "at": "0s", "for": "30s", "params": {"latency": 20}}]
     url = front(sim().url)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start
+
 pytestmark = pytest.mark.slow
 TEXT = {"text": {"tokens": "40..90"}}
 TARGET = {"embedded": {"dialect": "vllm", "era": "0.32"}}
@@ -23,7 +25,7 @@ ALL = [
 ]
 
 
-def test_endpoints_answer_with_exact_lengths(start: Any) -> None:
+def test_endpoints_answer_with_exact_lengths(start: Start) -> None:
     run = start(traffic=ALL, target=TARGET, load=[{"users": 6, "requests": 140}])
     assert run.ends(90) == 0, run.output
     verdict = run.verdict()
@@ -34,7 +36,7 @@ def test_endpoints_answer_with_exact_lengths(start: Any) -> None:
     assert not any(r["length_mismatch"] for r in ends)
 
 
-def test_death_of_the_engine_is_one_failure_on_all_endpoints(start: Any) -> None:
+def test_death_of_the_engine_is_one_failure_on_all_endpoints(start: Start) -> None:
     long = [{**t, "output": {"max": 400}} if "output" in t else t for t in ALL]
     kill = [{"process": "sigkill", "role": "engine_core", "at": "12s"}]
     run = start(traffic=long, target=TARGET, load=[{"users": 14, "for": "20s"}], attacks=kill)
@@ -44,7 +46,7 @@ def test_death_of_the_engine_is_one_failure_on_all_endpoints(start: Any) -> None
     assert "rejected" not in verdict["outcomes"]
 
 
-def test_audio_repeats_are_the_cache_hits_of_the_server(start: Any) -> None:
+def test_audio_repeats_are_the_cache_hits_of_the_server(start: Start) -> None:
     payload = {"audio": {"seconds": 1, "unique": "50%", "near_duplicates": "10%", "reuse_distance": 16}}
     target = {"embedded": {**TARGET["embedded"], "flags": {"limit_mm_per_prompt": {"audio": 1}}}}
     heard = [{"name": "heard", "payload": {**payload, **TEXT}, "output": {"max": 2}}]

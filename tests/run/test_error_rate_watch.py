@@ -8,8 +8,7 @@ import pytest
 
 from loadchaos.profile.abort_rule import parse
 from loadchaos.run.error_rate_watch import ErrorRateWatch
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def end(at_s: float, outcome: str = "http_error", **given: Any) -> dict[str, Any]:

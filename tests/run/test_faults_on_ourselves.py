@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Sim, Start, Worker
+
 FEW_FILES = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
@@ -100,7 +102,7 @@ def path() -> Iterator[Callable[[int], Way]]:
 
 
 @pytest.mark.slow
-def test_run_folder_without_permission_is_an_error_before_anything(start: Any, tmp_path: Path) -> None:
+def test_run_folder_without_permission_is_an_error_before_anything(start: Start, tmp_path: Path) -> None:
     place = tmp_path / "read-only"
     place.mkdir()
     mounted = False
@@ -123,7 +125,7 @@ def test_run_folder_without_permission_is_an_error_before_anything(start: Any, t
 
 
 @pytest.mark.slow
-def test_run_folder_that_becomes_read_only_is_judged_without_a_written_verdict(start: Any) -> None:
+def test_run_folder_that_becomes_read_only_is_judged_without_a_written_verdict(start: Start) -> None:
     run = start()
     assert run.ends() == 0
     mount = shutil.which("mount")
@@ -147,7 +149,7 @@ def test_run_folder_that_becomes_read_only_is_judged_without_a_written_verdict(s
 
 
 @pytest.mark.slow
-def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Any, sim: Any) -> None:
+def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Start, sim: Callable[..., Sim]) -> None:
     it = sim()
     slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
     load = [{"rate": "40/s", "law": "constant", "for": "6s", "max_in_flight": 200}]
@@ -168,7 +170,7 @@ def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Any, sim: A
 
 
 @pytest.mark.slow
-def test_wall_clock_jump_changes_nothing(start: Any, tmp_path: Path) -> None:
+def test_wall_clock_jump_changes_nothing(start: Start, tmp_path: Path) -> None:
     cc = shutil.which("cc")
     if cc is None:
         pytest.skip("no C compiler: nothing to move the clock with")
@@ -186,7 +188,7 @@ def test_wall_clock_jump_changes_nothing(start: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_network_cut_is_no_death_of_the_server(start: Any, sim: Any, path: Any) -> None:
+def test_network_cut_is_no_death_of_the_server(start: Start, sim: Callable[..., Sim], path: Any) -> None:
     it = sim()
     cut = path(int(it.url.rsplit(":", 1)[1]))
     load = [{"rate": "10/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
@@ -209,7 +211,7 @@ def test_network_cut_is_no_death_of_the_server(start: Any, sim: Any, path: Any) 
 
 @pytest.mark.slow
 def test_worker_cut_off_by_the_network_returns_with_every_row(
-    start: Any, worker: Any, path: Any, unused_port: int
+    start: Start, worker: Callable[..., Worker], path: Any, unused_port: int
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load)

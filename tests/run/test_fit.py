@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start
 from tests.run.foreign_server import PAGES, ForeignServer, serving
 
 TEXT: dict[str, Any] = {"name": "text", "weight": 3, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}
@@ -20,7 +21,7 @@ EXPECT = ["engine_deaths == 0", "hangs == 0", "failures == 0", "ok_share >= 95%"
 
 
 @pytest.mark.parametrize("images", ["fails", "cut"])
-def test_server_that_fails_on_images_gets_text_and_one_finding(images: str, start: Any, tmp_path: Path) -> None:
+def test_server_that_fails_on_images_gets_text_and_one_finding(images: str, start: Start, tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.touch()
     with serving(ForeignServer(PAGES, images=images, log=log)) as server:
@@ -41,7 +42,7 @@ def test_server_that_fails_on_images_gets_text_and_one_finding(images: str, star
 
 @pytest.mark.parametrize(("traffic", "verdict"), [([IMAGES], "unknown"), ([TEXT, IMAGES], "pass")])
 def test_profile_of_images_on_a_model_that_ignores_them_is_unknown(
-    traffic: list[dict[str, Any]], verdict: str, start: Any
+    traffic: list[dict[str, Any]], verdict: str, start: Start
 ) -> None:
     with serving(ForeignServer(PAGES, images="ignored")) as server:
         run = start("--target", server.url, traffic=traffic, expect=EXPECT)
@@ -52,7 +53,7 @@ def test_profile_of_images_on_a_model_that_ignores_them_is_unknown(
         assert "with the payload of the profile" in " ".join(run.output.split())
 
 
-def test_streamed_usage_without_image_tokens_is_a_finding_of_its_own(start: Any) -> None:
+def test_streamed_usage_without_image_tokens_is_a_finding_of_its_own(start: Start) -> None:
     with serving(ForeignServer(PAGES, images="uncounted_in_streams")) as server:
         run = start("--target", server.url, traffic=[TEXT, IMAGES], expect=EXPECT)
         assert run.ends() == 0, run.output
@@ -61,7 +62,7 @@ def test_streamed_usage_without_image_tokens_is_a_finding_of_its_own(start: Any)
     assert run.rows("requests-*.jsonl", row="begin", images=1)
 
 
-def test_no_huge_prompt_follows_where_a_server_has_no_limit(start: Any) -> None:
+def test_no_huge_prompt_follows_where_a_server_has_no_limit(start: Start) -> None:
     near = {"name": "near", "payload": {"near_limit": {"band": "-8..-1", "step": 4, "plus": [0]}}}
     with serving(ForeignServer(PAGES)) as server:
         run = start("--target", server.url, "--authorize", server.url, traffic=[near])
@@ -70,7 +71,7 @@ def test_no_huge_prompt_follows_where_a_server_has_no_limit(start: Any) -> None:
     assert run.check("substance")["verdict"] == "unknown"
 
 
-def test_slow_server_that_reaches_max_in_flight_is_no_limit_of_ours(start: Any) -> None:
+def test_slow_server_that_reaches_max_in_flight_is_no_limit_of_ours(start: Start) -> None:
     load = [{"rate": "10/s", "law": "constant", "for": "3s", "max_in_flight": 4}]
     with serving(ForeignServer(PAGES, first_s=1.0)) as server:
         run = start("--target", server.url, load=load)
@@ -82,7 +83,7 @@ def test_slow_server_that_reaches_max_in_flight_is_no_limit_of_ours(start: Any) 
     assert "itself was the limit" not in run.output
 
 
-def test_failure_and_incident_name_the_hostile_image(start: Any) -> None:
+def test_failure_and_incident_name_the_hostile_image(start: Start) -> None:
     images = ["rgb.png", "la.png"]
     data = (Path(__file__).parents[2] / "images" / "la.png").read_bytes()
     hostile = {"name": "hostile", "payload": {"hostile_images": {"only": images}}, "output": {"max": 4}}

@@ -13,10 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.rows import S
+from tests.run.conftest import Sim, Start
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TEXT = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}]
 LOAD = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 32}]
-S = 1_000_000_000
 LATEST_S = 3.0
 """How long after a fault its incident may open, on a machine that has other work."""
 
@@ -84,7 +86,7 @@ def has_five_incidents(run: Any, times: list[int]) -> None:
     assert (deaths["actual"], deaths["verdict"]) == ("5", "fail")
 
 
-def test_on_death_restart_reports_each_death_separately(start: Any) -> None:
+def test_on_death_restart_reports_each_death_separately(start: Start) -> None:
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     run = start(
@@ -105,7 +107,7 @@ def test_on_death_restart_reports_each_death_separately(start: Any) -> None:
     run.all_gone()
 
 
-def test_on_death_wait_reports_each_death_separately(start: Any, sim: Any, unused_port: int) -> None:
+def test_on_death_wait_reports_each_death_separately(start: Start, sim: Callable[..., Sim], unused_port: int) -> None:
     flags = ("--flag", "max_model_len=2048", "--flag", "num_speculative_tokens=0", "--port", str(unused_port))
     planted = ("--defect", "near_max_oob", *flags)
     servers = [sim(*planted)]

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,7 +28,9 @@ from loadchaos.run import finalize
 from loadchaos.run.finalize import conclude
 from loadchaos.run.follower import FindingsFile, FollowerOptions, follow
 from tests.report.made_up_run import write_run
+from tests.waiting import until
 
+Start = Callable[..., subprocess.Popen[Any]]
 COMMAND = [sys.executable, "-m", "loadchaos.run.follower"]
 
 
@@ -41,15 +42,6 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 def findings(folder: RunFolder) -> list[dict[str, Any]]:
     return [row for row in Tail(folder.findings).rows() if row["row"] != "header"]
-
-
-def until(what: Callable[[], Any], limit_s: float = 60.0) -> Any:
-    """Wait until a condition holds; returns its value."""
-    end = time.monotonic() + limit_s
-    while not (value := what()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-    return value
 
 
 class Growing:
@@ -144,7 +136,7 @@ def test_follower_adds_nothing_the_second_time(run_folder: RunFolder) -> None:
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
-def test_follower_of_a_growing_run_equals_the_ledger(growing: Growing, start: Any) -> None:
+def test_follower_of_a_growing_run_equals_the_ledger(growing: Growing, start: Start) -> None:
     growing.write(0.3)
     process = start(growing.folder, "--exporter-port", "0", "--no-live")
 
@@ -174,7 +166,7 @@ def test_follower_of_a_growing_run_equals_the_ledger(growing: Growing, start: An
     assert process.wait(60) == 0
 
 
-def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Any) -> None:
+def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Start) -> None:
     growing.write(0.93)
     first = start(growing.folder, "--no-live")
     until(lambda: growing.folder.findings.exists() and any(r["row"] == "incident" for r in findings(growing.folder)))
@@ -188,7 +180,7 @@ def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Any
     assert [p.name for p in growing.folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
 
 
-def test_follower_metrics_equal_the_ledger_after_a_kill(tmp_path: Path, start: Any) -> None:
+def test_follower_metrics_equal_the_ledger_after_a_kill(tmp_path: Path, start: Start) -> None:
     run = Growing(write_run(tmp_path / "three", workers=3), RunFolder(tmp_path / "growing"))
 
     def port(nth: int) -> int | None:
@@ -237,7 +229,7 @@ def test_follower_writes_only_if_it_is_the_only_one(run_folder: RunFolder) -> No
     assert findings(run_folder)
 
 
-def test_follower_ends_in_order_on_sigterm(growing: Growing, start: Any) -> None:
+def test_follower_ends_in_order_on_sigterm(growing: Growing, start: Start) -> None:
     growing.write(0.5)
     process = start(growing.folder, "--no-live")
     until(lambda: growing.folder.findings.exists() and growing.folder.findings.read_bytes())
@@ -245,7 +237,7 @@ def test_follower_ends_in_order_on_sigterm(growing: Growing, start: Any) -> None
     assert process.wait(60) == 0
 
 
-def test_follower_ends_when_the_writer_is_gone(growing: Growing, start: Any) -> None:
+def test_follower_ends_when_the_writer_is_gone(growing: Growing, start: Start) -> None:
     growing.write(0.5)
     growing.close()
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -268,7 +260,7 @@ def test_follower_continues_without_metrics_if_the_port_is_in_use(run_folder: Ru
     assert any(r["row"] == "failure" for r in findings(run_folder))
 
 
-def test_follower_is_not_blocked_by_a_stopped_terminal(run_folder: RunFolder, start: Any) -> None:
+def test_follower_is_not_blocked_by_a_stopped_terminal(run_folder: RunFolder, start: Start) -> None:
     leader, terminal = pty.openpty()
     try:
         # Nobody reads the leader, and its buffer is full: the first write to the terminal blocks.
@@ -285,7 +277,7 @@ def test_follower_is_not_blocked_by_a_stopped_terminal(run_folder: RunFolder, st
         os.close(leader)
 
 
-def test_follower_refuses_a_missing_folder(start: Any, tmp_path: Path) -> None:
+def test_follower_refuses_a_missing_folder(start: Start, tmp_path: Path) -> None:
     process = start(RunFolder(tmp_path / "none"), stderr=subprocess.PIPE)
     _, output = process.communicate(timeout=60)
     assert process.returncode == 2

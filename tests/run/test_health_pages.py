@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start
 from tests.run.foreign_server import MODELS, ForeignServer, serving
 
 EXPECT = ["engine_deaths == 0", "hangs == 0", "failures == 0", "ok_share >= 95%"]
@@ -19,7 +19,7 @@ LITELLM = {
 
 
 @pytest.mark.parametrize("pages", [{"/v1/models": (200, MODELS)}, {}], ids=["no health", "no health, no models"])
-def test_server_without_health_is_healthy_while_it_answers(pages: dict[str, tuple[int, str]], start: Any) -> None:
+def test_server_without_health_is_healthy_while_it_answers(pages: dict[str, tuple[int, str]], start: Start) -> None:
     with serving(ForeignServer(pages)) as server:
         run = start("--target", server.url, *([] if pages else ["--model", "foreign"]), expect=EXPECT)
         assert run.ends() == 0, run.output
@@ -28,14 +28,14 @@ def test_server_without_health_is_healthy_while_it_answers(pages: dict[str, tupl
     assert not run.rows(row="probe", what="health", ok=False)
 
 
-def test_server_without_models_asks_for_the_name_of_its_model(start: Any) -> None:
+def test_server_without_models_asks_for_the_name_of_its_model(start: Start) -> None:
     with serving(ForeignServer({})) as server:
         run = start("--target", server.url)
         assert run.ends() == 4
     assert "--model" in run.output
 
 
-def test_litellm_is_probed_at_its_liveness_page(start: Any) -> None:
+def test_litellm_is_probed_at_its_liveness_page(start: Start) -> None:
     with serving(ForeignServer(LITELLM)) as server:
         run = start("--target", server.url, expect=EXPECT)
         assert run.ends() == 0, run.output

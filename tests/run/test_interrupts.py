@@ -2,9 +2,12 @@
 
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tests.run.conftest import Sim, Start
 
 
 def in_time(run: Any, limit_s: float = 30.0) -> int:
@@ -20,7 +23,7 @@ SIGNALS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_signal_ends_the_load_in_order_and_judges_the_record(
-    start: Any, slow_answers: Any, number: int, code: int
+    start: Start, slow_answers: Any, number: int, code: int
 ) -> None:
     run = start(**slow_answers).loaded()
     run.signal(number)
@@ -35,7 +38,9 @@ def test_signal_ends_the_load_in_order_and_judges_the_record(
 
 
 @pytest.mark.slow
-def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(start: Any, sim: Any, slow_answers: Any) -> None:
+def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(
+    start: Start, sim: Callable[..., Sim], slow_answers: Any
+) -> None:
     server = sim("--flag", "speed=2")
     attacks = [{"admin": "pause", "params": {"mode": "keep"}, "after": "500ms", "for": "5m"}]
     run = start("--target", server.url, "--authorize", server.address, **slow_answers, attacks=attacks)
@@ -52,7 +57,7 @@ def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(start: Any, s
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_ends_at_once(start: Any, slow_answers: Any) -> None:
+def test_ctrl_c_twice_ends_at_once(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGINT)
     run.wait_for(row="run", what="interrupted")
@@ -63,7 +68,7 @@ def test_ctrl_c_twice_ends_at_once(start: Any, slow_answers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_it_waits_for_a_server(start: Any, unused_port: int) -> None:
+def test_ctrl_c_while_it_waits_for_a_server(start: Start, unused_port: int) -> None:
     run = start("--target", f"http://127.0.0.1:{unused_port}", "--wait-ready", "5m")
     run.wait_for(row="run", what="begin")
     run.signal(signal.SIGINT)
@@ -72,7 +77,7 @@ def test_ctrl_c_while_it_waits_for_a_server(start: Any, unused_port: int) -> Non
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_its_own_server_starts(start: Any) -> None:
+def test_ctrl_c_while_its_own_server_starts(start: Start) -> None:
     run = start()
     run.wait_for(row="launch", what="start")
     run.note_pids()
@@ -83,7 +88,7 @@ def test_ctrl_c_while_its_own_server_starts(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_it_asks_the_server(start: Any, sim: Any) -> None:
+def test_ctrl_c_while_it_asks_the_server(start: Start, sim: Callable[..., Sim]) -> None:
     """An external server is looked at for 5 s before the load."""
     server = sim()
     run = start("--target", server.url)

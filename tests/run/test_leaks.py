@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from tests.run.conftest import Start, embedded_target
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["kv_leak_on_abort"], []])
-def test_kv_leak_of_aborted_requests_is_found(defects: list[str], start: Any) -> None:
+def test_kv_leak_of_aborted_requests_is_found(defects: list[str], start: Start) -> None:
     leaving = {
         "name": "leaving", "payload": {"text": {"tokens": "64..256"}}, "output": {"exact": 200},
         "behaviour": {"abort": {"share": "100%", "at_token": "1..5"}},
     }  # fmt: skip
     staying = {"name": "staying", "payload": {"text": {"tokens": "64..256"}}, "output": {"max": 4}}
     run = start(
-        target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects}},
+        target=embedded_target(*defects),
         traffic=[leaving, staying],
         load=[{"users": 4, "requests": 40}],
     )

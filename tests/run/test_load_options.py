@@ -1,9 +1,11 @@
 """A whole run without a profile, and the result that it saves."""
 
 import json
-from typing import Any
+from collections.abc import Callable
 
 from ruamel.yaml import YAML
+
+from tests.run.conftest import Sim, Start
 
 WORDS = (
     "--embedded",
@@ -21,7 +23,7 @@ WORDS = (
 RESULT = ("--save-result", "--result-dir", "results", "--label", "mine", "--metadata", "commit=abc")
 
 
-def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: Any) -> None:
+def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: Start) -> None:
     figures = (
         "--goodput",
         "ttft:60000",
@@ -49,7 +51,7 @@ def test_run_without_a_profile_sends_its_requests_and_saves_the_result(start: An
     assert kept["load"][1:] == [{"rate": "40/s", "law": "poisson", "requests": 40}]
 
 
-def test_second_run_with_the_same_prompts_proves_no_latency(start: Any, sim: Any) -> None:
+def test_second_run_with_the_same_prompts_proves_no_latency(start: Start, sim: Callable[..., Sim]) -> None:
     words = ("--target", sim().url, "--rate", "40", "--num-prompts", "40", "--random-input-len", "200",
              "--random-output-len", "2", "--set", 'expect=["ttft_p50 <= 10s"]')  # fmt: skip
     found = []

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start, embedded_target
 
-def test_load_process_killed_ends_the_run_as_unknown(start: Any, slow_answers: Any) -> None:
+
+def test_load_process_killed_ends_the_run_as_unknown(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL, "locust")
     assert run.ends() == 3
@@ -19,19 +21,11 @@ def test_load_process_killed_ends_the_run_as_unknown(start: Any, slow_answers: A
 
 
 @pytest.mark.slow
-def test_load_process_killed_does_not_hide_a_failure(start: Any, for_long: Any) -> None:
-    target = {
-        "on_death": "restart",
-        "embedded": {
-            "dialect": "vllm",
-            "era": "0.18",
-            "defects": ["near_max_oob"],
-            "flags": {"max_model_len": 2048, "num_speculative_tokens": 0},
-        },
-    }
+def test_load_process_killed_does_not_hide_a_failure(start: Start, for_long: Any) -> None:
+    server = embedded_target("near_max_oob", max_model_len=2048, num_speculative_tokens=0)
     killer = {"name": "killer", "weight": 0.1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}}
     short = {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}
-    run = start(**for_long, target=target, traffic=[short, killer])
+    run = start(**for_long, target={"on_death": "restart", **server}, traffic=[short, killer])
     run.wait_for(row="state", to="dead")
     run.note_pids()
     run.signal(signal.SIGKILL, "locust")
@@ -40,7 +34,7 @@ def test_load_process_killed_does_not_hide_a_failure(start: Any, for_long: Any) 
 
 
 @pytest.mark.slow
-def test_follower_killed_changes_nothing(start: Any) -> None:
+def test_follower_killed_changes_nothing(start: Start) -> None:
     run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
     run.signal(signal.SIGKILL, "follower")
     assert run.ends() == 0
@@ -50,7 +44,7 @@ def test_follower_killed_changes_nothing(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_follower_stopped_delays_nothing(start: Any) -> None:
+def test_follower_stopped_delays_nothing(start: Start) -> None:
     run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
     run.signal(signal.SIGSTOP, "follower")
     assert run.ends() == 0
@@ -63,7 +57,7 @@ def test_follower_stopped_delays_nothing(start: Any) -> None:
     assert run.is_gone("follower")
 
 
-def test_run_killed_leaves_no_process_and_can_be_judged(start: Any, slow_answers: Any) -> None:
+def test_run_killed_leaves_no_process_and_can_be_judged(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL)
     run.process.wait()
@@ -78,7 +72,7 @@ def test_run_killed_leaves_no_process_and_can_be_judged(start: Any, slow_answers
     assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()
 
 
-def test_run_killed_while_the_load_starts_leaves_no_load(start: Any, slow_answers: Any) -> None:
+def test_run_killed_while_the_load_starts_leaves_no_load(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers)
     run.wait_for("events.jsonl", 1, row="locust", what="start")
     run.note_pids()
@@ -89,7 +83,7 @@ def test_run_killed_while_the_load_starts_leaves_no_load(start: Any, slow_answer
 
 
 @pytest.mark.slow
-def test_load_processes_share_the_load_and_write_a_file_each(start: Any) -> None:
+def test_load_processes_share_the_load_and_write_a_file_each(start: Start) -> None:
     run = start("--processes", "2")
     assert run.ends() == 0
     ends = [run.rows(f"requests-{w}.jsonl", row="end") for w in (0, 1)]
@@ -99,7 +93,7 @@ def test_load_processes_share_the_load_and_write_a_file_each(start: Any) -> None
 
 
 @pytest.mark.slow
-def test_load_process_lost_of_two_makes_the_run_unknown(start: Any, for_long: Any) -> None:
+def test_load_process_lost_of_two_makes_the_run_unknown(start: Start, for_long: Any) -> None:
     run = start("--processes", "2", **for_long).loaded()
     (header,) = run.rows("requests-1.jsonl", row="header")
     run.pids["worker"] = header["pid"]
@@ -114,7 +108,7 @@ def test_load_process_lost_of_two_makes_the_run_unknown(start: Any, for_long: An
 FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight": 64}]
 
 
-def of_two(start: Any) -> Any:
+def of_two(start: Start) -> Any:
     """Run with two load processes under load; the second is `worker`."""
     run = start("--processes", "2", load=FOR_A_WHILE)
     run.wait_for("requests-1.jsonl", 20, row="end")
@@ -135,7 +129,7 @@ def check_accounting(run: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_load_process_killed_of_two_misses_its_share(start: Any) -> None:
+def test_load_process_killed_of_two_misses_its_share(start: Start) -> None:
     run = of_two(start)
     run.signal(signal.SIGKILL, "worker")
     assert run.ends() == 3
@@ -146,7 +140,7 @@ def test_load_process_killed_of_two_misses_its_share(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_load_process_stopped_for_a_while_sends_late_or_misses(start: Any) -> None:
+def test_load_process_stopped_for_a_while_sends_late_or_misses(start: Start) -> None:
     run = of_two(start)
     run.signal(signal.SIGSTOP, "worker")
     before = len(run.rows("requests-0.jsonl", row="end"))
@@ -157,7 +151,7 @@ def test_load_process_stopped_for_a_while_sends_late_or_misses(start: Any) -> No
 
 
 @pytest.mark.slow
-def test_load_process_stopped_for_good_is_lost(start: Any) -> None:
+def test_load_process_stopped_for_good_is_lost(start: Start) -> None:
     run = of_two(start)
     run.signal(signal.SIGSTOP, "worker")
     assert run.ends(120) == 3
@@ -166,7 +160,7 @@ def test_load_process_stopped_for_good_is_lost(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_locust_master_killed_ends_the_load_as_unknown(start: Any) -> None:
+def test_locust_master_killed_ends_the_load_as_unknown(start: Start) -> None:
     run = of_two(start)
     run.signal(signal.SIGKILL, "locust")
     assert run.ends() == 3

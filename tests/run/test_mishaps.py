@@ -22,6 +22,8 @@ from loadchaos.run.pause_gate import PauseGate
 from loadchaos.run.prepare import Preparation
 from loadchaos.run.run import run
 from loadchaos.run.server_under_test import ServerUnderTest
+from tests.run.conftest import Start
+from tests.waiting import until
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 PROFILE = {
@@ -72,7 +74,7 @@ async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> A
 
 
 @pytest.mark.slow
-def test_supervisor_killed_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
+def test_supervisor_killed_is_no_death_of_the_server(start: Start, for_long: Any) -> None:
     run = start(**for_long).loaded()
     run.signal(signal.SIGKILL, "supervisor")
     assert run.ends() == 3
@@ -82,7 +84,7 @@ def test_supervisor_killed_is_no_death_of_the_server(start: Any, for_long: Any) 
 
 
 @pytest.mark.slow
-def test_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None:
+def test_load_process_that_hangs_is_ended(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGSTOP, "locust")
     assert run.ends(90) == 3
@@ -93,7 +95,7 @@ def test_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None
 
 
 @pytest.mark.slow
-def test_terminal_lost_ends_the_run_in_order(start: Any, slow_answers: Any) -> None:
+def test_terminal_lost_ends_the_run_in_order(start: Start, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGHUP)
     assert run.ends() == 143
@@ -113,7 +115,7 @@ def test_terminal_stopped_stops_neither_load_nor_verdict(tmp_path: Path) -> None
     os.close(theirs)
     try:
         # Nobody reads the terminal, and the verdict comes all the same.
-        done = _until(lambda: next(iter(tmp_path.glob("runs/*/verdict.json")), None))
+        done = until(lambda: next(iter(tmp_path.glob("runs/*/verdict.json")), None))
         verdict = json.loads(done.read_text())
         assert (verdict["verdict"], verdict["outcomes"]) == ("pass", {"ok": 40})
         reader = threading.Thread(target=_read_all, args=(ours,), daemon=True)
@@ -152,10 +154,10 @@ def test_ctrl_c_twice_leaves_a_slow_judge(tmp_path: Path) -> None:
             [sys.executable, "-c", JUDGES_FOR_EVER], cwd=tmp_path, env=env, stdout=output, stderr=output
         )
     try:
-        events = _until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))
-        _until(lambda: b'"what":"end","' in events.read_bytes() or b'"what":"end"}' in events.read_bytes())
+        events = until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))
+        until(lambda: b'"what":"end","' in events.read_bytes() or b'"what":"end"}' in events.read_bytes())
         process.send_signal(signal.SIGINT)
-        _until(lambda: b"press Ctrl-C again to stop at once" in (tmp_path / "output").read_bytes())
+        until(lambda: b"press Ctrl-C again to stop at once" in (tmp_path / "output").read_bytes())
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
@@ -165,11 +167,3 @@ def test_ctrl_c_twice_leaves_a_slow_judge(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-
-
-def _until(condition: Any) -> Any:
-    for _ in range(1200):
-        if value := condition():
-            return value
-        threading.Event().wait(0.05)
-    pytest.fail("it did not come true")

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+
+from tests.run.conftest import Sim
 
 ROOT = Path(__file__).parents[2]
 PROFILE = {
@@ -67,7 +69,7 @@ def until_both_were_heard(environment, **_):
 """
 
 
-def test_own_locust_with_two_processes_and_another_user_class(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_with_two_processes_and_another_user_class(sim: Callable[..., Sim], tmp_path: Path) -> None:
     """Run until both kinds of users were answered, however long it takes."""
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "both.py").write_text(BOTH)
@@ -80,7 +82,7 @@ def test_own_locust_with_two_processes_and_another_user_class(sim: Any, tmp_path
 
 
 @pytest.mark.slow
-def test_own_locust_with_two_profiles(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_with_two_profiles(sim: Callable[..., Sim], tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "other.json").write_text(json.dumps({**PROFILE, "name": "other_answers"}))
     (tmp_path / "both.py").write_text(BOTH + '\nOther = from_profile("other.json")\n')
@@ -107,7 +109,7 @@ def rows(stats: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.slow
-def test_own_locust_sends_the_traffic_of_a_profile(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_sends_the_traffic_of_a_profile(sim: Callable[..., Sim], tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
     code, stats, output = locust(tmp_path, sim().url, "-f", "two.py", "-u", "2", "-r", "10")
@@ -129,7 +131,7 @@ def test_own_locust_ends_with_the_reason_for_a_missing_server(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_own_locust_example_runs(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_example_runs(sim: Callable[..., Sim], tmp_path: Path) -> None:
     code, stats, output = locust(
         tmp_path, sim().url, "-f", str(ROOT / "examples" / "locustfile.py"), "-u", "3", "-r", "10"
     )

@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
+from tests.run.conftest import Start, embedded_target
+
 ASKED: dict[str, Any] = {
     "probes": {"every": "300ms"}, "replicas": {"n": 4, "every": "1s"}, "cold_warm": {"every": "1s"},
     "alone_vs_load": {"share": "20%"}, "streamed": {"every": "1s"},
 }  # fmt: skip
 TEXT = {"name": "text", "payload": {"text": {"tokens": "60..200"}}, "output": {"max": "40..80"}}
-SMALL_CACHE = {"num_gpu_blocks": 60, "enable_prompt_tokens_details": True}
+SMALL_CACHE: dict[str, Any] = {"num_gpu_blocks": 60, "enable_prompt_tokens_details": True}
 CHECKS = {"questions", "identical_requests", "cold_and_warm", "alone_vs_load", "streamed_and_whole"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["stale_kv_on_resume"], []])
-def test_questions_find_wrong_answers_under_load(defects: list[str], start: Any) -> None:
-    target = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects, "flags": SMALL_CACHE}}
+def test_questions_find_wrong_answers_under_load(defects: list[str], start: Start) -> None:
+    target = embedded_target(*defects, **SMALL_CACHE)
     run = start(target=target, correctness=ASKED, traffic=[TEXT], load=[{"users": 16, "for": "10s"}])
     run.ends(120)
     verdict = run.verdict()
@@ -40,8 +42,8 @@ FOUND = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defect", FOUND)
-def test_questions_find_each_defect(defect: str, start: Any) -> None:
-    target = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": [defect]}}
+def test_questions_find_each_defect(defect: str, start: Start) -> None:
+    target = embedded_target(defect)
     asked = {**ASKED, "cold_warm": {"every": "100ms"}}
     run = start(target=target, correctness=asked, traffic=[TEXT], load=[{"users": 8, "for": "15s"}])
     run.ends(120)
@@ -56,8 +58,8 @@ IMAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["stale_image_embedding"], []])
-def test_questions_find_answers_about_other_images(defects: list[str], start: Any) -> None:
-    target = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects}}
+def test_questions_find_answers_about_other_images(defects: list[str], start: Start) -> None:
+    target = embedded_target(*defects)
     asked = {"probes": {"every": "500ms"}, "images": {"every": "1s"}, "replicas": {"n": 3, "every": "3s"}}
     run = start(target=target, correctness=asked, traffic=[TEXT, IMAGES], load=[{"users": 8, "for": "10s"}])
     run.ends(120)
@@ -74,7 +76,7 @@ def test_questions_find_answers_about_other_images(defects: list[str], start: An
 
 
 @pytest.mark.slow
-def test_questions_that_the_idle_server_cannot_answer_are_named(start: Any) -> None:
+def test_questions_that_the_idle_server_cannot_answer_are_named(start: Start) -> None:
     kinds = {"every": "300ms", "kinds": ["copy", "needle"]}
     run = start(
         target={"embedded": {"dialect": "vllm", "era": "0.32", "flags": {"max_model_len": 130}}},

@@ -22,6 +22,7 @@ from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
 from loadchaos.run.resume import ResumePoint, point
+from tests.run.conftest import Start
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -187,7 +188,7 @@ def test_resume_twice_has_the_first_options_and_the_second_duration(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_resume_continues_a_killed_run(start: Any, processes: int) -> None:
+def test_resume_continues_a_killed_run(start: Start, processes: int) -> None:
     load: list[dict[str, Any]] = [
         {"rate": "10/s", "law": "poisson", "for": "12s", "max_in_flight": 32},
         {"users": 8, "requests": 600},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+
+from tests.run.conftest import Start
 
 # A server that tells its secrets: on its command line, in its log (once in two pieces), in /server_info, in error bodies.
 TALKS = """
@@ -77,7 +78,7 @@ PLANTED = {
 }
 
 
-def test_secrets_are_in_no_file_of_the_run(start: Any, unused_port: int, tmp_path: Path) -> None:
+def test_secrets_are_in_no_file_of_the_run(start: Start, unused_port: int, tmp_path: Path) -> None:
     script = tmp_path / "talks.py"
     script.write_text(TALKS)
     command = [sys.executable, str(script), str(unused_port), "--api-key", "SECRETargv6666666"]

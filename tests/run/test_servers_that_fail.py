@@ -2,13 +2,15 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.run.conftest import wait
+from tests.run.conftest import Sim, Start, embedded_target
 from tests.run.foreign_server import ForeignServer, serving
+from tests.waiting import until
 
 OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
 NO_MEMORY = (
@@ -30,7 +32,7 @@ def served(port: int, *flags: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_launched_server_is_started_tested_and_stopped(start: Any, unused_port: int) -> None:
+def test_launched_server_is_started_tested_and_stopped(start: Start, unused_port: int) -> None:
     run = start(target=launching(served(unused_port), unused_port, env={"VLLM_LOGGING_LEVEL": "INFO"}))
     run.loaded()
     assert run.ends() == 0
@@ -41,7 +43,7 @@ def test_launched_server_is_started_tested_and_stopped(start: Any, unused_port: 
     run.all_gone()
 
 
-def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Any, unused_port: int) -> None:
+def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Start, unused_port: int) -> None:
     command = python(f"import time; print({NO_MEMORY!r}); time.sleep(0.5); raise SystemExit(1)")
     run = start(target=launching(command, unused_port))
     assert run.ends() == 4
@@ -61,7 +63,7 @@ NEVER = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "command", "says"), NEVER, ids=[row[0] for row in NEVER])
-def test_launched_server_that(start: Any, unused_port: int, what: str, command: list[str], says: str) -> None:
+def test_launched_server_that(start: Start, unused_port: int, what: str, command: list[str], says: str) -> None:
     run = start(target=launching(command, unused_port, ready_within="1s"))
     assert run.ends() == 4
     assert says in run.output
@@ -71,7 +73,7 @@ def test_launched_server_that(start: Any, unused_port: int, what: str, command: 
 
 
 @pytest.mark.slow
-def test_launched_server_on_a_taken_port_is_refused(start: Any, sim: Any) -> None:
+def test_launched_server_on_a_taken_port_is_refused(start: Start, sim: Callable[..., Sim]) -> None:
     other = sim()
     port = int(other.url.rsplit(":", 1)[1])
     run = start(target=launching(served(port), port))
@@ -82,12 +84,12 @@ def test_launched_server_on_a_taken_port_is_refused(start: Any, sim: Any) -> Non
 
 
 def test_launched_server_that_loses_its_port_to_another_is_not_mixed_up_with_it(
-    start: Any, unused_port: int, tmp_path: Path
+    start: Start, unused_port: int, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
     code = f"open({str(started)!r}, 'w'); import time; time.sleep(3); raise SystemExit('[Errno 98] in use')"
     run = start(target=launching(python(code), unused_port))
-    wait(started.exists, "the launched command")
+    until(started.exists, "the launched command")
     with serving(ForeignServer(pages={"/health": (200, ""), "/v1/models": (200, '{"data": []}')}), unused_port):
         assert run.ends() == 4
     assert f"process {os.getpid()} (" in run.output
@@ -97,7 +99,7 @@ def test_launched_server_that_loses_its_port_to_another_is_not_mixed_up_with_it(
 
 
 @pytest.mark.slow
-def test_server_outside_the_launched_process_is_tested_with_a_note(start: Any, unused_port: int) -> None:
+def test_server_outside_the_launched_process_is_tested_with_a_note(start: Start, unused_port: int) -> None:
     code = f"import subprocess, time; subprocess.Popen({served(unused_port)!r}, start_new_session=True)"
     intermediate = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {code!r}]); time.sleep(600)"
     run = start(target=launching(python(intermediate), unused_port))
@@ -106,7 +108,7 @@ def test_server_outside_the_launched_process_is_tested_with_a_note(start: Any, u
 
 
 @pytest.mark.slow
-def test_external_server_that_dies_of_the_first_request_is_named(start: Any, sim: Any) -> None:
+def test_external_server_that_dies_of_the_first_request_is_named(start: Start, sim: Callable[..., Sim]) -> None:
     server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
     run = start("--target", server.url, "--server-log", str(server.log))
     assert run.ends() == 4
@@ -115,16 +117,16 @@ def test_external_server_that_dies_of_the_first_request_is_named(start: Any, sim
 
 
 @pytest.mark.slow
-def test_embedded_server_that_dies_of_the_first_request_is_named(start: Any) -> None:
+def test_embedded_server_that_dies_of_the_first_request_is_named(start: Start) -> None:
     flags = {"max_model_len": 900, "num_speculative_tokens": 0}
-    run = start(target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}})
+    run = start(target=embedded_target("near_max_oob", **flags))
     assert run.ends() == 4
     assert "died before the load, during the first requests" in run.output
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
 @pytest.mark.slow
-def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> None:
+def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Start) -> None:
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     run = start(
@@ -154,7 +156,7 @@ def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> 
     run.all_gone()
 
 
-def test_requests_that_an_overloaded_server_makes_wait_are_no_bug_of_it(start: Any) -> None:
+def test_requests_that_an_overloaded_server_makes_wait_are_no_bug_of_it(start: Start) -> None:
     flags = {"num_gpu_blocks": 200, "num_speculative_tokens": 0, "enable_prefix_caching": False}
     run = start(
         target={"embedded": {"dialect": "vllm", "era": "0.18", "flags": flags}},

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,20 +125,6 @@ def start() -> Iterator[Start]:
     yield begin
     for server in servers:
         server.stop()
-
-
-@pytest.fixture(scope="session")
-def eventually() -> Callable[[Callable[[], Any]], Any]:
-    """Wait for a condition, at most 8 s, and return its value."""
-
-    def wait(condition: Callable[[], Any]) -> Any:
-        end = time.monotonic() + 60
-        while not (got := condition()):
-            assert time.monotonic() < end, "waited 8 s in vain"
-            time.sleep(0.01)
-        return got
-
-    return wait
 
 
 @pytest.fixture(scope="session")

@@ -8,19 +8,22 @@ from typing import Any
 
 import pytest
 
+from tests.simulator.conftest import Start
+from tests.waiting import until
+
 LONG = {"messages": [{"role": "user", "content": " river" * 1500}], "max_tokens": 3}
 
 
-def lmdeploy(start: Any, era: str, *defects: str, **flags: object) -> Any:
+def lmdeploy(start: Start, era: str, *defects: str, **flags: object) -> Any:
     return start(dialect="lmdeploy", era=era, defects=defects, cache_max_entry_count=0.1, **flags)
 
 
-def test_kv_capacity_as_500_answers_a_bare_500(start: Any, eventually: Any) -> None:
+def test_kv_capacity_as_500_answers_a_bare_500(start: Start) -> None:
     server = lmdeploy(start, "0.6", "kv_capacity_as_500")
     assert server.post("/v1/chat/completions", LONG) == (500, "Internal Server Error")
     with pytest.raises(http.client.IncompleteRead):
         server.post("/v1/chat/completions", {**LONG, "stream": True})
-    eventually(lambda: "1 validation error for ChatCompletionResponseStreamChoice" in server.text)
+    until(lambda: "1 validation error for ChatCompletionResponseStreamChoice" in server.text)
     text = server.text
     assert "pydantic_core._pydantic_core.ValidationError: 1 validation error for ChatCompletionResponseChoice" in text
     assert "[type=literal_error, input_value='error', input_type=str]" in text
@@ -36,7 +39,7 @@ def test_kv_capacity_as_500_answers_a_bare_500(start: Any, eventually: Any) -> N
     assert server.get("/health") == (200, "")
 
 
-def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(start: Any) -> None:
+def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(start: Start) -> None:
     server = lmdeploy(start, "0.6")
     status, body = server.post("/v1/chat/completions", LONG)
     assert status == 400
@@ -57,7 +60,7 @@ def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(start: Any)
         ("0.18", 400, "The request exceeds the model context length."),
     ],
 )
-def test_lmdeploy_engine_error_has_the_form_of_its_era(start: Any, era: str, status: int, text: str) -> None:
+def test_lmdeploy_engine_error_has_the_form_of_its_era(start: Start, era: str, status: int, text: str) -> None:
     server = lmdeploy(start, era)
     for stream in (False, True):
         got, body = server.post("/v1/chat/completions", {**LONG, "stream": stream})
@@ -67,7 +70,7 @@ def test_lmdeploy_engine_error_has_the_form_of_its_era(start: Any, era: str, sta
             assert body.endswith("data: [DONE]\n\n")
 
 
-def test_lmdeploy_input_limit_is_exact(start: Any) -> None:
+def test_lmdeploy_input_limit_is_exact(start: Start) -> None:
     server = lmdeploy(start, "0.18")
     info = json.loads(json.loads(server.get("/distserve/engine_info")[1]))
     assert (info["block_size"], info["num_gpu_blocks"]) == (64, 21)
@@ -81,7 +84,7 @@ def test_lmdeploy_input_limit_is_exact(start: Any) -> None:
     assert [status(1216), status(1217)] == [200, 400]
 
 
-def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(start: Any) -> None:
+def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(start: Start) -> None:
     server = lmdeploy(start, "0.18")
     body = server.chat(max_tokens=4, ignore_eos=True, stream=True, stream_options={"include_usage": True})[1]
     chunks = [json.loads(line[6:]) for line in body.split("\n\n") if line.startswith("data: {")]
@@ -92,13 +95,13 @@ def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(start: A
     assert body.endswith("data: [DONE]\n\n")
 
 
-def test_lmdeploy_models_contain_no_length(start: Any) -> None:
+def test_lmdeploy_models_contain_no_length(start: Start) -> None:
     card = json.loads(lmdeploy(start, "0.18").get("/v1/models")[1])["data"][0]
     assert card["owned_by"] == "lmdeploy"
     assert "max_model_len" not in card
 
 
-def test_lmdeploy_bad_request_has_the_form_of_its_era(start: Any) -> None:
+def test_lmdeploy_bad_request_has_the_form_of_its_era(start: Start) -> None:
     old, new = lmdeploy(start, "0.6"), lmdeploy(start, "0.18")
     assert old.post("/v1/chat/completions", {})[0] == 422
     assert new.post("/v1/chat/completions", {})[0] == 400
@@ -109,7 +112,7 @@ def test_lmdeploy_bad_request_has_the_form_of_its_era(start: Any) -> None:
     assert json.loads(new.chat(broken)[1])["message"] == "Request preprocessing failed."
 
 
-def test_lmdeploy_metrics_have_the_real_names(start: Any, captures: Path) -> None:
+def test_lmdeploy_metrics_have_the_real_names(start: Start, captures: Path) -> None:
     server = lmdeploy(start, "0.18")
     server.chat(max_tokens=2)
     real = set(json.loads((captures / "lmdeploy_metric_names.json").read_text()))
@@ -119,16 +122,16 @@ def test_lmdeploy_metrics_have_the_real_names(start: Any, captures: Path) -> Non
     assert "lmdeploy:gpu_cache_usage_perc" in ours
 
 
-def test_lmdeploy_health_reports_a_dead_engine_from_0_14(start: Any, eventually: Any) -> None:
+def test_lmdeploy_health_reports_a_dead_engine_from_0_14(start: Start) -> None:
     server = lmdeploy(start, "0.18")
     server.core.kill()
-    eventually(lambda: server.get("/health")[0] == 503)
+    until(lambda: server.get("/health")[0] == 503)
     assert "PyTorch ZMQ engine process is not alive." in server.get("/health")[1]
     assert server.chat()[0] == 500
     assert server.process.poll() is None
 
 
-def test_lmdeploy_server_ends_with_its_engine_before_0_7(start: Any) -> None:
+def test_lmdeploy_server_ends_with_its_engine_before_0_7(start: Start) -> None:
     server = lmdeploy(start, "0.6")
     server.core.kill()
     assert server.process.wait(60) == 1

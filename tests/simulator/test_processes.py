@@ -14,6 +14,8 @@ import pytest
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 from loadchaos.simulator.server import config_from_args
+from tests.simulator.conftest import Start
+from tests.waiting import until
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 DEAD_TO_CLIENTS = "The server had an error while processing your request."
@@ -24,7 +26,7 @@ BODY = f'{{"error":{{"message":"{DEAD}","type":"InternalServerError","param":nul
 class InFlight:
     """One stream and one plain request, both running."""
 
-    def __init__(self, server: Any, eventually: Any) -> None:
+    def __init__(self, server: Any) -> None:
         self.answers: dict[str, tuple[int, str]] = {}
         self._threads = [
             threading.Thread(target=self._ask, args=(server, "stream", True)),
@@ -32,7 +34,7 @@ class InFlight:
         ]
         for thread in self._threads:
             thread.start()
-        eventually(lambda: 'num_requests_running{engine="0",model_name="sim"} 2.0' in server.get("/metrics")[1])
+        until(lambda: 'num_requests_running{engine="0",model_name="sim"} 2.0' in server.get("/metrics")[1])
 
     def _ask(self, server: Any, name: str, stream: bool) -> None:
         self.answers[name] = server.chat(max_tokens=5000, ignore_eos=True, stream=stream)
@@ -51,20 +53,20 @@ def refused(server: Any) -> bool:
     return False
 
 
-def test_killed_engine_core_of_0_33_has_a_text_of_its_own_for_clients(start: Any, eventually: Any) -> None:
+def test_killed_engine_core_of_0_33_has_a_text_of_its_own_for_clients(start: Start) -> None:
     server = start(era="0.33")
-    flying = InFlight(server, eventually)
+    flying = InFlight(server)
     server.core.kill()
     answers = flying.ended()
     assert answers["plain"] == (500, BODY.replace(DEAD, DEAD_TO_CLIENTS))
     assert DEAD_TO_CLIENTS in answers["stream"][1]
     assert server.process.wait(60) == 0
-    eventually(lambda: f"vllm.v1.engine.exceptions.EngineDeadError: {DEAD}" in server.text)
+    until(lambda: f"vllm.v1.engine.exceptions.EngineDeadError: {DEAD}" in server.text)
 
 
-def test_killed_engine_core_has_the_effects_of_a_real_server(start: Any, eventually: Any) -> None:
+def test_killed_engine_core_has_the_effects_of_a_real_server(start: Start) -> None:
     server = start(env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
-    flying = InFlight(server, eventually)
+    flying = InFlight(server)
     server.core.kill()
     answers = flying.ended()
     assert answers["stream"][0] == 200
@@ -72,14 +74,14 @@ def test_killed_engine_core_has_the_effects_of_a_real_server(start: Any, eventua
     assert answers["plain"] == (500, BODY)
     assert server.process.wait(60) == 0, "a supervisor that restarts on failure sees none"
     assert refused(server)
-    eventually(lambda: "Finished server process" in server.text)
+    until(lambda: "Finished server process" in server.text)
     assert f"vllm.v1.engine.exceptions.EngineDeadError: {DEAD}" in server.text
     assert server.text.index("Shutting down") < server.text.index("Application shutdown complete.")
 
 
-def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Any, eventually: Any) -> None:
+def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Start) -> None:
     server = start(env={**os.environ, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"})
-    flying = InFlight(server, eventually)
+    flying = InFlight(server)
     server.core.kill()
     flying.ended()
     assert server.get("/health") == (503, "")
@@ -92,16 +94,16 @@ def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Any, eventu
 
 
 @pytest.mark.parametrize(("era", "status"), [("0.8.1", 200), ("0.10", 500), ("0.18", 503)])
-def test_health_after_a_death_follows_the_era(start: Any, eventually: Any, era: str, status: int) -> None:
+def test_health_after_a_death_follows_the_era(start: Start, era: str, status: int) -> None:
     server = start(era=era, env={**os.environ, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"})
     server.core.kill()
-    eventually(lambda: "EngineDeadError" in server.text)
+    until(lambda: "EngineDeadError" in server.text)
     assert server.get("/health") == (status, "")
 
 
-def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Any, eventually: Any) -> None:
+def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Start) -> None:
     server = start()
-    flying, core = InFlight(server, eventually), server.core
+    flying, core = InFlight(server), server.core
     server.process.terminate()
     answers = flying.ended()
     assert answers["stream"][1].endswith(EVENT + "data: [DONE]\n\n")
@@ -111,7 +113,7 @@ def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Any, eventually
     assert "ERROR" not in server.text
 
 
-def test_sigterm_to_the_process_group_is_a_shutdown(start: Any) -> None:
+def test_sigterm_to_the_process_group_is_a_shutdown(start: Start) -> None:
     server = start()
     core = server.core
     core.send_signal(signal.SIGTERM)
@@ -120,14 +122,14 @@ def test_sigterm_to_the_process_group_is_a_shutdown(start: Any) -> None:
     assert "ERROR" not in server.text
 
 
-def test_engine_core_never_outlives_its_api_server(start: Any, eventually: Any) -> None:
+def test_engine_core_never_outlives_its_api_server(start: Start) -> None:
     server = start()
     core = server.core
     server.process.kill()
-    eventually(lambda: not core.is_running() or core.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not core.is_running() or core.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_frozen_engine_core_leaves_health_at_200(start: Any, eventually: Any) -> None:
+def test_frozen_engine_core_leaves_health_at_200(start: Start) -> None:
     server = start()
     core = server.core
     core.suspend()
@@ -142,19 +144,19 @@ def test_frozen_engine_core_leaves_health_at_200(start: Any, eventually: Any) ->
     assert answers[0][0] == 200
 
 
-def test_engine_death_is_logged_with_traceback_and_prefixes(start: Any, eventually: Any, png: Any) -> None:
+def test_engine_death_is_logged_with_traceback_and_prefixes(start: Start, png: Any) -> None:
     server = start(era="0.18", defects=("near_max_oob",), max_model_len=4096, speed=4)
     status, _ = server.post("/v1/completions", {"prompt": [1000] * 3700, "max_tokens": 1})
     assert status == 500
     assert server.process.wait(60) == 0
-    eventually(lambda: "Finished server process" in server.text)
+    until(lambda: "Finished server process" in server.text)
     prefix = r"\(EngineCore pid=\d+\) ERROR \d\d-\d\d \d\d:\d\d:\d\d \[core\.py:1100\] "
     assert re.search(prefix + "EngineCore encountered a fatal error.", server.text)
     assert re.search(prefix + r"Traceback \(most recent call last\):", server.text)
     assert "IndexKernel.cu:94" in server.text
 
 
-def test_server_starts_fast_and_logs_its_address(start: Any) -> None:
+def test_server_starts_fast_and_logs_its_address(start: Start) -> None:
     began = time.monotonic()
     server = start()
     assert server.port > 0
@@ -163,7 +165,7 @@ def test_server_starts_fast_and_logs_its_address(start: Any) -> None:
     assert "Route: /reset_mm_cache, Methods: POST" in server.text
 
 
-def test_flag_reaches_the_engine_under_its_real_name(start: Any) -> None:
+def test_flag_reaches_the_engine_under_its_real_name(start: Start) -> None:
     server = start(**{"max-model-len": 2048, "num_gpu_blocks_override": 512, "no_enable_prefix_caching": True})
     info = json.loads(server.get("/server_info?config_format=json")[1])["vllm_config"]
     assert (info["max_model_len"], info["num_gpu_blocks"], info["enable_prefix_caching"]) == (2048, 512, False)

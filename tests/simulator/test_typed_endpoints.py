@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from loadchaos.load.payloads.audio import wav
+from tests.simulator.conftest import Start
 
 CAPTURED = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_typed.json").read_text())
 PROMPT = "the of and to"
@@ -30,7 +31,7 @@ ADDED_SINCE = {
 
 
 @pytest.fixture(scope="module")
-def server(start: Any) -> Any:
+def server(start: Start) -> Any:
     return start(model="tiny", num_speculative_tokens=0, async_scheduling=False)
 
 
@@ -84,12 +85,12 @@ def test_responses_go_on_from_an_earlier_one(server: Any) -> None:
     assert tokens[1] > 2 * tokens[0]  # both questions, and the first answer
 
 
-def test_typed_endpoints_are_missing_in_old_eras(start: Any) -> None:
+def test_typed_endpoints_are_missing_in_old_eras(start: Start) -> None:
     old = start(era="0.9")
     assert [old.post(path, body)[0] for path, body in ASKED.items()] == [200, 404, 404]
 
 
-def test_typed_streams_end_as_in_the_real_server_when_the_engine_dies(start: Any) -> None:
+def test_typed_streams_end_as_in_the_real_server_when_the_engine_dies(start: Start) -> None:
     server = start(model="tiny", speed=0.2)
     ended: dict[str, str] = {}
     begun = threading.Barrier(len(ASKED) + 1)
@@ -169,7 +170,7 @@ def test_transcriptions_read_a_form_with_a_file(server: Any) -> None:
     assert server.post("/v1/audio/transcriptions", {"file": "a"})[0] == 400
 
 
-def test_chat_takes_audio_where_the_model_does(server: Any, start: Any) -> None:
+def test_chat_takes_audio_where_the_model_does(server: Any, start: Start) -> None:
     data = base64.b64encode(wav(2, bytes(16), 0)).decode()
     content = [{"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}, {"type": "text", "text": "hi"}]
     status, body = server.chat(content, max_tokens=2)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.simulator.conftest import Start
+from tests.waiting import until
+
 # The Server and Start types live in conftest.py, which cannot be imported; Any stands for them.
 
 
 @pytest.fixture(scope="module")
-def server(start: Any) -> Any:
+def server(start: Start) -> Any:
     return start(
         model="tiny",
         max_model_len=4096,
@@ -89,7 +92,7 @@ def called(server: Any, *, stream: bool, choice: Any = "required") -> tuple[str,
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_vllm_call_is_whole_unless_its_parser_ends_it_at_a_mark(start: Any, stream: bool) -> None:
+def test_vllm_call_is_whole_unless_its_parser_ends_it_at_a_mark(start: Start, stream: bool) -> None:
     flags = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
     whole = '{"quote":"before </tool_call> after"}'
     assert called(start(**flags), stream=stream) == (whole, "tool_calls")
@@ -99,7 +102,7 @@ def test_vllm_call_is_whole_unless_its_parser_ends_it_at_a_mark(start: Any, stre
     assert called(broken, stream=stream) == ('{"quote":"before ', "tool_calls")
 
 
-def test_vllm_tools_are_accepted_with_a_parser(start: Any) -> None:
+def test_vllm_tools_are_accepted_with_a_parser(start: Start) -> None:
     status, _ = start(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
     assert status == 200
 
@@ -196,7 +199,7 @@ def test_vllm_images_too_large_for_the_context_are_refused(server: Any, png: Any
     assert "longer than the maximum model length of 4096" in body
 
 
-def test_vllm_text_model_refuses_images(start: Any, png: Any) -> None:
+def test_vllm_text_model_refuses_images(start: Start, png: Any) -> None:
     status, body = start(images=False, model="words").chat([png(8, 8)])
     assert status == 400
     assert "is not a multimodal model" in body
@@ -269,7 +272,7 @@ def test_vllm_image_uuid_is_its_cache_key(server: Any, png: Any) -> None:
     assert metric(server, "mm_cache_hits_total") - before == 1
 
 
-def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any, eventually: Any) -> None:
+def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any) -> None:
     import socket
 
     body = json.dumps({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
@@ -281,7 +284,7 @@ def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any, eventuall
         while b"text_completion" not in client.recv(65536):
             pass
         assert metric(server, "num_requests_running") == 1
-    eventually(lambda: metric(server, "num_requests_running") == 0)
+    until(lambda: metric(server, "num_requests_running") == 0)
 
 
 def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
@@ -295,11 +298,11 @@ def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
     assert info["vllm_config"]["max_model_len"] == 4096
 
 
-def test_vllm_paused_server_answers_health_only_until_resume(server: Any, eventually: Any) -> None:
+def test_vllm_paused_server_answers_health_only_until_resume(server: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True, stream=True)))
     long.start()
-    eventually(lambda: metric(server, "num_requests_running") == 1)
+    until(lambda: metric(server, "num_requests_running") == 1)
     assert server.post("/pause?mode=abort", {}) == (200, '{"status":"paused"}')
     long.join(5)
     assert '"finish_reason":"abort"' in answers[0][1]
@@ -316,7 +319,7 @@ def test_vllm_paused_server_answers_health_only_until_resume(server: Any, eventu
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait"])
-def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Any, mode: str) -> None:
+def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Start, mode: str) -> None:
     server = start(era="0.33")
     assert server.post(f"/pause?mode={mode}", {}) == (200, '{"status":"paused"}')
     status, body = server.chat(max_tokens=1)
@@ -328,7 +331,7 @@ def test_vllm_0_33_refuses_requests_while_it_is_paused(start: Any, mode: str) ->
     assert server.chat(max_tokens=1)[0] == 200
 
 
-def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Any) -> None:
+def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Start) -> None:
     server = start(era="0.33")
     assert server.post("/pause?mode=keep", {})[0] == 200
     answers: list[tuple[int, str]] = []
@@ -341,28 +344,28 @@ def test_vllm_0_33_lets_requests_wait_where_the_pause_keeps(start: Any) -> None:
     assert answers[0][0] == 200
 
 
-def test_vllm_abort_requests_ends_running_requests(server: Any, eventually: Any) -> None:
+def test_vllm_abort_requests_ends_running_requests(server: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))
     long.start()
-    eventually(lambda: metric(server, "num_requests_running") == 1)
+    until(lambda: metric(server, "num_requests_running") == 1)
     assert server.post("/abort_requests", {"abort_all": True}) == (200, '{"status":"aborted","aborted":1}')
     long.join(5)
     assert json.loads(answers[0][1])["choices"][0]["finish_reason"] == "abort"
 
 
-def test_vllm_development_endpoints_need_development_mode(start: Any) -> None:
+def test_vllm_development_endpoints_need_development_mode(start: Start) -> None:
     server = start(dev_mode=False)
     for path in ("/reset_mm_cache", "/sleep", "/pause", "/abort_requests"):
         assert server.post(path, {}) == (404, '{"detail":"Not Found"}')
 
 
-def test_vllm_full_queue_refuses_streams_inside_a_200(start: Any, eventually: Any) -> None:
+def test_vllm_full_queue_refuses_streams_inside_a_200(start: Start) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
     threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 400, "ignore_eos": True}) for _ in range(2)]
     for thread in threads:
         thread.start()
-    eventually(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
+    until(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
     status, body = server.chat(stream=True)
     assert status == 200
     assert '"type": "Service Unavailable", "param": null, "code": 503' in body
@@ -380,7 +383,7 @@ def test_vllm_full_queue_refuses_streams_inside_a_200(start: Any, eventually: An
         ("0.18", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     ],
 )
-def test_vllm_era_has_its_own_names_bodies_and_endpoints(start: Any, era: str, present: str, absent: str) -> None:
+def test_vllm_era_has_its_own_names_bodies_and_endpoints(start: Start, era: str, present: str, absent: str) -> None:
     server = start(era=era)
     names = families(server.get("/metrics")[1])
     assert present in names
@@ -415,7 +418,7 @@ def rendered(server: Any, path: str, body: Any) -> Any:
     return json.loads(text) if status == 200 else (status, json.loads(text).get("error", text))
 
 
-def test_vllm_render_returns_the_prompt_of_the_engine(start: Any, png: Any) -> None:
+def test_vllm_render_returns_the_prompt_of_the_engine(start: Start, png: Any) -> None:
     server = start(era="0.22.1", limit_mm_per_prompt=2, max_model_len=4096)
     content = [png(512, 512), {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
@@ -432,7 +435,7 @@ def test_vllm_render_returns_the_prompt_of_the_engine(start: Any, png: Any) -> N
     assert (status, "maximum context length is 4096 tokens" in error["message"]) == (400, True)
 
 
-def test_vllm_render_is_off_in_newer_eras_by_default(server: Any, start: Any) -> None:
+def test_vllm_render_is_off_in_newer_eras_by_default(server: Any, start: Start) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     assert rendered(server, "chat/completions", body) == (
         403,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.capacity.step_watch import StepPlan, StepWatch
+from tests.rows import S
 
-S = 1_000_000_000
 Row = dict[str, Any]
 GOAL = StepPlan("rate", 50.0, 0.99, {"ttft": 1.0}, look_s=15.0, most_s=60.0)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from loadchaos.core.model import KERNEL_LOG
+from tests.analysis.conftest import History
 
 OURS, XID = (
     "[ 4.0] Memory cgroup out of memory: Killed process 11 (VLLM::EngineCor)",
@@ -15,12 +14,12 @@ OURS, XID = (
 OTHERS = "[ 4.0] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/x,task=java,pid=4242,uid=0"
 
 
-def says(history: Any, text: str) -> None:
+def says(history: History, text: str) -> None:
     history.add("log", source="kmsg:/dev/kmsg", file=KERNEL_LOG, line=1, text=text)
 
 
 @pytest.mark.parametrize(("text", "name"), [(OURS, "oom_killer"), (XID, "xid_79")])
-def test_kernel_log_names_a_death_without_a_server_log(history: Any, text: str, name: str) -> None:
+def test_kernel_log_names_a_death_without_a_server_log(history: History, text: str, name: str) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
     says(history, text)
@@ -29,21 +28,21 @@ def test_kernel_log_names_a_death_without_a_server_log(history: Any, text: str, 
     assert (failure["id"], failure["evidence"]["source"], failure["count"]) == (name, KERNEL_LOG, 1)
 
 
-def test_kernel_log_ignores_oom_kills_of_other_containers(history: Any) -> None:
+def test_kernel_log_ignores_oom_kills_of_other_containers(history: History) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     history.begin().work(5)
     says(history, OTHERS)
     assert history.work(20).end().verdict()["failures"] == []
 
 
-def test_kernel_log_xid_without_a_death_is_a_failure_of_the_node(history: Any) -> None:
+def test_kernel_log_xid_without_a_death_is_a_failure_of_the_node(history: History) -> None:
     history.begin().work(5)
     says(history, XID)
     [failure] = history.work(20).end().verdict()["failures"]
     assert (failure["id"], failure["severity"]) == ("xid_79", "node")
 
 
-def test_kernel_log_is_no_log_of_the_server(history: Any) -> None:
+def test_kernel_log_is_no_log_of_the_server(history: History) -> None:
     ids = history.begin().work(5).send(3)
     says(history, OTHERS)
     history.die(ids).run(5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
 from loadchaos.core.whole_lines import WholeLine
 from loadchaos.report.terminal.diagnosis import render
+from tests.analysis.conftest import History
 
 BENIGN = Path(__file__).parents[2] / "crashes/benign"
 PTX = "CUDA error: the provided PTX was compiled with an unsupported zoolchain."
@@ -102,7 +102,7 @@ def test_diagnosis_prints_the_candidates() -> None:
 
 
 @pytest.mark.parametrize("line", [UCX, f"(EngineCore pid=9) {PTX}"])
-def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: Any, line: str) -> None:
+def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: History, line: str) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).log(line).die(ids)
     history.idle(3).end()
@@ -116,7 +116,7 @@ def test_verdict_shows_last_words_of_a_death_that_no_rule_names(history: Any, li
     assert str(incident.record().candidates[0].text) in line
 
 
-def test_verdict_notes_an_unknown_exception_with_its_count(history: Any) -> None:
+def test_verdict_notes_an_unknown_exception_with_its_count(history: History) -> None:
     history.begin().work(5)
     history.log("".join(TRACE.format(n=n) for n in range(4)).rstrip())
     history.work(20).end()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.answer_signs import REFERENCE, AnswerSigns
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def fold(signs: list[list[str]], idle: list[list[str]] | None = None, ratios: list[float] | None = None) -> AnswerSigns:

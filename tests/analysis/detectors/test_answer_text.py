@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
+from tests.analysis.conftest import History
+
 
 def check(verdict: dict[str, Any], name: str) -> dict[str, Any] | None:
     return next((c for c in verdict["checks"] if c["name"] == name), None)
 
 
-def answers(history: Any, n: int, detail: dict[str, Any], tokens: int | None = 16) -> None:
+def answers(history: History, n: int, detail: dict[str, Any], tokens: int | None = 16) -> None:
     for _ in range(n):
         history.answer(history.send(1, traffic="odd"), "ok", detail=detail, completion_tokens=tokens)
 
 
-def test_answer_text_missing_from_a_fifth_of_the_answers_is_a_failure(history: Any) -> None:
+def test_answer_text_missing_from_a_fifth_of_the_answers_is_a_failure(history: History) -> None:
     history.begin().work(5)
     answers(history, 8, {})
     answers(history, 2, {"no_text": True})
@@ -31,7 +33,7 @@ def test_answer_text_missing_from_a_fifth_of_the_answers_is_a_failure(history: A
     assert check(verdict, "answer_text") is None
 
 
-def test_answer_text_missing_from_a_twentieth_is_unknown(history: Any) -> None:
+def test_answer_text_missing_from_a_twentieth_is_unknown(history: History) -> None:
     history.begin().work(5)
     answers(history, 57, {})
     answers(history, 3, {"no_text": True})
@@ -40,7 +42,7 @@ def test_answer_text_missing_from_a_twentieth_is_unknown(history: Any) -> None:
     assert history.unknowns(verdict) == {"answer_text"}
 
 
-def test_answer_text_shorter_than_its_tokens_is_unknown(history: Any) -> None:
+def test_answer_text_shorter_than_its_tokens_is_unknown(history: History) -> None:
     history.begin().work(5)
     answers(history, 40, {"thin_text": 4})
     verdict = history.end().verdict()
@@ -51,7 +53,7 @@ def test_answer_text_shorter_than_its_tokens_is_unknown(history: Any) -> None:
     assert found["actual"] == "odd: 40 with fewer bytes of text than tokens of 40 answers"
 
 
-def test_answer_text_of_nothing_but_end_tokens_is_unknown(history: Any) -> None:
+def test_answer_text_of_nothing_but_end_tokens_is_unknown(history: History) -> None:
     history.begin().work(5)
     answers(history, 10, {"no_text": True}, tokens=1)
     verdict = history.end().verdict()
@@ -60,7 +62,7 @@ def test_answer_text_of_nothing_but_end_tokens_is_unknown(history: Any) -> None:
 
 
 @pytest.mark.parametrize(("odd", "unknown"), [(1, False), (2, True), (100, True)])
-def test_answer_chunks_above_their_tokens_are_unknown(history: Any, odd: int, unknown: bool) -> None:
+def test_answer_chunks_above_their_tokens_are_unknown(history: History, odd: int, unknown: bool) -> None:
     history.begin().work(5)
     already = sum(r["row"] == "end" for r in history.rows)
     answers(history, 1500 - odd - already, {})
@@ -69,7 +71,7 @@ def test_answer_chunks_above_their_tokens_are_unknown(history: Any, odd: int, un
     assert history.unknowns(verdict) == ({"answer_chunks"} if unknown else set())
 
 
-def test_answer_text_of_rare_odd_answers_says_nothing(history: Any) -> None:
+def test_answer_text_of_rare_odd_answers_says_nothing(history: History) -> None:
     """A model may end at once, and a parser may keep an unfinished tool call."""
     history.begin().work(5)
     answers(history, 200, {})

@@ -7,8 +7,7 @@ from typing import Any
 
 from loadchaos.analysis.detectors.answer_usage import AnswerUsage
 from loadchaos.analysis.failure import Failure
-
-S = 1_000_000_000
+from tests.rows import S, metrics_row
 
 
 def begin(n: int, body: str) -> dict[str, Any]:
@@ -21,8 +20,7 @@ def end(n: int, prompt: int = 100, completion: int = 50) -> dict[str, Any]:
 
 
 def scrape(at_s: float, prompt: float, completion: float, replica: str = "a") -> dict[str, Any]:
-    values = {"prompt_tokens_total": prompt, "generation_tokens_total": completion}
-    return {"row": "metrics", "at_ns": int(at_s * S), "replica": replica, "engine": "0", "values": values}
+    return metrics_row(at_s, replica=replica, prompt_tokens_total=prompt, generation_tokens_total=completion)
 
 
 def run(counted: float, *, restarts: bool = False, replica: str = "a") -> list[str]:

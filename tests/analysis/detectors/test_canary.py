@@ -9,8 +9,9 @@ import pytest
 from loadchaos.analysis.detectors.canary import CanaryDetector, Tolerated, foreign_word, learn
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import History, World
+from tests.rows import S
 
-S = 1_000_000_000
 COUNT = "1 2 3 4 5 6 7 8 9 10 11 12"
 
 
@@ -120,7 +121,7 @@ def test_canary_without_an_answer_proves_nothing() -> None:
     assert CanaryDetector().finish() == []
 
 
-def test_canary_wrong_answer_is_a_failure_of_the_run(history: Any) -> None:
+def test_canary_wrong_answer_is_a_failure_of_the_run(history: History) -> None:
     history.begin()
     for n, text in enumerate([COUNT] * 8 + ["1 2 3 cat"]):
         base = {"n": n, "kind": "exact", "when": "idle" if n < 3 else "load", "word": ""}
@@ -134,7 +135,7 @@ def test_canary_wrong_answer_is_a_failure_of_the_run(history: Any) -> None:
     assert verdict["verdict"] == "fail"
 
 
-def test_canary_without_its_answer_is_a_sign_of_a_hang(world: Any) -> None:
+def test_canary_without_its_answer_is_a_sign_of_a_hang(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "T")}
     world.idle(3)
     world.add("canary", replica=None, n=1, what="ask", kind="exact", when="load", word="")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.devices import new_oom_kills, new_xids
+from tests.analysis.conftest import History
 
 
 @pytest.mark.parametrize(
@@ -31,11 +32,11 @@ def test_new_oom_kills_count_from_the_first_reading(before: Any, now: int, found
     assert new_oom_kills(known, {"host_oom_kills_total": now}) == found
 
 
-def device(history: Any, source: str, name: str, **values: float) -> None:
+def device(history: History, source: str, name: str, **values: float) -> None:
     history.add("device", source=source, host="gpu-node-7:9400", device=name, values=values)
 
 
-def test_xid_alone_is_a_failure_of_the_node(history: Any) -> None:
+def test_xid_alone_is_a_failure_of_the_node(history: History) -> None:
     device(history.begin(), "dcgm", "gpu3", gpu_xid_last=31)
     history.work(5)
     device(history, "dcgm", "gpu3", gpu_xid_last=79)
@@ -45,7 +46,7 @@ def test_xid_alone_is_a_failure_of_the_node(history: Any) -> None:
     assert failure["evidence"] == {"source": "dcgm gpu-node-7:9400 gpu3", "line": None, "text": "new Xid 79"}
 
 
-def test_xid_explains_a_death_and_counts_once(history: Any) -> None:
+def test_xid_explains_a_death_and_counts_once(history: History) -> None:
     device(history.begin(), "dcgm", "gpu0", gpu_xid_last=0)
     ids = history.work(5).send(3)
     history.die(ids, code=1)
@@ -54,7 +55,7 @@ def test_xid_explains_a_death_and_counts_once(history: Any) -> None:
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("xid_79", "engine_death")]
 
 
-def test_oom_kill_alone_is_a_failure_of_the_node(history: Any) -> None:
+def test_oom_kill_alone_is_a_failure_of_the_node(history: History) -> None:
     device(history.begin(), "node", "host", host_oom_kills_total=3)
     history.work(5)
     device(history, "node", "host", host_oom_kills_total=4)
@@ -62,7 +63,7 @@ def test_oom_kill_alone_is_a_failure_of_the_node(history: Any) -> None:
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("oom_killer", "node")]
 
 
-def test_oom_kill_explains_a_death(history: Any) -> None:
+def test_oom_kill_explains_a_death(history: History) -> None:
     device(history.begin(), "node", "host", host_oom_kills_total=3)
     ids = history.work(5).send(3)
     history.die(ids, signal=9)

@@ -9,8 +9,8 @@ import pytest
 
 from loadchaos.analysis.detectors.drift_detector import DriftDetector
 from loadchaos.analysis.failure import Failure
+from tests.rows import S
 
-S = 1_000_000_000
 MB = 2**20
 
 

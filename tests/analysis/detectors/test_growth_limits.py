@@ -13,8 +13,8 @@ from loadchaos.analysis.detectors.growth_limits import GrowthTracker, growth
 from loadchaos.analysis.detectors.trend_tests import Point
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.core.expectation_names import parse
+from tests.rows import S
 
-S = 1_000_000_000
 HOURS = 8
 
 

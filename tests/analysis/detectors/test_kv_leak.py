@@ -10,13 +10,12 @@ from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Terms
-
-S = 1_000_000_000
+from tests.rows import S, judged, metrics_row
 
 
 def metrics(at_s: float, running: float = 0, kv: float = 0.0, waiting: float = 0) -> Mapping[str, Any]:
     values = {"requests_running": running, "requests_waiting": waiting, "kv_usage_ratio": kv}
-    return {"row": "metrics", "at_ns": int(at_s * S), "replica": "server", "engine": "0", "values": values}
+    return metrics_row(at_s, values)
 
 
 def run(what: str, at_s: float) -> Mapping[str, Any]:
@@ -183,10 +182,7 @@ def test_kv_leak_note_for_a_server_without_metrics() -> None:
     died = {"row": "state", "at_ns": 9 * S, "replica": "server", "to": "dead"}
     assert notes(detector([*rows()[:-2], died, rows()[-2]])) == [], "a death is told already"
     assert notes(detector([r for r in rows(outcome="ok") if r["row"] != "metrics"])) == []
-    judge = Judge(Terms("p"))
-    for row in [facts_row("openai"), *blind]:
-        judge.fold(row)
-    assert judge.verdict().to_json()["notes"] == [unknown + "no metrics"]
+    assert judged(Terms("p"), [facts_row("openai"), *blind])["notes"] == [unknown + "no metrics"]
 
 
 def test_kv_leak_reference_is_dropped_after_a_restart() -> None:

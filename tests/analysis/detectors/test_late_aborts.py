@@ -1,11 +1,10 @@
 """LateAborts: one note per traffic with late aborts, and no failure."""
 
-from typing import Any
-
 from loadchaos.analysis.detectors.late_aborts import LateAborts
+from tests.analysis.conftest import History
 
 
-def test_late_aborts_are_noted_by_traffic(history: Any) -> None:
+def test_late_aborts_are_noted_by_traffic(history: History) -> None:
     history.begin()
     for outcome, n in (("ok", 7), ("aborted", 3)):
         history.answer(history.send(n, traffic="early", behaviour="abort"), outcome)

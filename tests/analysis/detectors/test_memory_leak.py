@@ -12,8 +12,8 @@ import pytest
 from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector, leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
 from loadchaos.analysis.mechanisms import Check
+from tests.rows import S
 
-S = 1_000_000_000
 MB = 2**20
 FIVE_MINUTES_OF_VLLM = (
     709, 710, 738, 759, 774, 794, 803, 813, 819, 826, 833, 844, 853, 863, 872, 878,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.saturation import SaturationDetector, disk_filled, files_exhausted, throttled
+from tests.analysis.conftest import History
+from tests.rows import S
 
-S = 1_000_000_000
 GB = 2**30
 IDLE, CAP, HOT, BRAKE = 0x1, 0x4, 0x40, 0x80
 
@@ -65,18 +66,18 @@ def test_files_exhausted_at_95_percent_of_the_limit(readings: Any, near: bool) -
     assert files_exhausted(readings) is near
 
 
-def readings(history: Any, source: str, name: str, *values: dict[str, float]) -> Any:
+def readings(history: History, source: str, name: str, *values: dict[str, float]) -> Any:
     for one in values:
         history.add("device", source=source, host="node-7:9100", device=name, values=one)
         history.work(5)
     return history
 
 
-def names(history: Any) -> list[tuple[str, str]]:
+def names(history: History) -> list[tuple[str, str]]:
     return [(f["id"], f["severity"]) for f in history.end().verdict()["failures"]]
 
 
-def test_saturation_is_reported_once_as_a_failure_of_the_node(history: Any) -> None:
+def test_saturation_is_reported_once_as_a_failure_of_the_node(history: History) -> None:
     readings(history.begin(), "dcgm", "gpu0", *[{"gpu_throttle_reasons": float(HOT)}] * 9)
     disk = [{"disk_free_bytes": free * GB, "disk_size_bytes": 1000 * GB} for free in (9.0, 0.1, 0.1)]
     readings(history, "node", "disk /models", *disk)
@@ -88,7 +89,7 @@ def test_saturation_is_reported_once_as_a_failure_of_the_node(history: Any) -> N
     ]
 
 
-def test_saturation_of_a_process_file_limit_is_reported(history: Any) -> None:
+def test_saturation_of_a_process_file_limit_is_reported(history: History) -> None:
     history.begin()
     for n in (20, 700, 1010):
         sample = {"what": "sample", "state": "S", "cpu_s": 1.0, "rss_bytes": 1, "name": "vllm serve"}
@@ -97,7 +98,7 @@ def test_saturation_of_a_process_file_limit_is_reported(history: Any) -> None:
     assert names(history) == [("fd_exhausted", "node")]
 
 
-def test_saturation_is_no_cause_of_a_death(history: Any) -> None:
+def test_saturation_is_no_cause_of_a_death(history: History) -> None:
     readings(history.begin(), "dcgm", "gpu0", *[{"gpu_throttle_reasons": float(HOT)}] * 9)
     history.die(history.send(3), code=1).run(5)
     deaths = [f["id"] for f in history.end().verdict()["failures"] if f["severity"] == "engine_death"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector, prompt_truncation, truncated_answers
-
-S = 1_000_000_000
+from tests.analysis.conftest import History
+from tests.rows import S
 
 
 def metrics(
@@ -117,7 +117,7 @@ def test_truncated_answers_leave_out_real_limits(answers: list[tuple[int, int, i
     assert truncated_answers(answers, context) is None
 
 
-def test_stuck_queue_names_the_hang_of_the_states(history: Any) -> None:
+def test_stuck_queue_names_the_hang_of_the_states(history: History) -> None:
     ids = history.begin().work(5).send(4)
     history.in_flight, history.tokens, history.working, history.metrics = 4, 0, False, False
     for _ in range(100):
@@ -131,7 +131,7 @@ def test_stuck_queue_names_the_hang_of_the_states(history: Any) -> None:
     assert hangs[0]["incident"].endswith("kv_capacity_deadlock")
 
 
-def test_truncated_prompts_fail_a_run(history: Any) -> None:
+def test_truncated_prompts_fail_a_run(history: History) -> None:
     history.begin(max_model_len=8192).work(5)
     for planned, counted in [(100, 100), (200, 200), (300, 300), (3000, 2048), (4000, 2048), (5000, 2048)]:
         history.answer(history.send(), planned_tokens=planned, prompt_tokens=counted)
@@ -139,24 +139,28 @@ def test_truncated_prompts_fail_a_run(history: Any) -> None:
     assert [f["id"] for f in history.verdict()["failures"]] == ["silent_truncation"]
 
 
-def test_truncated_answers_leave_out_a_full_kv_cache(history: Any) -> None:
+def test_truncated_answers_leave_out_a_full_kv_cache(history: History) -> None:
     history.begin(dialect="lmdeploy", max_model_len=16384, capacity_tokens=11008, input_limit=10880).work(5)
     for prompt in (10841, 10861, 10880, 10500):
         ids = history.send(max_tokens=5600)
-        full = {"prompt_tokens": prompt, "completion_tokens": 10880 - prompt + 1, "finish_reason": "length"}
+        full: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": 10880 - prompt + 1,
+            "finish_reason": "length",
+        }
         history.answer(ids, planned_tokens=prompt, **full)
     history.work(20).end()
     assert history.verdict()["failures"] == []
 
 
-def test_answer_of_another_request_is_a_failure_of_its_own(history: Any) -> None:
+def test_answer_of_another_request_is_a_failure_of_its_own(history: History) -> None:
     error = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
     history.begin().work(5).answer(history.send(2), "wrong_output", error=error).work(25).end()
     [failure] = history.verdict()["failures"]
     assert (failure["id"], failure["count"]) == ("answer_of_another_request", 2)
 
 
-def test_death_with_exit_code_0_is_explained_in_the_remedy(history: Any) -> None:
+def test_death_with_exit_code_0_is_explained_in_the_remedy(history: History) -> None:
     ids = history.begin().work(5).send(3)
     history.die(ids, code=0).idle(3).end()
     [failure] = history.verdict()["failures"]

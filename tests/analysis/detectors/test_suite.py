@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from loadchaos.analysis.detectors import suite
@@ -11,6 +9,7 @@ from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Row
+from tests.analysis.conftest import History
 
 
 class ToyDetector(Detector):
@@ -35,7 +34,7 @@ class ToyDetector(Detector):
         return [Check("teapots", "0", str(len(self._teapots)), "fail"), "teapots were counted"]
 
 
-def test_suite_runs_a_detector_added_to_the_table(history: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_runs_a_detector_added_to_the_table(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "DETECTORS", [*suite.DETECTORS, ToyDetector])
     history.begin().work(5)
     history.answer(history.send(2), status=418)

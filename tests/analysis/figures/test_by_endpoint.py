@@ -8,8 +8,8 @@ import pytest
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
+from tests.rows import S
 
-S = 1_000_000_000
 ENDPOINTS = {"talk": "chat", "code": "chat", "vectors": "embeddings"}
 
 

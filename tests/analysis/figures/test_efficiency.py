@@ -7,31 +7,20 @@ from typing import Any
 import jsonschema
 import pytest
 
-from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import efficiency_texts
 from tests.analysis.conftest import SCHEMA
+from tests.rows import S, answered, judged, metrics_row
 
-S = 1_000_000_000
 BEGIN = 100 * S
 EXPECT = ("prefix_hit_rate >= 50%", "text.prefix_hit_rate >= 50%", "acceptance >= 60%")
 
 
 def request(n: int, cached: int | None, traffic: str = "text") -> list[Any]:
     """Sent every 0.1 s, one second long: 100 prompt tokens, 50 output tokens."""
-    sent = BEGIN + n * S // 10
-    base = {"id": f"r{n}", "step": n, "traffic": traffic, "phase": 0, "due_ns": sent, "expect": ["ok"]}
-    end = {
-        "row": "end", **base, "at_ns": sent + S, "sent_ns": sent, "outcome": "ok", "last_byte_ns": sent + S, "itl_hist": {},
-        "first_token_ns": sent + S // 2, "prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": cached,
-        "detail": {},
-    }  # fmt: skip
-    return [{"row": "begin", **base, "at_ns": sent}, end]
-
-
-def metrics(at_s: float, **values: float) -> dict[str, Any]:
-    return {"row": "metrics", "at_ns": round(at_s * S), "replica": "a", "engine": "0", "values": values}
+    counted: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": cached}
+    return answered(BEGIN + n * S // 10, n, traffic=traffic, **counted)
 
 
 def power(at_s: float, watts: float, device: str = "gpu0", source: str = "nvml") -> dict[str, Any]:
@@ -47,11 +36,8 @@ def power(at_s: float, watts: float, device: str = "gpu0", source: str = "nvml")
 
 
 def verdict(*rows: Any, cached: tuple[int | None, ...] = (None,) * 20) -> Any:
-    judge = Judge(Terms("p", expect=EXPECT))
     sent = [row for n, hit in enumerate(cached) for row in request(n, hit)]
-    for row in sorted([*sent, *rows], key=lambda r: r["at_ns"]):
-        judge.fold(row)
-    found = judge.verdict().to_json()
+    found = judged(Terms("p", expect=EXPECT), sorted([*sent, *rows], key=lambda r: r["at_ns"]))
     jsonschema.validate(found, SCHEMA)
     return found
 
@@ -87,8 +73,8 @@ def test_prefix_hits_leave_out_traffic_that_generates_nothing_and_tells_nothing(
 
 def test_prefix_hits_come_from_counters_where_no_answer_tells_them() -> None:
     names = ("prefix_cache_queries_total", "prefix_cache_hits_total")
-    readings = [metrics(at, **dict(zip(names, v, strict=True))) for at, v in ((99, (5000, 0)), (100.5, (6000, 600)))]
-    before = metrics(98, prefix_cache_queries_total=0, prefix_cache_hits_total=0)
+    readings = [metrics_row(at, dict(zip(names, v, strict=True))) for at, v in ((99, (5000, 0)), (100.5, (6000, 600)))]
+    before = metrics_row(98, prefix_cache_queries_total=0, prefix_cache_hits_total=0)
     found = verdict(before, *readings)
     assert (found["efficiency"]["prefix_hit_rate"], found["efficiency"]["prefix_source"]) == (0.6, "counters")
     assert decisions(found) == ["pass", "unknown", "unknown"], "the growth before the load does not count"
@@ -105,7 +91,7 @@ def test_efficiency_is_unknown_where_the_server_tells_nothing() -> None:
 def test_acceptance_is_that_of_the_counters_and_survives_a_restart() -> None:
     values = [(1000, 500), (1200, 640), (0, 0), (100, 70)]
     rows = [
-        metrics(99.9 + n / 2, spec_draft_tokens_total=drafted, spec_accepted_tokens_total=accepted)
+        metrics_row(99.9 + n / 2, spec_draft_tokens_total=drafted, spec_accepted_tokens_total=accepted)
         for n, (drafted, accepted) in enumerate(values)
     ]
     found = verdict(*rows)
@@ -115,7 +101,9 @@ def test_acceptance_is_that_of_the_counters_and_survives_a_restart() -> None:
 
 
 def test_acceptance_of_the_answers_has_traffic_and_quantiles_of_single_requests() -> None:
-    counters = [metrics(at, spec_draft_tokens_total=n, spec_accepted_tokens_total=0) for at, n in ((99, 0), (101, 500))]
+    counters = [
+        metrics_row(at, spec_draft_tokens_total=n, spec_accepted_tokens_total=0) for at, n in ((99, 0), (101, 500))
+    ]
     told = [
         {**row, "drafted_tokens": 40, "accepted_tokens": 4 * n} if row["row"] == "end" else row
         for n in range(1, 11)
@@ -135,7 +123,8 @@ def test_acceptance_of_the_answers_has_traffic_and_quantiles_of_single_requests(
 def test_acceptance_of_a_load_is_not_that_of_the_traffic_which_tells_it() -> None:
     """Answers of `responses` tell no drafts: those of `chat` beside them do not speak for all."""
     counters = [
-        metrics(at, spec_draft_tokens_total=n, spec_accepted_tokens_total=n // 4) for at, n in ((99, 0), (101.5, 800))
+        metrics_row(at, spec_draft_tokens_total=n, spec_accepted_tokens_total=n // 4)
+        for at, n in ((99, 0), (101.5, 800))
     ]
     told = [
         {**row, "drafted_tokens": 40, "accepted_tokens": 40} if row["row"] == "end" else row

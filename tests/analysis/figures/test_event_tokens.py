@@ -7,8 +7,7 @@ from typing import Any
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.figures.series import Series
 from loadchaos.report.html.plots import plots
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def rows(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:

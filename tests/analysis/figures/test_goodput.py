@@ -13,9 +13,7 @@ from loadchaos.analysis.judge import Judge
 from loadchaos.core.goodput import figures_of
 from loadchaos.core.histogram import bucket
 from loadchaos.core.model import Terms
-
-S = 1_000_000_000
-MS = 1_000_000
+from tests.rows import MS, S
 
 
 def limits_missed(row: Any, limits_s: dict[str, float]) -> list[str]:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.figures.requests import RequestStats
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def end(n: int) -> Any:

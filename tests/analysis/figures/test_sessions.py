@@ -12,8 +12,8 @@ from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import session_rows, sessions_text
 from tests.analysis.conftest import SCHEMA
+from tests.rows import S, judged
 
-S = 1_000_000_000
 BEGIN = 100 * S
 EXPECT = ("turns_lost == 0", "session_e2e_p50 <= 4s", "talk.session_e2e_max <= 9s")
 
@@ -34,10 +34,10 @@ def session(n: int, seconds: float, end: str = "finished", **counts: Any) -> lis
 
 
 def verdict(*sessions: list[dict[str, Any]], warm_up: dict[str, Any] | None = None, expect: Any = EXPECT) -> Any:
-    judge = Judge(Terms("p", expect=expect, warm_up=warm_up or {}))
-    for row in sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]):
-        judge.fold(row)
-    found = judge.verdict().to_json()
+    found = judged(
+        Terms("p", expect=expect, warm_up=warm_up or {}),
+        sorted((row for rows in sessions for row in rows), key=lambda r: r["at_ns"]),
+    )
     jsonschema.validate(found, SCHEMA)
     return found
 

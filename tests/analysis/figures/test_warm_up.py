@@ -6,33 +6,20 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.judge import Judge
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.model import Terms
 from loadchaos.report.performance import warm_up_text
+from tests.rows import Row, S, answered, judged
 
-S = 1_000_000_000
 SLOW, FAST = 5 * S, S // 5
 
 
-def request(n: int, due_ns: int, took_ns: int, *, phase: int = 0, outcome: str = "ok") -> list[Any]:
-    base = {"id": f"r{n}", "step": n, "traffic": "text", "phase": phase, "due_ns": due_ns, "expect": ["ok"]}
-    last_ns = due_ns + took_ns
-    return [
-        {"row": "begin", **base, "at_ns": due_ns},
-        {
-            "row": "end", **base, "at_ns": last_ns, "sent_ns": due_ns, "outcome": outcome, "last_byte_ns": last_ns,
-            "first_token_ns": due_ns + took_ns // 2, "itl_hist": {}, "prompt_tokens": 10, "completion_tokens": 10,
-            "detail": {},
-        },
-    ]  # fmt: skip
+def request(n: int, due_ns: int, took_ns: int, *, phase: int = 0, outcome: str = "ok") -> list[Row]:
+    return answered(due_ns, n, took_ns=took_ns, phase=phase, outcome=outcome, prompt_tokens=10, completion_tokens=10)
 
 
 def verdict(rows: list[Any], expect: tuple[str, ...] = ("ttft_p50 <= 1s", "goodput >= 100%"), **warm_up: Any) -> Any:
-    judge = Judge(Terms("p", expect=expect, slo={"ttft": 1.0}, warm_up=warm_up))
-    for row in rows:
-        judge.fold(row)
-    return judge.verdict().to_json()
+    return judged(Terms("p", expect=expect, slo={"ttft": 1.0}, warm_up=warm_up), rows)
 
 
 def cold_and_warm(*, phase: int = 0) -> list[Any]:

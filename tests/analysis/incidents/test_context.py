@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from loadchaos.analysis.judge import Judge
+from tests.analysis.conftest import History
 
 
-def incidents(history: Any) -> list[dict[str, Any]]:
+def incidents(history: History) -> list[dict[str, Any]]:
     judge = Judge()
     for row in history.rows:
         judge.fold(row)
@@ -15,7 +16,7 @@ def incidents(history: Any) -> list[dict[str, Any]]:
     return [i.record().to_json() for i in judge.incidents]
 
 
-def test_incident_has_the_readings_of_the_minute_before(history: Any) -> None:
+def test_incident_has_the_readings_of_the_minute_before(history: History) -> None:
     history.begin().work(90)
     device = {"source": "dcgm", "host": "h:9400", "device": "gpu0"}
     history.add("device", **device, values={"gpu_memory_used_bytes": 1e9, "gpu_sm_clock_hz": 1e9})
@@ -29,7 +30,7 @@ def test_incident_has_the_readings_of_the_minute_before(history: Any) -> None:
     assert next(f for f in death["figures"] if f["whose"] == "gpu0 of h:9400")["gpu_memory_used_bytes"] == 1e9
 
 
-def test_incident_has_readings_of_a_hung_server(history: Any) -> None:
+def test_incident_has_readings_of_a_hung_server(history: History) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     history.begin().work(5).send(3)
     history.pids[11] = ("engine_core", "T")
@@ -41,7 +42,7 @@ def test_incident_has_readings_of_a_hung_server(history: Any) -> None:
     assert len({f["generation_tokens_total"] for f in after}) == 1
 
 
-def test_incident_leaves_out_readings_of_other_replicas(history: Any) -> None:
+def test_incident_leaves_out_readings_of_other_replicas(history: History) -> None:
     history.begin().work(5)
     values = {"requests_running": 77.0}
     history.add("metrics", replica="b", engine="0", took_ns=1, values=values)

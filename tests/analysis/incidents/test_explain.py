@@ -10,8 +10,7 @@ from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.explain import Explainer
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.tracker import IncidentTracker
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def state(at_s: int, was: str, to: str) -> Any:

@@ -11,8 +11,8 @@ import pytest
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import Oracle
+from tests.rows import S
 
-S = 1_000_000_000
 Ask = Callable[..., dict[str, Any]]
 
 

@@ -9,20 +9,20 @@ import pytest
 
 from loadchaos.analysis.state.client_evidence import ClientEvidence
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import World
+from tests.rows import S
 
-S = 1_000_000_000
 
-
-def states(world: Any, *, known_server: bool = False) -> list[dict[str, Any]]:
+def states(world: World, *, known_server: bool = False) -> list[dict[str, Any]]:
     machine = StateMachine("server", known_server=known_server)
     return [dict(s) for row in world.rows for s in machine.feed(row) if s["from"] != s["to"]]
 
 
-def path(world: Any, *, known_server: bool = False) -> list[str]:
+def path(world: World, *, known_server: bool = False) -> list[str]:
     return [s["to"] for s in states(world, known_server=known_server)]
 
 
-def fail(world: Any, seconds: float, *, pending: bool = False, **row: Any) -> Any:
+def fail(world: World, seconds: float, *, pending: bool = False, **row: Any) -> Any:
     """Every request fails at once, again and again."""
     world.tokens, world.working, world.answers_at_once = 0, False, not pending
     for _ in range(round(seconds * 4)):
@@ -33,7 +33,7 @@ def fail(world: Any, seconds: float, *, pending: bool = False, **row: Any) -> An
 
 
 @pytest.fixture
-def gateway(world: Any) -> Any:
+def gateway(world: World) -> Any:
     """A server of which nothing is seen but a gateway that answers /health with 200."""
     world.metrics = False
     return world.idle(1)
@@ -70,13 +70,13 @@ def test_frozen_server_with_long_gaps_of_its_own_needs_three_of_them(gateway: An
     assert path(gateway.stall(6))[-1] == "hung"
 
 
-def test_frozen_server_whose_health_is_silent_hangs_though_its_kind_is_known(world: Any) -> None:
+def test_frozen_server_whose_health_is_silent_hangs_though_its_kind_is_known(world: World) -> None:
     world.serve(15, in_flight=6)
     world.health = "timeout"
     assert "hung" in path(world.stall(12), known_server=True)
 
 
-def test_server_that_answers_itself_may_compile(world: Any) -> None:
+def test_server_that_answers_itself_may_compile(world: World) -> None:
     assert "hung" not in path(world.serve(45, in_flight=6).stall(20), known_server=True)
 
 
@@ -123,7 +123,7 @@ def test_dead_server_is_not_back_because_its_gateway_is_healthy(gateway: Any) ->
     assert path(gateway.serve(5))[-1] == "healthy"
 
 
-def test_dead_server_is_not_back_while_every_request_fails(world: Any) -> None:
+def test_dead_server_is_not_back_while_every_request_fails(world: World) -> None:
     world.serve(5)
     world.add("end", outcome="http_error", status=500, error="EngineCore encountered an issue.", expect=["ok"])
     fail(world, 15, status=503)
@@ -135,7 +135,7 @@ def test_outage_is_none_while_a_request_of_before_waits(gateway: Any) -> None:
     assert not {"unreachable"} & set(path(fail(gateway, 5, pending=True, outcome="reset", status=None)))
 
 
-def test_outage_is_none_of_errors_that_a_healthy_server_gives(world: Any) -> None:
+def test_outage_is_none_of_errors_that_a_healthy_server_gives(world: World) -> None:
     world.serve(10).idle(1)
     assert path(fail(world, 8, status=500), known_server=True) == ["healthy"]
 
@@ -156,7 +156,7 @@ def test_outage_of_our_own_network_attack_is_none(gateway: Any) -> None:
     assert path(fail(gateway, 8, outcome="reset", status=None)) == ["healthy"]
 
 
-def stall_until_limit(world: Any, limit_s: float, rounds: int = 3) -> Any:
+def stall_until_limit(world: World, limit_s: float, rounds: int = 3) -> Any:
     """All requests are silent until their time limit ends them, and nothing is in flight for a moment."""
     for _ in range(rounds):
         world.in_flight = 4
@@ -169,13 +169,13 @@ def stall_until_limit(world: Any, limit_s: float, rounds: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("limit_s", [5.0, 12.0, 30.0])
-def test_hang_is_told_when_time_limits_end_a_stall_of_everything(world: Any, limit_s: float) -> None:
+def test_hang_is_told_when_time_limits_end_a_stall_of_everything(world: World, limit_s: float) -> None:
     stall_until_limit(world.idle(2), limit_s)
     assert path(world, known_server=True)[-1] == "hung"
     assert path(world.serve(2), known_server=True)[-1] == "healthy"
 
 
-def test_hang_is_none_when_others_had_tokens(world: Any) -> None:
+def test_hang_is_none_when_others_had_tokens(world: World) -> None:
     world.serve(20, in_flight=8)
     for _ in range(3):
         world.add("end", outcome="stalled", status=200, expect=["ok"], sent_ns=world.now - 12 * S, last_byte_ns=None)
@@ -183,7 +183,7 @@ def test_hang_is_none_when_others_had_tokens(world: Any) -> None:
     assert "hung" not in path(world, known_server=True)
 
 
-def test_hang_is_none_of_clients_that_read_slowly(world: Any) -> None:
+def test_hang_is_none_of_clients_that_read_slowly(world: World) -> None:
     world.idle(2)
     world.in_flight = 1
     for _ in range(40):
@@ -217,7 +217,7 @@ def test_outage_fails_the_run_though_its_errors_are_accepted(make_history: Calla
     assert verdict["worth"].startswith("Not assessed: no crash is proved")
 
 
-def test_frozen_server_behind_litellm_hangs_though_the_gateway_is_alive(world: Any) -> None:
+def test_frozen_server_behind_litellm_hangs_though_the_gateway_is_alive(world: World) -> None:
     world.metrics = False
     world.serve(15, in_flight=6).stall(12)
     for row in world.rows:

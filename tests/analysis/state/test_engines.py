@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from loadchaos.analysis.state.engines import EngineStates
-
-S = 1_000_000_000
+from tests.analysis.conftest import History
+from tests.rows import S
 
 
 def scrape(engines: EngineStates, seconds: range, **running: float) -> list[Any]:
@@ -49,7 +49,7 @@ def test_engine_states_ignore_idle_and_single_engines() -> None:
     assert scrape(EngineStates("server"), range(1, 200), is_stuck=5) == []
 
 
-def test_engine_hang_is_an_incident_of_its_own(history: Any) -> None:
+def test_engine_hang_is_an_incident_of_its_own(history: History) -> None:
     history.begin().work(5)
     rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     for row in rows:

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import World
+from tests.rows import MS, S
 
-S = 1_000_000_000
-MS = 1_000_000
 
-
-def watch(world: Any, machine: StateMachine | None = None, **options: Any) -> list[dict[str, Any]]:
+def watch(world: World, machine: StateMachine | None = None, **options: Any) -> list[dict[str, Any]]:
     """All state rows a history gives; remarks (from == to) included."""
     machine = machine or StateMachine("server", options.pop("launched", False), options.pop("knows", True), **options)
     rows: list[dict[str, Any]] = []
@@ -29,17 +28,17 @@ def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
     return next(r for r in rows if r["to"] == state and r["from"] != state)
 
 
-def test_state_is_healthy_when_health_answers(world: Any) -> None:
+def test_state_is_healthy_when_health_answers(world: World) -> None:
     assert path(watch(world.idle(1))) == ["healthy"]
 
 
-def test_state_is_starting_while_a_new_server_refuses(world: Any) -> None:
+def test_state_is_starting_while_a_new_server_refuses(world: World) -> None:
     world.close().run(20)
     world.open().run(1)
     assert path(watch(world)) == ["healthy"]
 
 
-def test_state_is_dead_within_a_second_of_a_closed_listener(world: Any) -> None:
+def test_state_is_dead_within_a_second_of_a_closed_listener(world: World) -> None:
     world.serve(5)
     died = world.now
     world.close().run(2)
@@ -51,7 +50,7 @@ def test_state_is_dead_within_a_second_of_a_closed_listener(world: Any) -> None:
     assert 0 <= dead["noticed_after_s"] <= 1
 
 
-def test_state_is_not_dead_after_one_refused_probe(world: Any) -> None:
+def test_state_is_not_dead_after_one_refused_probe(world: World) -> None:
     world.serve(5)
     world.add(
         "probe", replica="server", what="tcp", ok=False, status=None, error="[Errno 111] Connection refused", body=None
@@ -60,7 +59,7 @@ def test_state_is_not_dead_after_one_refused_probe(world: Any) -> None:
     assert "dead" not in path(watch(world))
 
 
-def test_state_of_an_idle_server_is_not_dead_after_one_refused_probe(world: Any) -> None:
+def test_state_of_an_idle_server_is_not_dead_after_one_refused_probe(world: World) -> None:
     """No token could disprove it: the next probe does."""
     world.serve(5).idle(3)
     world.add("probe", replica="server", what="tcp", ok=False, status=None, error="Connection refused", body=None)
@@ -68,14 +67,14 @@ def test_state_of_an_idle_server_is_not_dead_after_one_refused_probe(world: Any)
     assert "dead" not in path(watch(world))
 
 
-def test_state_is_not_dead_while_tokens_arrive(world: Any) -> None:
+def test_state_is_not_dead_while_tokens_arrive(world: World) -> None:
     world.serve(5)
     world.tcp = world.health = "refused"  # it drains: no new connection, the old ones are served
     world.serve(5)
     assert "dead" not in path(watch(world))
 
 
-def test_state_is_dead_on_an_empty_503_where_the_dialect_means_it(world: Any) -> None:
+def test_state_is_dead_on_an_empty_503_where_the_dialect_means_it(world: World) -> None:
     world.serve(3)
     world.health = 503
     world.stall(1)
@@ -83,7 +82,7 @@ def test_state_is_dead_on_an_empty_503_where_the_dialect_means_it(world: Any) ->
     assert "dead" not in path(watch(world, knows=False))
 
 
-def test_state_is_dead_at_once_without_an_engine_core(world: Any) -> None:
+def test_state_is_dead_at_once_without_an_engine_core(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(3)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
@@ -92,7 +91,7 @@ def test_state_is_dead_at_once_without_an_engine_core(world: Any) -> None:
     assert "VLLM::EngineCore" in rows[-1]["signs"][0]
 
 
-def test_state_stays_dead_on_health_200_without_an_engine(world: Any) -> None:
+def test_state_stays_dead_on_health_200_without_an_engine(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(3)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="MPEngine")
@@ -101,7 +100,7 @@ def test_state_stays_dead_on_health_200_without_an_engine(world: Any) -> None:
     assert path(watch(world))[-1] == "dead"
 
 
-def test_state_is_dead_on_the_exit_of_a_launched_process(world: Any) -> None:
+def test_state_is_dead_on_the_exit_of_a_launched_process(world: World) -> None:
     world.add("launch", what="start", replica="server", pid=5, command=["vllm"])
     world.serve(3)
     world.add(
@@ -113,20 +112,20 @@ def test_state_is_dead_on_the_exit_of_a_launched_process(world: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [{"asked": True, "signal": 9}, {"asked": False, "signal": 15}])
-def test_state_is_terminated_on_a_requested_exit(world: Any, how: dict[str, Any]) -> None:
+def test_state_is_terminated_on_a_requested_exit(world: World, how: dict[str, Any]) -> None:
     world.serve(3)
     world.add("launch", what="exit", replica="server", pid=5, code=None, reason="killed by signal", **how)
     assert path(watch(world, launched=True))[-1] == "terminated"
 
 
-def test_state_is_terminated_after_our_own_sigterm(world: Any) -> None:
+def test_state_is_terminated_after_our_own_sigterm(world: World) -> None:
     world.serve(3)
     world.add("attack", attack="terminate_server", n=1, what="begin", replica="server", effects=["terminated"])
     world.close().run(1)
     assert path(watch(world))[-1] == "terminated"
 
 
-def test_state_after_a_death_is_restarting_then_healthy(world: Any) -> None:
+def test_state_after_a_death_is_restarting_then_healthy(world: World) -> None:
     world.serve(3)
     world.close().run(10)
     world.open().serve(5)
@@ -135,14 +134,14 @@ def test_state_after_a_death_is_restarting_then_healthy(world: Any) -> None:
     assert "restarted: process start time moved by 100.0 s" in rows[-1]["signs"]
 
 
-def test_state_of_a_returning_process_says_it_is_the_same(world: Any) -> None:
+def test_state_of_a_returning_process_says_it_is_the_same(world: World) -> None:
     world.serve(3)
     world.close().run(3)
     world.open(restarted=False).serve(5)
     assert "the same process as before" in watch(world)[-1]["signs"]
 
 
-def test_state_of_a_relaunched_server_counts_no_second_death(world: Any) -> None:
+def test_state_of_a_relaunched_server_counts_no_second_death(world: World) -> None:
     world.serve(3)
     world.close().add("launch", what="exit", replica="server", pid=5, code=1, signal=None, reason="exited with code 1")
     world.run(2)
@@ -152,7 +151,7 @@ def test_state_of_a_relaunched_server_counts_no_second_death(world: Any) -> None
     assert path(watch(world, launched=True)) == ["healthy", "dead", "restarting", "healthy"]
 
 
-def test_state_is_degraded_after_five_seconds_without_progress(world: Any) -> None:
+def test_state_is_degraded_after_five_seconds_without_progress(world: World) -> None:
     world.serve(5)
     stopped = world.now
     world.stall(6)
@@ -160,7 +159,7 @@ def test_state_is_degraded_after_five_seconds_without_progress(world: Any) -> No
     assert degraded["at_ns"] - stopped <= 5 * S
 
 
-def test_state_is_hung_within_ten_seconds_of_a_stopped_engine(world: Any) -> None:
+def test_state_is_hung_within_ten_seconds_of_a_stopped_engine(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(5)
     stopped = world.now
@@ -171,7 +170,7 @@ def test_state_is_hung_within_ten_seconds_of_a_stopped_engine(world: Any) -> Non
     assert "stopped (T)" in hung["signs"][0]
 
 
-def test_state_is_hung_with_a_stopped_api_server(world: Any) -> None:
+def test_state_is_hung_with_a_stopped_api_server(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(5)
     world.pids[10] = ("api_server", "T")
@@ -180,7 +179,7 @@ def test_state_is_hung_with_a_stopped_api_server(world: Any) -> None:
     assert path(watch(world))[-1] == "hung"
 
 
-def test_state_is_hung_within_ten_seconds_without_cpu_use(world: Any) -> None:
+def test_state_is_hung_within_ten_seconds_without_cpu_use(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     stopped = world.now
@@ -190,7 +189,7 @@ def test_state_is_hung_within_ten_seconds_without_cpu_use(world: Any) -> None:
     assert hung["at_ns"] - stopped <= 10 * S
 
 
-def test_state_is_hung_once_the_api_server_is_idle_too(world: Any) -> None:
+def test_state_is_hung_once_the_api_server_is_idle_too(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     stopped = world.now
@@ -201,7 +200,7 @@ def test_state_is_hung_once_the_api_server_is_idle_too(world: Any) -> None:
     assert hung["signs"][1] == "engine and API server use no CPU"
 
 
-def test_state_is_not_hung_while_the_api_server_prepares_a_prompt(world: Any) -> None:
+def test_state_is_not_hung_while_the_api_server_prepares_a_prompt(world: World) -> None:
     world.pids = {10: ("api_server", "R"), 11: ("engine_core", "S")}
     world.serve(10)
     world.gauges_stale, world.running = True, 0.0
@@ -211,7 +210,7 @@ def test_state_is_not_hung_while_the_api_server_prepares_a_prompt(world: Any) ->
     assert path(watch(world))[-1] == "degraded"
 
 
-def test_state_is_not_hung_for_a_minute_while_the_engine_computes(world: Any) -> None:
+def test_state_is_not_hung_for_a_minute_while_the_engine_computes(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(10)
     world.tokens, world.metrics = 0, False
@@ -219,14 +218,14 @@ def test_state_is_not_hung_for_a_minute_while_the_engine_computes(world: Any) ->
     assert path(watch(world))[-1] == "degraded"
 
 
-def test_state_without_pids_is_hung_after_a_minute(world: Any) -> None:
+def test_state_without_pids_is_hung_after_a_minute(world: World) -> None:
     world.serve(5)
     world.stall(63)
     world.serve(2)
     assert path(watch(world)) == ["healthy", "degraded", "hung", "healthy"]
 
 
-def test_state_hang_limit_grows_with_the_longest_healthy_gap(world: Any) -> None:
+def test_state_hang_limit_grows_with_the_longest_healthy_gap(world: World) -> None:
     world.serve(5)
     world.stall(40)
     world.serve(5)
@@ -236,7 +235,7 @@ def test_state_hang_limit_grows_with_the_longest_healthy_gap(world: Any) -> None
     assert "hung" in path(watch(world))
 
 
-def test_state_is_not_hung_while_paused_by_our_attack(world: Any) -> None:
+def test_state_is_not_hung_while_paused_by_our_attack(world: World) -> None:
     world.serve(5)
     world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["alive_but_hung", "stalled"])
     world.stall(100)
@@ -245,7 +244,7 @@ def test_state_is_not_hung_while_paused_by_our_attack(world: Any) -> None:
     assert "paused by our attack pause" in rows[-1]["signs"]
 
 
-def test_state_is_hung_when_the_silence_began_before_a_pause(world: Any) -> None:
+def test_state_is_hung_when_the_silence_began_before_a_pause(world: World) -> None:
     """vLLM 0.22.1: the engine spins after reset_mm_cache, the pause waits."""
     world.serve(5)
     world.stall(20)
@@ -256,7 +255,7 @@ def test_state_is_hung_when_the_silence_began_before_a_pause(world: Any) -> None
     assert path(watch(world))[-1] == "hung"
 
 
-def test_state_is_unreachable_behind_a_partition(world: Any) -> None:
+def test_state_is_unreachable_behind_a_partition(world: World) -> None:
     world.serve(5)
     world.tcp = world.health = "timeout"
     world.stall(20)
@@ -268,7 +267,7 @@ def test_state_is_unreachable_behind_a_partition(world: Any) -> None:
     assert "the same process as before" in rows[-1]["signs"]
 
 
-def test_state_shows_a_restart_behind_a_partition(world: Any) -> None:
+def test_state_shows_a_restart_behind_a_partition(world: World) -> None:
     world.serve(5)
     world.tcp = world.health = "timeout"
     world.stall(20)
@@ -276,14 +275,14 @@ def test_state_shows_a_restart_behind_a_partition(world: Any) -> None:
     assert any("restarted: process start time moved" in r["signs"][0] for r in watch(world))
 
 
-def test_state_is_not_unreachable_when_health_is_late(world: Any) -> None:
+def test_state_is_not_unreachable_when_health_is_late(world: World) -> None:
     world.serve(5)
     world.health = "timeout"
     world.serve(20)
     assert set(path(watch(world))) <= {"healthy", "degraded"}
 
 
-def test_state_of_alternating_start_times_is_several_servers(world: Any) -> None:
+def test_state_of_alternating_start_times_is_several_servers(world: World) -> None:
     for i in range(10):
         world.start_time = 1_700_000_000.0 + (i % 2) * 1000
         world.serve(2)
@@ -292,7 +291,7 @@ def test_state_of_alternating_start_times_is_several_servers(world: Any) -> None
     assert "several servers" in rows[-1]["signs"][0]
 
 
-def test_state_of_one_death_among_several_servers_is_no_restart(world: Any) -> None:
+def test_state_of_one_death_among_several_servers_is_no_restart(world: World) -> None:
     for i in range(6):
         world.start_time = 1_700_000_000.0 + (i % 2) * 1000
         world.serve(2)
@@ -306,7 +305,7 @@ def test_state_of_one_death_among_several_servers_is_no_restart(world: Any) -> N
     assert not any("restarted" in s for r in rows for s in r["signs"])
 
 
-def test_state_shows_a_restart_between_two_probes(world: Any) -> None:
+def test_state_shows_a_restart_between_two_probes(world: World) -> None:
     world.serve(5)
     world.start_time += 500
     world.generated = 0
@@ -314,28 +313,28 @@ def test_state_shows_a_restart_between_two_probes(world: Any) -> None:
     assert path(watch(world)) == ["healthy", "restarting", "healthy"]
 
 
-def test_state_is_dying_when_answers_say_the_engine_is_dead(world: Any) -> None:
+def test_state_is_dying_when_answers_say_the_engine_is_dead(world: World) -> None:
     world.serve(3)
     text = "EngineCore encountered an issue. See stack trace (above) for the root cause."
     world.add("end", outcome="stream_error", error=text)
     assert path(watch(world)) == ["healthy", "dying"]
 
 
-def test_state_of_a_dead_engine_with_health_200_becomes_dead(world: Any) -> None:
+def test_state_of_a_dead_engine_with_health_200_becomes_dead(world: World) -> None:
     world.serve(3)
     world.add("end", outcome="http_error", error="EngineCore encountered an issue.")
     world.stall(12)
     assert path(watch(world)) == ["healthy", "dying", "dead"]
 
 
-def test_state_recovers_from_a_death_in_the_log_when_tokens_arrive(world: Any) -> None:
+def test_state_recovers_from_a_death_in_the_log_when_tokens_arrive(world: World) -> None:
     world.serve(3)
     world.add("failure", severity="engine_death", id="x", title="RuntimeError: something")
     world.serve(5)
     assert path(watch(world)) == ["healthy", "dying", "healthy"]
 
 
-def test_state_stall_is_not_shortened_by_a_metrics_page(world: Any) -> None:
+def test_state_stall_is_not_shortened_by_a_metrics_page(world: World) -> None:
     """The counters moved before the stall; the page comes up to 1 s later."""
     world.serve(5.05)
     stopped = world.now
@@ -345,7 +344,7 @@ def test_state_stall_is_not_shortened_by_a_metrics_page(world: Any) -> None:
     assert degraded["at_ns"] - stopped <= 4.5 * S
 
 
-def test_state_is_not_hung_after_we_were_asleep(world: Any) -> None:
+def test_state_is_not_hung_after_we_were_asleep(world: World) -> None:
     world.serve(5)
     world.now += 300 * S  # SIGSTOP of our own, a suspended laptop
     world.stall(3)
@@ -353,19 +352,19 @@ def test_state_is_not_hung_after_we_were_asleep(world: Any) -> None:
     assert path(watch(world)) == ["healthy"]
 
 
-def test_state_of_an_idle_server_stays_healthy(world: Any) -> None:
+def test_state_of_an_idle_server_stays_healthy(world: World) -> None:
     world.idle(120)
     assert path(watch(world)) == ["healthy"]
 
 
-def test_state_is_hung_when_health_reports_a_stuck_scheduler(world: Any) -> None:
+def test_state_is_hung_when_health_reports_a_stuck_scheduler(world: World) -> None:
     world.serve(5)
     world.health, world.body = 503, '{"message":"Backend scheduler_tick has not advanced for 13.1s."}'
     world.stall(15)
     assert path(watch(world))[-1] == "hung"
 
 
-def test_state_ignores_rows_of_other_replicas(world: Any) -> None:
+def test_state_ignores_rows_of_other_replicas(world: World) -> None:
     world.serve(2)
     world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
     world.now += 100 * MS
@@ -373,16 +372,16 @@ def test_state_ignores_rows_of_other_replicas(world: Any) -> None:
     assert path(watch(world)) == ["healthy"]
 
 
-def test_state_shows_a_restart_when_counters_were_reset_once(world: Any) -> None:
-    world.start_time = None
+def test_state_shows_a_restart_when_counters_were_reset_once(world: World) -> None:
+    world.tells_start_time = False
     world.serve(20)
     world.generated = 5.0
     world.serve(20)
     assert path(watch(world)) == ["healthy", "restarting", "healthy"]
 
 
-def test_state_shows_several_servers_when_counters_alternate(world: Any) -> None:
-    world.start_time = None
+def test_state_shows_several_servers_when_counters_alternate(world: World) -> None:
+    world.tells_start_time = False
     for _ in range(12):
         world.serve(1.0)
         world.generated = 9000.0 if world.generated < 5000 else 100.0
@@ -392,8 +391,8 @@ def test_state_shows_several_servers_when_counters_alternate(world: Any) -> None
     assert "several servers" in rows[-1]["signs"][0]
 
 
-def test_restart_without_a_start_time_is_seen_beside_one_refused_probe(world: Any) -> None:
-    world.start_time = None
+def test_restart_without_a_start_time_is_seen_beside_one_refused_probe(world: World) -> None:
+    world.tells_start_time = False
     world.serve(20)
     world.add("probe", replica="server", what="tcp", ok=False, status=None, error="Connection refused", body=None)
     world.generated = 5.0
@@ -401,7 +400,7 @@ def test_restart_without_a_start_time_is_seen_beside_one_refused_probe(world: An
     assert [to for to in path(watch(world)) if to != "dying"] == ["healthy", "healthy", "restarting", "healthy"]
 
 
-def test_restart_is_not_forgotten_while_the_server_hangs(world: Any) -> None:
+def test_restart_is_not_forgotten_while_the_server_hangs(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(20)
     world.start_time += 500
@@ -409,7 +408,7 @@ def test_restart_is_not_forgotten_while_the_server_hangs(world: Any) -> None:
     assert path(watch(world))[-2:] == ["restarting", "healthy"]
 
 
-def test_restart_just_before_the_end_is_unsettled_until_it_is_clear(world: Any) -> None:
+def test_restart_just_before_the_end_is_unsettled_until_it_is_clear(world: World) -> None:
     machine = StateMachine("server")
     begin_ns = world.serve(10).now
     world.start_time += 500
@@ -422,7 +421,7 @@ def test_restart_just_before_the_end_is_unsettled_until_it_is_clear(world: Any) 
     assert not machine.unsettled(begin_ns)
 
 
-def test_restart_is_unsettled_until_a_page_of_after_the_load(world: Any) -> None:
+def test_restart_is_unsettled_until_a_page_of_after_the_load(world: World) -> None:
     machine = StateMachine("server")
     for row in world.serve(5.5).rows:
         machine.feed(row)
@@ -430,7 +429,7 @@ def test_restart_is_unsettled_until_a_page_of_after_the_load(world: Any) -> None
     assert not machine.unsettled(world.now - 2 * S)
 
 
-def test_state_of_a_server_that_stalls_again_and_again_is_degraded_once(world: Any) -> None:
+def test_state_of_a_server_that_stalls_again_and_again_is_degraded_once(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(5)
     for seconds in (4.5, 6.5, 5.0, 7.0, 4.5) * 4:
@@ -440,7 +439,7 @@ def test_state_of_a_server_that_stalls_again_and_again_is_degraded_once(world: A
     assert rows[-1]["signs"] == ["working; 20 stalls in 167 s, the longest 7.2 s"]
 
 
-def test_state_is_healthy_ten_seconds_after_a_single_stall(world: Any) -> None:
+def test_state_is_healthy_ten_seconds_after_a_single_stall(world: World) -> None:
     world.serve(5).stall(4.5)
     back = world.now
     rows = watch(world.serve(16))
@@ -450,7 +449,7 @@ def test_state_is_healthy_ten_seconds_after_a_single_stall(world: Any) -> None:
 
 
 @pytest.mark.parametrize("api_server_works", [True, False])
-def test_hang_of_an_idle_engine_with_work_is_told_after_eight_seconds(world: Any, api_server_works: bool) -> None:
+def test_hang_of_an_idle_engine_with_work_is_told_after_eight_seconds(world: World, api_server_works: bool) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     stopped = world.now

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import World
 
 
-def states(world: Any) -> list[str]:
+def states(world: World) -> list[str]:
     machine = StateMachine("server", launched=True)
     rows = [change for row in world.rows for change in machine.feed(row)]
     return [r["to"] for r in rows if r["from"] != r["to"]]
 
 
-def test_state_of_a_starved_engine_is_not_idle(world: Any) -> None:
+def test_state_of_a_starved_engine_is_not_idle(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}  # R without CPU: others have it
     world.serve(10)
     world.gauges_stale = True
     assert states(world.stall(40)) == ["healthy", "degraded"]
 
 
-def test_state_of_a_hung_server_that_we_stop_is_not_dead(world: Any) -> None:
+def test_state_of_a_hung_server_that_we_stop_is_not_dead(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     world.gauges_stale = True
@@ -31,7 +30,7 @@ def test_state_of_a_hung_server_that_we_stop_is_not_dead(world: Any) -> None:
     assert states(world.close().run(2)) == ["healthy", "degraded", "hung", "terminated"]
 
 
-def test_state_stays_dead_when_we_stop_what_is_left(world: Any) -> None:
+def test_state_stays_dead_when_we_stop_what_is_left(world: World) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
     world.serve(10)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", name="VLLM::EngineCore")
@@ -41,7 +40,7 @@ def test_state_stays_dead_when_we_stop_what_is_left(world: Any) -> None:
     assert states(world.run(2)) == ["healthy", "dead"]
 
 
-def test_state_of_a_death_right_after_a_restart_stands(world: Any) -> None:
+def test_state_of_a_death_right_after_a_restart_stands(world: World) -> None:
     """A page from before the death has the start time of the dead server."""
     world.pids = {1: ("api_server", "S"), 2: ("engine_core", "S")}
     world.serve(3)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
+from tests.rows import S
 
-S = 1_000_000_000
 NEVER = {"dead", "hung", "terminated"}
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
+from tests.analysis.conftest import World
+from tests.rows import MS, S
 
-S = 1_000_000_000
-MS = 1_000_000
 
-
-def watch(world: Any, **options: Any) -> list[dict[str, Any]]:
+def watch(world: World, **options: Any) -> list[dict[str, Any]]:
     """All state rows a history gives."""
     machine = StateMachine("server", **options)
     return [dict(state) for row in world.rows for state in machine.feed(row)]
@@ -26,7 +25,7 @@ def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
     return next(r for r in rows if r["to"] == state and r["from"] != state)
 
 
-def told_to_end(world: Any, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
+def told_to_end(world: World, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
     """A launched server whose log, engine core, listener and process end."""
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.add("heard", replica="server", what="listening", text="")
@@ -39,7 +38,7 @@ def told_to_end(world: Any, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
     return world.close().run(1)
 
 
-def test_state_is_terminated_after_an_orderly_shutdown_in_the_log(world: Any) -> None:
+def test_state_is_terminated_after_an_orderly_shutdown_in_the_log(world: World) -> None:
     told_to_end(world, ("ending", "INFO: Shutting down"))
     world.add("launch", what="exit", replica="server", code=0, signal=None, reason="exited with code 0", asked=False)
     rows = watch(world, launched=True)
@@ -47,7 +46,7 @@ def test_state_is_terminated_after_an_orderly_shutdown_in_the_log(world: Any) ->
     assert "the log says: INFO: Shutting down" in row_to(rows, "terminated")["signs"]
 
 
-def test_state_waits_for_a_late_shutdown_marker(world: Any) -> None:
+def test_state_waits_for_a_late_shutdown_marker(world: World) -> None:
     told_to_end(world)
     late = next(r for r in world.rows if r["row"] == "process" and r["what"] == "gone")
     word = {"row": "heard", "at_ns": late["at_ns"] + 50 * MS, "replica": "server", "what": "ending", "text": "bye"}
@@ -55,24 +54,24 @@ def test_state_waits_for_a_late_shutdown_marker(world: Any) -> None:
     assert path(watch(world, launched=True)) == ["healthy", "dying", "terminated"]
 
 
-def test_state_is_dead_when_a_failure_precedes_the_shutdown(world: Any) -> None:
+def test_state_is_dead_when_a_failure_precedes_the_shutdown(world: World) -> None:
     told_to_end(world, ("failing", "ERROR EngineDeadError"), ("ending", "INFO: Shutting down"))
     assert path(watch(world, launched=True)) == ["healthy", "dead"]
 
 
-def test_state_is_dead_within_half_a_second_without_a_marker(world: Any) -> None:
+def test_state_is_dead_within_half_a_second_without_a_marker(world: World) -> None:
     told_to_end(world)
     rows = watch(world, launched=True)
     assert path(rows) == ["healthy", "dying", "dead"]
     assert row_to(rows, "dead")["noticed_after_s"] <= 0.5
 
 
-def test_state_ignores_an_old_shutdown_marker(world: Any) -> None:
+def test_state_ignores_an_old_shutdown_marker(world: World) -> None:
     told_to_end(world, ("ending", "prompt: 'INFO: Shutting down'"), gap_s=60)
     assert "terminated" not in path(watch(world, launched=True))
 
 
-def without_its_engine(world: Any) -> Any:
+def without_its_engine(world: World) -> Any:
     """LMDeploy's engine dies: its log says so, /health returns 200."""
     world.serve(5)
     world.add("heard", replica="server", what="dead", text="PyTorch ZMQ engine process is not alive.")
@@ -82,18 +81,18 @@ def without_its_engine(world: Any) -> Any:
     return world
 
 
-def test_state_is_dead_within_a_second_of_an_engine_death_in_the_log(world: Any) -> None:
+def test_state_is_dead_within_a_second_of_an_engine_death_in_the_log(world: World) -> None:
     dead = row_to(watch(without_its_engine(world)), "dead")
     assert dead["noticed_after_s"] <= 1
     assert "the log says: PyTorch ZMQ engine process is not alive." in dead["signs"][0]
 
 
-def test_state_stays_dead_while_health_has_not_noticed(world: Any) -> None:
+def test_state_stays_dead_while_health_has_not_noticed(world: World) -> None:
     without_its_engine(world).stall(12)
     assert path(watch(world)) == ["healthy", "dead"]
 
 
-def test_state_ignores_a_death_marker_alone(world: Any) -> None:
+def test_state_ignores_a_death_marker_alone(world: World) -> None:
     world.serve(5)
     world.add("heard", replica="server", what="dead", text="prompt: 'what is an EngineDeadError?'")
     world.idle(20)
@@ -112,7 +111,7 @@ def test_state_ignores_a_death_marker_alone(world: Any) -> None:
         ("/usr/bin/python3 /usr/local/bin/vllm serve model", "vllm"),
     ],
 )
-def test_sign_of_a_lost_process_names_its_program_without_folders(world: Any, title: str, shown: str) -> None:
+def test_sign_of_a_lost_process_names_its_program_without_folders(world: World, title: str, shown: str) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(3)
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name=title)

@@ -12,6 +12,7 @@ import pytest
 
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.analysis.state.prefill_time import LearnedTime
+from tests.analysis.conftest import World
 
 S, MS = 1_000_000_000, 1_000_000
 SLOWEST_PROMPT_S = 40.0
@@ -177,7 +178,7 @@ def test_freeze_while_images_wait_is_a_hang_in_time() -> None:
     assert hung["at_ns"] - 1040 * S < 15 * S
 
 
-def test_freeze_before_enough_was_learned_has_the_fixed_limit(world: Any) -> None:
+def test_freeze_before_enough_was_learned_has_the_fixed_limit(world: World) -> None:
     world.metrics = False
     world.idle(1).serve(15, in_flight=6)
     world.waiting_tokens = 8_000

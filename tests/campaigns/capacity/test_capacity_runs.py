@@ -16,8 +16,8 @@ import pytest
 
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
-from tests.run.conftest import wait
 from tests.simulator.conftest import Server
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -55,7 +55,7 @@ def stored(tmp_path: Path) -> dict[str, Any]:
 def test_search_that_is_killed_continues_to_an_answer(tmp_path: Path, server: Server) -> None:
     options = ["--goal", "90%", "--tolerance", "30%", "--budget", "6m", "--target", f"http://127.0.0.1:{server.port}"]
     process = start(tmp_path, "small.yaml", *options)
-    wait(lambda: stored(tmp_path)["steps"], "the first step", 120)
+    until(lambda: stored(tmp_path)["steps"], "the first step", 120)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = stored(tmp_path)
@@ -75,7 +75,7 @@ def test_search_that_is_killed_continues_to_an_answer(tmp_path: Path, server: Se
 
 def test_search_ends_with_the_incident_of_a_server_that_dies(tmp_path: Path, server: Server) -> None:
     process = start(tmp_path, "small.yaml", "--target", f"http://127.0.0.1:{server.port}", "--budget", "6m")
-    wait(lambda: next(tmp_path.glob("runs/capacity-*/steps/01/*/requests-0.jsonl"), None), "the first load", 120)
+    until(lambda: next(tmp_path.glob("runs/capacity-*/steps/01/*/requests-0.jsonl"), None), "the first load", 120)
     time.sleep(3)
     server.process.kill()
     error = process.communicate(timeout=300)[1].decode()

@@ -17,8 +17,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load import disk_space
-
-MS = 1_000_000
+from tests.rows import MS
 
 
 class Disk(NamedTuple):

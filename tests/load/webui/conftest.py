@@ -22,6 +22,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import auth, extension
+from tests.waiting import until
 
 LINK_TOKEN = "of-the-link"
 PORT = 8089
@@ -99,13 +100,6 @@ class Extended:
     def write_session_row(self, what: str, **more: Any) -> None:
         self.session.write({"row": "session", "what": what, **more})
 
-    def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 60
-        while not (value := condition()):
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.01)
-        return value
-
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.get("/loadchaos/state").get_json()
         return state
@@ -127,13 +121,13 @@ class Extended:
         folder.path.mkdir(parents=True)
         self.write_session_row("run", folder=str(folder.path))
         self.write_session_row("load", folder=str(folder.path))
-        self.until(lambda: self.state()["phase"] == "load")
+        until(lambda: self.state()["phase"] == "load")
         return folder
 
     def load_ends(self) -> None:
         """Its load is over: it is judged now."""
         self.write_session_row("load_over")
-        self.until(lambda: self.state()["phase"] == "judging")
+        until(lambda: self.state()["phase"] == "judging")
 
     def commands(self, path: Path) -> list[dict[str, Any]]:
         return [row for row in Tail(path).rows() if row["row"] == "command"]

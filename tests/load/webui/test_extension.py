@@ -7,6 +7,7 @@ import pytest
 
 from loadchaos.load.webui import auth
 from tests.load.webui.conftest import LINK_TOKEN, PORT, Environment, Extended, FakeUi, Runner
+from tests.waiting import until
 
 TARGET = "http://embedded-server"
 
@@ -104,7 +105,7 @@ def test_reports_and_incidents_are_served_and_the_plan_is_not(ui: Extended) -> N
     home.mkdir(parents=True)
     (home / "incident.md").write_text("<script>alert(1)</script>")
     ui.write_session_row("over", folder=str(folder.path), exit_code=1, error=None, verdict="fail")
-    ui.until(lambda: ui.state()["phase"] == "idle")
+    until(lambda: ui.state()["phase"] == "idle")
     assert [link["href"] for link in ui.state()["links"]] == ["report.html", "incidents/001-x/incident.md"]
     assert ui.get("/loadchaos/runs/small-1/report.html").status_code == 200
     assert ui.get("/loadchaos/report").status_code == 200
@@ -201,7 +202,7 @@ def test_capacity_searches_are_linked_and_served_without_other_files(ui: Extende
     (step / "report.html").write_text("<h1>step</h1>")
     (step / "plan.json").write_text("{}")
     ui.write_session_row("search", folder=str(search), about="capacity 10 requests/s")
-    ui.until(lambda: ui.state()["search"])
+    until(lambda: ui.state()["search"])
     assert ui.state()["search"] == {"name": "capacity-1", "about": "capacity 10 requests/s"}
     at = "/loadchaos/searches/capacity-1"
     assert ui.get(f"{at}/report.html").get_data(as_text=True) == "<h1>search</h1>"

@@ -13,8 +13,8 @@ from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.requests import exchange
+from tests.rows import S
 
-S = 1_000_000_000
 LIMITS = WireTimeouts(first_byte_ns=5 * S, between_bytes_ns=2 * S, total_ns=20 * S)
 
 

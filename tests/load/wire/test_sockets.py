@@ -21,6 +21,7 @@ from loadchaos.load.wire.headers import request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire import misbehaving
 from tests.load.wire.requests import exchange
+from tests.waiting import until
 
 
 def call(slot: Slot, limits: WireTimeouts | None = None) -> Exchange:
@@ -72,7 +73,7 @@ def test_slot_drops_a_connection_that_its_answer_ended(server: Any) -> None:
     assert server.connections == 2
 
 
-def test_slot_replaces_a_connection_closed_while_idle(server: Any, until: Any) -> None:
+def test_slot_replaces_a_connection_closed_while_idle(server: Any) -> None:
     good = server.modes["good"]
 
     def answer_and_close(peer: Any) -> None:
@@ -205,7 +206,7 @@ def test_slot_drops_a_connection_idle_for_too_long(server: Any, monkeypatch: pyt
     slot.close()
 
 
-def test_exchange_end_wakes_a_waiting_reader(server: Any, until: Any) -> None:
+def test_exchange_end_wakes_a_waiting_reader(server: Any) -> None:
     one = call(Slot(Origin(server.url("never"))))
     replies: list[Reply] = []
     waiter = threading.Thread(target=lambda: replies.append(plain.act(one)))

@@ -10,8 +10,7 @@ import pytest
 
 from loadchaos.load.wire import timestamps
 from loadchaos.load.wire.sockets import Connection, Origin
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 @pytest.fixture

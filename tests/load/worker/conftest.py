@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -119,6 +119,13 @@ def server() -> Iterator[Server]:
 TRAFFIC: list[Row] = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}]
 
 
+class Served(Protocol):
+    """What a child asks."""
+
+    @property
+    def url(self) -> str: ...
+
+
 @dataclass
 class Child:
     """The Locust child in a run folder of its own."""
@@ -126,7 +133,7 @@ class Child:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
 
-    def plan(self, server: Server, load: list[Row], **more: Any) -> None:
+    def plan(self, server: Served, load: list[Row], **more: Any) -> None:
         profile = {"name": "t", "traffic": more.pop("traffic", TRAFFIC), "load": load, **more.pop("profile", {})}
         plan = {
             "profile": profile, "seed": 1, "base_url": server.url, "api_key_env": None, "headers": {},
@@ -136,7 +143,9 @@ class Child:
         (self.folder / "plan.json").write_text(json.dumps(plan))
         (self.folder / "facts.json").write_text(json.dumps(facts))
 
-    def start(self, *args: str, env: dict[str, str] | None = None, through_parent: bool = False) -> None:
+    def start(
+        self, *args: str, env: dict[str, str] | None = None, through_parent: bool = False
+    ) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *args]
         if "--processes" in args:
             with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -147,6 +156,7 @@ class Child:
         environment = {**os.environ, "LOADCHAOS_PLAN": str(self.folder / "plan.json"), **(env or {})}
         with (self.folder / "locust.log").open("wb") as log:
             self.process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        return self.process
 
     def wait(self, within_s: float = 30.0) -> int:
         assert self.process is not None

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.load.worker.conftest import Child, Server
+from tests.waiting import until
+
 BEGIN_KEYS = {
     "row", "id", "step", "phase", "round", "traffic", "at_ns", "due_ns", "conn", "reused", "len", "hash", "tokens",
     "images", "image_tokens", "max_tokens", "behaviour", "expect", "edge", "seed",
@@ -38,7 +41,7 @@ def outcomes(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(row["outcome"] for row in rows if row["row"] == "end")
 
 
-def test_dispatcher_rounds_write_a_begin_and_an_end_for_every_request(server: Any, child: Any) -> None:
+def test_dispatcher_rounds_write_a_begin_and_an_end_for_every_request(server: Server, child: Child) -> None:
     server.tokens, server.gap_s = 20, 0.005
     child.plan(server, [{"users": 6, "requests": 20, "rounds": 2}], traffic=[TEXT, ABORTS])
     assert child.run() == 0, child.log()
@@ -68,7 +71,7 @@ def test_dispatcher_rounds_write_a_begin_and_an_end_for_every_request(server: An
     assert all((r["prompt_tokens"], r["completion_tokens"], r["chunks"]) == (64, 20, 20) for r in usage)
 
 
-def test_dispatcher_writes_a_row_before_its_request_is_sent(server: Any, child: Any) -> None:
+def test_dispatcher_writes_a_row_before_its_request_is_sent(server: Server, child: Child) -> None:
     """Also when many begin in one slice of arrivals and share a write."""
     server.tokens, server.ledger = 2, child.folder / "requests-0.jsonl"
     child.plan(server, [{"users": 24, "requests": 300}])
@@ -78,7 +81,7 @@ def test_dispatcher_writes_a_row_before_its_request_is_sent(server: Any, child: 
 
 
 @pytest.mark.slow
-def test_dispatcher_records_each_pipelined_request(server: Any, child: Any) -> None:
+def test_dispatcher_records_each_pipelined_request(server: Server, child: Child) -> None:
     pipelined = {"name": "pipelined", "payload": {"text": {"tokens": 64}}, "behaviour": {"pipeline": {"depth": 3}}}
     child.plan(server, [{"users": 2, "requests": 4}], traffic=[pipelined])
     assert child.run() == 0, child.log()
@@ -99,7 +102,7 @@ def in_flight(rows: list[dict[str, Any]]) -> list[int]:
     return counts
 
 
-def test_dispatcher_open_phase_never_waits_and_counts_from_due(server: Any, child: Any) -> None:
+def test_dispatcher_open_phase_never_waits_and_counts_from_due(server: Server, child: Child) -> None:
     server.tokens, server.gap_s = 2, 0.15
     child.plan(server, [{"rate": "40/s", "for": "1s", "max_in_flight": 4}])
     assert child.run() == 0, child.log()
@@ -116,7 +119,7 @@ def test_dispatcher_open_phase_never_waits_and_counts_from_due(server: Any, chil
     assert all(r["at_ns"] >= r["due_ns"] for r in sent)
 
 
-def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Any, child: Any, until: Any) -> None:
+def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Server, child: Child) -> None:
     child.plan(server, [{"rate": "50/s", "for": "2s", "max_in_flight": 8}])
     child.start()
     until(lambda: len(child.rows("end")) > 5)
@@ -129,7 +132,7 @@ def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Any, c
     assert child.rows("begin")[-1]["step"] > 50, "it went on after the pause"
 
 
-def test_dispatcher_closed_phase_does_not_count_paused_time(server: Any, child: Any, until: Any) -> None:
+def test_dispatcher_closed_phase_does_not_count_paused_time(server: Server, child: Child) -> None:
     server.gap_s = 0.01
     child.plan(server, [{"users": 2, "for": "1s"}])
     child.start()
@@ -147,7 +150,7 @@ def test_dispatcher_closed_phase_does_not_count_paused_time(server: Any, child: 
     assert outcomes(child.rows()) == {"ok": len(child.rows("begin"))}
 
 
-def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Any, child: Any, until: Any) -> None:
+def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Server, child: Child) -> None:
     server.hold.set()
     child.plan(server, [{"users": 3, "for": "10m"}])
     child.start()
@@ -161,41 +164,41 @@ def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Any
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_dispatcher_signal_ends_in_order(server: Any, child: Any, until: Any, how: signal.Signals) -> None:
+def test_dispatcher_signal_ends_in_order(server: Server, child: Child, how: signal.Signals) -> None:
     server.hold.set()
     child.plan(server, [{"users": 2, "for": "10m"}])
-    child.start()
+    process = child.start()
     until(lambda: len(child.rows("begin")) == 2)
-    child.process.send_signal(how)
+    process.send_signal(how)
     assert child.wait(10) == 0, child.log()
     assert len(child.rows("end")) == 2
     assert child.rows()[-1] == {**child.rows()[-1], "row": "load", "what": "end", "why": "stopped"}
 
 
-def test_worker_killed_in_the_middle_loses_no_complete_row(server: Any, child: Any, until: Any) -> None:
+def test_worker_killed_in_the_middle_loses_no_complete_row(server: Server, child: Child) -> None:
     server.gap_s = 0.002
     child.plan(server, [{"users": 8, "for": "10m"}])
-    child.start()
+    process = child.start()
     until(lambda: len(child.rows("end")) > 50)
-    os.kill(child.process.pid, signal.SIGKILL)
-    child.process.wait()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
     begins, ends = child.rows("begin"), child.rows("end")
     assert {r["id"] for r in ends} <= {r["id"] for r in begins}
     assert 0 <= len(begins) - len(ends) <= 8
     assert child.rows("load") == child.rows("load")[:1]
 
 
-def test_worker_ends_when_its_parent_was_killed(server: Any, child: Any, until: Any, tmp_path: Path) -> None:
+def test_worker_ends_when_its_parent_was_killed(server: Server, child: Child, tmp_path: Path) -> None:
     server.gap_s = 0.01
     child.plan(server, [{"users": 2, "for": "10m"}])
-    child.start(through_parent=True)
+    process = child.start(through_parent=True)
     until(lambda: len(child.rows("end")) > 3)
-    os.kill(child.process.pid, signal.SIGKILL)
-    child.process.wait()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
     until(lambda: child.rows()[-1].get("why") == "stopped")
 
 
-def test_workers_share_the_steps(server: Any, child: Any) -> None:
+def test_workers_share_the_steps(server: Server, child: Child) -> None:
     child.plan(server, [{"users": 4, "requests": 30, "rounds": 1}], workers=2)
     assert child.run("--processes", "2") == 0, child.log()
     shares = [{r["step"] for r in child.rows("begin", worker=w)} for w in (0, 1)]
@@ -205,7 +208,7 @@ def test_workers_share_the_steps(server: Any, child: Any) -> None:
 
 
 @pytest.mark.slow
-def test_workers_lost_share_is_missed(server: Any, child: Any, until: Any) -> None:
+def test_workers_lost_share_is_missed(server: Server, child: Child) -> None:
     server.gap_s = 0.02
     child.plan(server, [{"users": 4, "requests": 200}], workers=2)
     child.start("--processes", "2")
@@ -218,7 +221,7 @@ def test_workers_lost_share_is_missed(server: Any, child: Any, until: Any) -> No
     assert (begun[0], begun[1] + sum(r["count"] for r in missed)) == (100, 100)
 
 
-def test_worker_with_an_unwritable_ledger_exits_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
+def test_worker_with_an_unwritable_ledger_exits_with_code_3(server: Server, child: Child, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     child.plan(server, [{"users": 2, "requests": 10, "rounds": 1}])
@@ -227,7 +230,7 @@ def test_worker_with_an_unwritable_ledger_exits_with_code_3(server: Any, child: 
     assert server.paths == []
 
 
-def test_workers_all_end_when_one_ledger_fails(server: Any, child: Any, tmp_path: Path) -> None:
+def test_workers_all_end_when_one_ledger_fails(server: Server, child: Child, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     child.plan(server, [{"users": 2, "for": "10m"}], workers=2)
@@ -236,13 +239,13 @@ def test_workers_all_end_when_one_ledger_fails(server: Any, child: Any, tmp_path
     assert child.rows("load")[-1]["what"] == "end"
 
 
-def test_worker_with_an_unreadable_plan_exits_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
+def test_worker_with_an_unreadable_plan_exits_with_code_3(server: Server, child: Child, tmp_path: Path) -> None:
     child.plan(server, [{"users": 2, "requests": 10}])
     (tmp_path / "facts.json").unlink()
     assert child.run() == 3
 
 
-def test_worker_sends_keys_and_headers_and_never_writes_them(server: Any, child: Any, tmp_path: Path) -> None:
+def test_worker_sends_keys_and_headers_and_never_writes_them(server: Server, child: Child, tmp_path: Path) -> None:
     child.plan(
         server,
         [{"users": 1, "requests": 2}],
@@ -260,7 +263,7 @@ def test_worker_sends_keys_and_headers_and_never_writes_them(server: Any, child:
         assert b"hush-hush-1" not in path.read_bytes()
 
 
-def test_worker_redacts_its_key_in_an_error(server: Any, child: Any) -> None:
+def test_worker_redacts_its_key_in_an_error(server: Server, child: Child) -> None:
     server.refuse = "Incorrect API key provided: sk-very-secret"
     child.plan(server, [{"users": 1, "requests": 1}], api_key_env="THE_KEY")
     assert child.run(env={"THE_KEY": "sk-very-secret"}) == 0, child.log()
@@ -270,7 +273,7 @@ def test_worker_redacts_its_key_in_an_error(server: Any, child: Any) -> None:
     assert "sk-very-secret" not in end["error"]
 
 
-def test_exchange_silent_beyond_the_limit_is_stalled(server: Any, child: Any) -> None:
+def test_exchange_silent_beyond_the_limit_is_stalled(server: Server, child: Child) -> None:
     server.hold.set()
     limits = {"limits": {"first_byte": "300ms", "between_bytes": "300ms", "total": "5s"}}
     child.plan(server, [{"users": 2, "requests": 4}], profile=limits)
@@ -278,7 +281,7 @@ def test_exchange_silent_beyond_the_limit_is_stalled(server: Any, child: Any) ->
     assert outcomes(child.rows()) == {"stalled": 4}
 
 
-def test_exchange_without_a_server_is_a_connect_error_each_time(server: Any, child: Any) -> None:
+def test_exchange_without_a_server_is_a_connect_error_each_time(server: Server, child: Child) -> None:
     with socket.socket() as bound:  # nobody listens, and no other test gets the port
         bound.bind(("127.0.0.1", 0))
         child.plan(server, [{"users": 2, "requests": 6}], base_url=f"http://127.0.0.1:{bound.getsockname()[1]}")
@@ -290,7 +293,7 @@ def test_exchange_without_a_server_is_a_connect_error_each_time(server: Any, chi
     assert "connect_error" in child.log(), "Locust's own table tells of it"
 
 
-def test_dispatcher_burst_is_sent_at_once_and_again_to_an_idle_server(server: Any, child: Any) -> None:
+def test_dispatcher_burst_is_sent_at_once_and_again_to_an_idle_server(server: Server, child: Child) -> None:
     server.gap_s = 0.05
     child.plan(server, [{"burst": 12, "repeat": 2, "every": "50ms"}])
     assert child.run() == 0, child.log()
@@ -300,7 +303,7 @@ def test_dispatcher_burst_is_sent_at_once_and_again_to_an_idle_server(server: An
     assert min(r["at_ns"] for r in begins if r["step"] >= 12) > max(r["at_ns"] for r in ends if r["step"] < 12)
 
 
-def test_dispatcher_users_back_off_on_instant_errors(server: Any, child: Any) -> None:
+def test_dispatcher_users_back_off_on_instant_errors(server: Server, child: Child) -> None:
     server.refuse = "no"
     child.plan(server, [{"users": 4, "for": "2s"}])
     assert child.run() == 0, child.log()
@@ -312,7 +315,7 @@ def test_dispatcher_users_back_off_on_instant_errors(server: Any, child: Any) ->
     assert child.rows("load")[-1]["at_ns"] - child.rows("load")[0]["at_ns"] < 3_000_000_000
 
 
-def test_dispatcher_backoff_lasts_over_rounds_and_is_bounded(server: Any, child: Any) -> None:
+def test_dispatcher_backoff_lasts_over_rounds_and_is_bounded(server: Server, child: Child) -> None:
     server.refuse = "no"
     limits = {"limits": {"backoff": "50ms", "backoff_max": "100ms"}}
     child.plan(server, [{"users": 2, "requests": 2, "rounds": 10}], profile=limits)
@@ -323,7 +326,7 @@ def test_dispatcher_backoff_lasts_over_rounds_and_is_bounded(server: Any, child:
     assert 0.6 < took_s < 2
 
 
-def test_dispatcher_without_backoff_sends_at_once(server: Any, child: Any) -> None:
+def test_dispatcher_without_backoff_sends_at_once(server: Server, child: Child) -> None:
     server.refuse = "no"
     child.plan(server, [{"users": 2, "requests": 60}], profile={"limits": {"backoff": "0s"}})
     assert child.run() == 0, child.log()

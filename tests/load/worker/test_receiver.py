@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from loadchaos.load.worker.timer import Timer
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
+from tests.rows import MS
 
 _gevent = cast("Any", gevent)
 SLICES: list[bool] = []
@@ -111,61 +113,62 @@ def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Recei
         slot.close()
 
 
-def test_receiver_over_tls_leaves_no_decrypted_bytes(arrivals: Receiver, certificate: Path) -> None:
+def tls_answer(content: bytes) -> bytes:
+    body = b'{"choices":[{"message":{"content":"%s"},"finish_reason":"stop"}]}' % content
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def answer_next(peer: ssl.SSLSocket, answer: bytes) -> None:
+    while not peer.recv(65536).endswith(b"{}"):
+        pass
+    peer.sendall(answer)
+
+
+@contextmanager
+def tls_slot(
+    arrivals: Receiver, certificate: Path, serve: Callable[[Callable[[], ssl.SSLSocket]], None]
+) -> Iterator[tuple[Slot, Callable[[], Reply]]]:
+    """A slot of a server, whose thread `serve` gets a function that accepts, and a function that asks it once."""
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(certificate)
-    body = b'{"choices":[{"message":{"content":"%s"},"finish_reason":"stop"}]}' % (b"a" * 200_000)
-    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            raw, _ = listener.accept()
-            with served.wrap_socket(raw, server_side=True) as peer:
-                for _ in range(2):
-                    while not peer.recv(65536).endswith(b"{}"):
-                        pass
-                    peer.sendall(answer)
-
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(
+            target=serve, args=(lambda: served.wrap_socket(listener.accept()[0], server_side=True),)
+        )
         thread.start()
         url = f"https://localhost:{listener.getsockname()[1]}"
         slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
-
-        def ask() -> Reply:
-            return plain.act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress()))
-
-        replies = greenlets([lambda: [ask(), ask()]])[0]
+        yield (
+            slot,
+            lambda: plain.act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress())),
+        )
         thread.join(10)
-    assert [(r.outcome, len(r.text)) for r in replies] == [("ok", 200_000)] * 2
-    assert slot.opened == 1
     slot.close()
 
 
+def test_receiver_over_tls_leaves_no_decrypted_bytes(arrivals: Receiver, certificate: Path) -> None:
+    def serve(accept: Callable[[], ssl.SSLSocket]) -> None:
+        with accept() as peer:
+            for _ in range(2):
+                answer_next(peer, tls_answer(b"a" * 200_000))
+
+    with tls_slot(arrivals, certificate, serve) as (slot, ask):
+        replies = greenlets([lambda: [ask(), ask()]])[0]
+        assert [(r.outcome, len(r.text)) for r in replies] == [("ok", 200_000)] * 2
+        assert slot.opened == 1
+
+
 def test_receiver_over_tls_replaces_a_connection_closed_while_idle(arrivals: Receiver, certificate: Path) -> None:
-    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    served.load_cert_chain(certificate)
-    body = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
-    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    closed = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    closed, answer = threading.Event(), tls_answer(b"a")
 
-        def serve() -> None:
-            for count, last in ((2, b""), (1, answer[:40])):  # the second one closes in the middle of its answer
-                raw, _ = listener.accept()
-                with served.wrap_socket(raw, server_side=True, suppress_ragged_eofs=True) as peer:
-                    for n in range(count + bool(last)):
-                        while not peer.recv(65536).endswith(b"{}"):
-                            pass
-                        peer.sendall(last if n == count else answer)
-                closed.set()
+    def serve(accept: Callable[[], ssl.SSLSocket]) -> None:
+        for answers in ([answer] * 2, [answer, answer[:40]]):  # the second one closes in the middle of its answer
+            with accept() as peer:
+                for one in answers:
+                    answer_next(peer, one)
+            closed.set()
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        url = f"https://localhost:{listener.getsockname()[1]}"
-        slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
-
-        def ask() -> Reply:
-            return plain.act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress()))
+    with tls_slot(arrivals, certificate, serve) as (slot, ask):
 
         def ask_twice() -> list[Reply]:
             replies = [ask(), ask()]
@@ -175,11 +178,9 @@ def test_receiver_over_tls_replaces_a_connection_closed_while_idle(arrivals: Rec
             return [*replies, ask(), ask()]
 
         replies = greenlets([ask_twice])[0]
-        thread.join(10)
-    assert [r.outcome for r in replies] == ["ok", "ok", "ok", "reset"]
-    assert [r.detail.get("stale_retry") for r in replies] == [None, None, 1, None]
-    assert slot.opened == 2
-    slot.close()
+        assert [r.outcome for r in replies] == ["ok", "ok", "ok", "reset"]
+        assert [r.detail.get("stale_retry") for r in replies] == [None, None, 1, None]
+        assert slot.opened == 2
 
 
 def test_receiver_raises_a_bug_in_the_exchange_that_has_it(arrivals: Receiver) -> None:
@@ -212,9 +213,6 @@ def test_timer_is_never_early_and_lets_others_run(arrivals: Receiver) -> None:
     timer.close()
     assert min(late_ns) >= 0
     assert turns == [1]
-
-
-MS = 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.profile.request_trace import Cause, TraceSend
-
-S = 1_000_000_000
+from tests.rows import S
 
 
 def due(order: ReplayOrder) -> list[tuple[float, int]]:

@@ -28,6 +28,7 @@ from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
+from tests.load.worker.conftest import Child
 
 CALL = {
     "index": 0,
@@ -114,7 +115,7 @@ def traffic(name: str, more: dict[str, Any] | None = None, **options: Any) -> di
     return {"name": name, "payload": payload, "output": {"max": 8}}
 
 
-def ends(child: Any) -> list[dict[str, Any]]:
+def ends(child: Child) -> list[dict[str, Any]]:
     return sorted((r for r in child.rows("conversation") if r["what"] == "end"), key=lambda r: r["step"])
 
 
@@ -122,7 +123,7 @@ def last_of(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["role"])
 
 
-def test_session_sends_answers_back_loops_over_tools_and_branches(child: Any, scripted: Any) -> None:
+def test_session_sends_answers_back_loops_over_tools_and_branches(child: Child, scripted: Any) -> None:
     """One run; its bodies are built again from plan and ledger, as replay and incidents do."""
 
     def answer(name: str, body: dict[str, Any]) -> object:
@@ -163,7 +164,7 @@ def test_session_sends_answers_back_loops_over_tools_and_branches(child: Any, sc
         assert json.loads(payloads.build(step, facts).body) == server.bodies[name]
 
 
-def test_session_loses_all_turns_after_a_bad_answer_and_the_others_go_on(child: Any, scripted: Any) -> None:
+def test_session_loses_all_turns_after_a_bad_answer_and_the_others_go_on(child: Child, scripted: Any) -> None:
     """The server counts 50 prompt tokens always: of a longer history it has dropped some."""
 
     def answer(name: str, body: dict[str, Any]) -> object:

@@ -7,16 +7,17 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
+from tests.load.worker.conftest import Child
+from tests.rows import S
+
 FIRST_S, GAP_S, TOKENS = 0.05, 0.02, 5
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-S = 1_000_000_000
 
 
-@dataclass
+@dataclass(frozen=True)
 class Paced:
     """A server that answers one request at a time and records token times."""
 
@@ -77,7 +78,7 @@ def paced() -> Iterator[Paced]:
         thread.join(10)
 
 
-def test_timing_is_the_servers_and_includes_the_queue_of_a_slow_one(paced: Paced, child: Any) -> None:
+def test_timing_is_the_servers_and_includes_the_queue_of_a_slow_one(paced: Paced, child: Child) -> None:
     """One user first; then 40 requests a second to a server that answers 6.
 
     The wait grows, and due times stay as planned.

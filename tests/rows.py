@@ -1,0 +1,40 @@
+"""Rows of a made-up ledger: each builder gives the usual values, which keywords override."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
+
+S = 1_000_000_000
+MS = 1_000_000
+Row = dict[str, Any]
+
+
+def answered(sent_ns: int, n: int, *, took_ns: int = S, traffic: str = "text", phase: int = 0, **end: Any) -> list[Row]:
+    """Begin and end of request `n`, sent when due; its first token comes after half of its time."""
+    last_ns = sent_ns + took_ns
+    base = {"id": f"r{n}", "step": n, "traffic": traffic, "phase": phase, "due_ns": sent_ns, "expect": ["ok"]}
+    times = {"at_ns": last_ns, "sent_ns": sent_ns, "first_token_ns": sent_ns + took_ns // 2, "last_byte_ns": last_ns}
+    return [
+        {"row": "begin", "at_ns": sent_ns, **base},
+        {"row": "end", **base, **times, "outcome": "ok", "itl_hist": {}, "detail": {}, **end},
+    ]
+
+
+def metrics_row(
+    at_s: float, values: Mapping[str, float] | None = None, *, replica: str = "server", engine: str = "0", **more: float
+) -> Row:
+    """Scraped values of one engine, as a mapping or as keywords."""
+    scraped = {**(values or {}), **more}
+    return {"row": "metrics", "at_ns": round(at_s * S), "replica": replica, "engine": engine, "values": scraped}
+
+
+def judged(terms: Terms, rows: Iterable[Any]) -> dict[str, Any]:
+    """verdict.json of rows, folded in this order."""
+    judge = Judge(terms)
+    for row in rows:
+        judge.fold(row)
+    return judge.verdict().to_json()
