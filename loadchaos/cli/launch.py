@@ -41,7 +41,7 @@ def launch(
     from loadchaos.core.ledger.recorder import create_folder
     from loadchaos.core.tls import TlsSettings
     from loadchaos.run.interrupts import Interrupts
-    from loadchaos.run.launch_only import StandaloneLaunch, launch_alone
+    from loadchaos.run.launch_only import StandaloneLaunch, StartResult, launch_alone
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 
@@ -54,9 +54,11 @@ def launch(
     say = partial(echo, err=True)
     settings = TlsSettings(**tls)
     interrupts = Interrupts()
-    result = interrupts.run(
-        launch_alone(StandaloneLaunch(server, folder, say, settings, interrupts), ready_within_s, check=check)
-    )
+
+    async def launched() -> StartResult:  # it needs the running loop
+        return await launch_alone(StandaloneLaunch(server, folder, say, settings, interrupts), ready_within_s, check=check)
+
+    result = interrupts.run(launched())
     echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:
         _classify(result.log)
