@@ -56,7 +56,9 @@ def launch(
     interrupts = Interrupts()
 
     async def launched() -> StartResult:  # it needs the running loop
-        return await launch_alone(StandaloneLaunch(server, folder, say, settings, interrupts), ready_within_s, check=check)
+        return await launch_alone(
+            StandaloneLaunch(server, folder, say, settings, interrupts), ready_within_s, check=check
+        )
 
     result = interrupts.run(launched())
     echo(f"loadchaos: {result.text}", err=True)

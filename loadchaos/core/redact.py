@@ -55,7 +55,11 @@ def secret_name(name: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def is_secret_header(name: str) -> bool:
     """Tell whether a header carries credentials: Authorization, x-api-key."""
-    return SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
+    return (
+        SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None
+        or secret_name(name)
+        or name.lower().endswith("accesskey")
+    )
 
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
