@@ -58,7 +58,19 @@ def is_secret_header(name: str) -> bool:
     return (
         SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None
         or secret_name(name)
-        or name.lower().endswith("accesskey")
+        or name.lower().endswith(
+            (
+                "accesskey",
+                "privatekey",
+                "secretkey",
+                "masterkey",
+                "signingkey",
+                "encryptionkey",
+                "apikey",
+                "authkey",
+                "sharedkey",
+            )
+        )
     )
 
 
