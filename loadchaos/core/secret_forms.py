@@ -85,7 +85,13 @@ _X_KEY = rb"x-" + _PARTS + rb"(?:api-?key|key|token|secret|auth|password)"
 _OTHER_KEYS = (b"private-token", b"job-token", b"subscription-key")
 _OTHER_KEY = _PARTS + rb"(?:" + rb"|".join(_OTHER_KEYS) + rb")"
 SECRET_HEADER = re.compile(
-    rb"(?i)(?:" + rb"|".join((_AUTHORIZATION, _COOKIE, _X_KEY, _OTHER_KEY)) + rb"|.*" + _NAME + rb")\Z"
+    rb"(?i)(?:"
+    + rb"|".join((_AUTHORIZATION, _COOKIE, _X_KEY, _OTHER_KEY))
+    + rb"|.*"
+    + _NAME
+    + rb"|.*"
+    + _WIDER_NAME
+    + rb")\Z"
 )
 """Names of headers that carry credentials; `redact.is_secret_header` asks."""
 

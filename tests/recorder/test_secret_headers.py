@@ -15,6 +15,7 @@ SECRET = [
     "Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "X-Api-Key", "api-key", "apikey", "X-Auth-Token",
     "X-Amz-Security-Token", "X-Goog-Api-Key", "X-Vault-Token", "X-Client-Secret", "X-Functions-Key", "x-auth",
     "Ocp-Apim-Subscription-Key", "PRIVATE-TOKEN", "JOB-TOKEN", "secretkey", "xaccesstoken", "session-token",
+    "secretid", "aws-access-key-id", "db-pass",
 ]  # fmt: skip
 OPEN = ["Host", "Content-Type", "User-Agent", "Accept", "X-Request-Id", "traceparent", "openai-organization"]
 WORDS = "x api key auth token secret access client private job subscription session password id hf proxy set cookie jwt"
