@@ -54,14 +54,8 @@ def secret_name(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def is_secret_header(name: str) -> bool:
-    """Tell whether a header carries credentials, as the redactor hides it: Authorization, x-api-key."""
-    if SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name):
-        return True
-    value = "value-4f6c9a1d2b"
-    return any(
-        value not in Redactor().text(text)
-        for text in (f"{name}: {value}", f'{{"{name}": "{value}"}}', f"('{name}', '{value}')")
-    )
+    """Tell whether a header carries credentials: Authorization, x-api-key."""
+    return SECRET_HEADER.match(name.encode("utf-8", "surrogateescape")) is not None or secret_name(name)
 
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
