@@ -30,12 +30,12 @@ def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 
 def is_table(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether the body is one returned table or record of named fields, or yields entries of one."""
+    """Whether the body is one returned table, or yields entries of one."""
     body = [n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
     longest = max(body, key=lambda n: (n.end_lineno or 0) - n.lineno)
-    value = longest.value if isinstance(longest, ast.Return | ast.Assign) else None
-    fields = isinstance(value, ast.Call) and not value.args and len(value.keywords) > MOST_PARAMETERS
-    table = fields or isinstance(value, ast.List | ast.Dict | ast.Tuple | ast.Set)
+    table = isinstance(longest, ast.Return | ast.Assign) and isinstance(
+        longest.value, ast.List | ast.Dict | ast.Tuple | ast.Set
+    )
     rest = (node.end_lineno or 0) - node.lineno - ((longest.end_lineno or 0) - longest.lineno)
     return table and rest < MOST_LINES
 

@@ -72,7 +72,7 @@ from loadchaos.core.ledger.rows import (
     StateRow,
     SupervisorRow,
 )
-from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms
 
 _POLL_NS = S // 4
 _MOST_STATES = 10_000
@@ -357,10 +357,6 @@ class Judge(RowFold):
         failures = error_budget.excused(failures, judged, figures.errors[""].n)
         checks += rules.uncovered(failures, judged)
         decision = rules.decide(failures, judged, checks)
-        exposure = str((terms.exposure or {}).get("count") or "requests")
-        if not self._mechanisms.exposures.get(exposure):
-            exposure = "requests"
-        totals = self._stats.total()
         notes = [*self._health.notes, *self._detectors.notes, *self._log_classifier.unexplained.notes()]
         throughput = self.figures.throughput.figures()
         return Verdict(
@@ -371,7 +367,7 @@ class Judge(RowFold):
             started=self._health.utc(self._health.begin_ns),
             ended=self._health.utc(self._health.newest_ns or None),
             target=self._target(),
-            outcomes=dict(totals),
+            outcomes=dict(self._stats.total()),
             by_traffic={t: dict(c) for t, c in sorted(self._stats.outcomes.items())},
             failures=tuple(failures),
             failure_counts=rules.failure_counts(failures),
@@ -386,14 +382,7 @@ class Judge(RowFold):
             goodput=self.figures.goodput.figures(terms.slo, self.figures.throughput.seconds()) if terms.slo else None,
             expectations=tuple(judged),
             checks=tuple(checks),
-            worth=rules.worth(
-                decision,
-                figures.counts["engine_deaths"],
-                self._mechanisms.exposures.get(exposure, 0),
-                exposure.replace("_", " "),
-                open_restart=self._open_restarts.check(self._health.newest_ns) is not None,
-                unproved=figures.unproved.get("engine_deaths"),
-            ),
+            worth=self._worth(decision, figures, terms),
             generator=self._health.generator(self._stats, terms),
             exposures=dict(self._mechanisms.exposures),
             incidents=tuple(
@@ -403,6 +392,20 @@ class Judge(RowFold):
             attacks={name: AttackCounts(**counts) for name, counts in sorted(self._attacks.counts.items())},
             by_hand=tuple(self._health.by_hand),
             notes=tuple(notes),
+        )
+
+    def _worth(self, decision: Decision, figures: ExpectationInputs, terms: Terms) -> str:
+        """Strength of the evidence, by the exposure that the profile counts, else by requests."""
+        exposure = str((terms.exposure or {}).get("count") or "requests")
+        if not self._mechanisms.exposures.get(exposure):
+            exposure = "requests"
+        return rules.worth(
+            decision,
+            figures.counts["engine_deaths"],
+            self._mechanisms.exposures.get(exposure, 0),
+            exposure.replace("_", " "),
+            open_restart=self._open_restarts.check(self._health.newest_ns) is not None,
+            unproved=figures.unproved.get("engine_deaths"),
         )
 
     def _by_endpoint(self, terms: Terms) -> dict[str, EndpointResult]:

@@ -221,7 +221,7 @@ _UNDER_TARGET = {
     **{key: f"it is an option: {option}" for key, option in _OPTIONS.items()},
     "toxiproxy": "it was removed: leave it out, and the built-in proxy lays the same network faults",
 }
-"""What to do instead of a key under `target` that does not exist."""
+"""Advice for keys under `target` that were removed or have another place."""
 
 
 def _meant(got: str, text: str) -> str:

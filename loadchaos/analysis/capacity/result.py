@@ -10,7 +10,7 @@ from loadchaos.core import typed_json
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET
 
 Unit = Literal["rate", "concurrency"]
-"""What a load counts: requests per second, or users."""
+"""Unit of a load: requests per second, or users."""
 StepStatus = Literal["undecided", "met", "not_met", "client"]
 
 

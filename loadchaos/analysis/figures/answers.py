@@ -26,14 +26,12 @@ class LengthDistribution:
     longest: int | None = None
     images: int = 0
     image_tokens: int = 0
-    with_images: int = 0
 
     def add(self, end: Mapping[str, Any]) -> None:
         """Add an end row."""
         images = int(end.get("images") or 0)
         self.images += images
         self.image_tokens += int(end.get("image_tokens") or 0)
-        self.with_images += images > 0
         planned, usage = end.get("planned_tokens"), end.get("prompt_tokens")
         if not isinstance(planned, int) or not isinstance(usage, int):
             return
@@ -79,7 +77,7 @@ class AnswerFigures(RowFold):
         self._warm_up.covers(row)
 
     def on_end(self, row: EndRow) -> None:
-        traffic = str(row.get("traffic", ""))
+        traffic, in_warm_up = str(row.get("traffic", "")), self._warm_up.covers(row)
         self.event_tokens.on_end(row)
         if (length := self.lengths.get(traffic)) is None:  # setdefault would make a new one for every row
             length = self.lengths[traffic] = LengthDistribution()
@@ -88,9 +86,7 @@ class AnswerFigures(RowFold):
             return
         if (latency := self.latency.get(traffic)) is None:
             latency = self.latency[traffic] = LatencyHistograms()
-        if self._warm_up.covers(row):
-            return
-        if (sample := sample_of(row)) is not None:
+        if not in_warm_up and (sample := sample_of(row)) is not None:
             latency.add(sample)
             latency.add_delay(row, sample)
 

@@ -70,7 +70,7 @@ class RunFigures(RowFold):
 
     def on_missed(self, row: MissedRow) -> None:
         self.requests.on_missed(row)
-        if not self.warm_up.covers(row):
+        if not self.warm_up.covers(row) and self.slo_s:
             self.goodput.on_missed(row)
         if self._folds_answers:
             self.answers.on_missed(row)

@@ -147,3 +147,10 @@ def test_fold_counts_goodput_as_the_verdict_does() -> None:
     assert [s.value for s in page["loadchaos_slo_requests"].samples] == [6]
     counts = {s.labels["le"]: s.value for s in page["loadchaos_tpot_seconds"].samples if "le" in s.labels}
     assert (counts["0.025"], counts["0.075"], counts["+Inf"]) == (0, 3, 3), "0.5 s over ten tokens"
+
+
+def test_requests_without_a_slot_are_no_goodput_where_there_are_no_limits() -> None:
+    fold = LiveFigures()
+    fold.fold({"row": "run", "what": "begin", "at_ns": 1, "terms": {}})
+    fold.fold({"row": "missed", "at_ns": 2, "traffic": "t", "phase": 0, "why": "no_slot", "count": 3})
+    assert fold.snapshot().goodput == {}
