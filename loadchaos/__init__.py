@@ -16,10 +16,7 @@ __all__ = ["__version__", "from_profile"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `from_profile` on first use.
-
-    Locust patches the standard library as soon as it is imported.
-    """
+    """Import `from_profile` on first use. Locust patches the standard library as soon as it is imported."""
     if name == "from_profile":
         from loadchaos.load.worker.locust_user import from_profile
 

@@ -343,10 +343,7 @@ class Judge(RowFold):
         return [i for i in self._tracker.incidents if i.real]
 
     def verdict(self, *, bad_rows: int = 0) -> Verdict:
-        """The verdict of the rows so far.
-
-        Call it when the run is over. `bad_rows`: lines the reader had to skip.
-        """
+        """The verdict of the rows so far. Call it when the run is over. `bad_rows`: lines the reader had to skip."""
         self._finish()
         terms = self._terms or Terms(profile=str(self._health.begin.get("profile") or ""))
         failures = self._accepted(terms)
@@ -420,10 +417,7 @@ class Judge(RowFold):
             self._unfinished = (self._unfinished or 0) + self._stats.finish()
 
     def failures(self) -> list[FailureResult]:
-        """All failures so far with counts, none accepted.
-
-        Folding continues unchanged.
-        """
+        """All failures so far with counts, none accepted. Folding continues unchanged."""
         found = failures_of(self._tracker.real(), self._tracker.attribution)
         found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
         name_by_length(found, self._length_symptoms, self._log_classifier.kv, self._facts)

@@ -31,10 +31,7 @@ class Check(CheckResult):
 
 
 class Mechanisms:
-    """Counters of the mechanisms and exposures of a run.
-
-    `exposures` counts by the names that `exposure:` may use.
-    """
+    """Counters of the mechanisms and exposures of a run. `exposures` counts by the names that `exposure:` may use."""
 
     def __init__(self) -> None:
         self.exposures: dict[str, int] = dict.fromkeys(EXPOSURES, 0)
@@ -48,10 +45,7 @@ class Mechanisms:
         self._drafted_ns: int | None = None
 
     def on_end(self, row: EndRow) -> None:
-        """Fold an end row.
-
-        Exposures are requests that got a token, and requests that we aborted.
-        """
+        """Fold an end row. Exposures are requests that got a token, and requests that we aborted."""
         self.exposures["aborted_requests"] += row.get("outcome") == "aborted"
         if not row.get("first_token_ns") and row.get("outcome") != "ok":
             return

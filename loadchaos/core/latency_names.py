@@ -59,10 +59,7 @@ class LatencyName:
         return STATISTICS[self.statistic]
 
     def too_few(self, n: int, answers: int) -> str:
-        """Say that samples are too few; empty: they are enough.
-
-        `answers` are those that the `n` samples come from.
-        """
+        """Say that samples are too few; empty: they are enough. `answers` are those that the `n` samples come from."""
         if n < (fewest := FEWEST_SAMPLES[self.statistic]):
             return f"{self.statistic} needs {fewest:,} samples"
         if self.latency == "itl" and answers < FEWEST_ITL_ANSWERS:

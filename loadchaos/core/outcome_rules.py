@@ -159,10 +159,7 @@ def error_response_outcome(
 
 
 def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: OutcomeRules) -> Outcome:
-    """Classify an error inside a 200 stream.
-
-    Only before the first token can it be a refusal.
-    """
+    """Classify an error inside a 200 stream. Only before the first token can it be a refusal."""
     if after_token or matches(rules.engine_dead, error.text):
         return "stream_error"
     if error.code == 429 or matches(rules.shed, error.text):

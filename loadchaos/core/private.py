@@ -12,10 +12,7 @@ _users: list[int] = []  # the mask before `create_privately`
 
 
 def create_privately() -> None:
-    """Set the umask: files of this process and its children get mode 0600.
-
-    Folders get mode 0700.
-    """
+    """Set the umask: files of this process and its children get mode 0600. Folders get mode 0700."""
     before = os.umask(_MASK)
     if not _users:
         _users.append(before)

@@ -161,10 +161,7 @@ class Redactor:
         self._literal[0] = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
 
     def add_prompts(self, passages: Iterable[str]) -> None:
-        """Replace quoted passages of our prompts by `[text of a request]`.
-
-        The passages are as logs quote them.
-        """
+        """Replace quoted passages of our prompts by `[text of a request]`. The passages are as logs quote them."""
         ordered = sorted(set(passages), key=len, reverse=True)
         forms = [re.escape(passage.encode("utf-8", "surrogateescape")) for passage in ordered]
         self._quoted[0] = re.compile(b"|".join(forms)) if forms else None
@@ -195,10 +192,7 @@ class Redactor:
         return self.redact(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def feed(self, data: bytes) -> bytes:
-        """Add bytes of a stream and return what is redacted so far.
-
-        A line is held back until its end has come.
-        """
+        """Add bytes of a stream and return what is redacted so far. A line is held back until its end has come."""
         if self._inside:
             data = data.lstrip(TOKEN_BYTES)
             if not data:

@@ -13,10 +13,7 @@ _UNIT = 2.0**-53
 
 
 def hash64(seed: int, *values: int) -> int:
-    """Hash integers to 64 bits.
-
-    The algorithm is splitmix64 (Steele, Lea, Flood 2014, `SplittableRandom`).
-    """
+    """Hash integers to 64 bits. The algorithm is splitmix64 (Steele, Lea, Flood 2014, `SplittableRandom`)."""
     return _scramble((hash_prefix(seed, *values) + _GOLDEN) & _MASK)
 
 

@@ -32,10 +32,7 @@ def suffix(branch: int, number: int) -> str:
 
 
 def place_of(request_id: str) -> SessionPlace:
-    """Parse the id of a request.
-
-    One without a session is the first of its own.
-    """
+    """Parse the id of a request. One without a session is the first of its own."""
     match = _LATER.fullmatch(request_id)
     if match is None:
         return SessionPlace(request_id, 0, 0)

@@ -19,10 +19,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 def duration_s(text: object) -> float:
-    """Parse a duration such as `30s`, `1h30m` or `250ms` to seconds.
-
-    A number without a unit is refused, except 0.
-    """
+    """Parse a duration such as `30s`, `1h30m` or `250ms` to seconds. A number without a unit is refused, except 0."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"a duration such as 30s, 5m or 250ms was expected (got {text!r})")
     if isinstance(text, int | float):

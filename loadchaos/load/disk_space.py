@@ -48,10 +48,7 @@ class DiskEstimate:
 
 
 class DiskMonitor:
-    """Checks the disk of a run folder every 2 s.
-
-    `low` is set below 1 GB, or below a twentieth of a smaller disk.
-    """
+    """Checks the disk of a run folder every 2 s. `low` is set below 1 GB, or below a twentieth of a smaller disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -158,10 +158,7 @@ def _on_init_of_session(environment: Environment, home: Path) -> None:
 
 
 def _run_session_worker(environment: Environment, home: Path) -> None:
-    """Act as a worker of a session.
-
-    Run the load of each run that announces one.
-    """
+    """Act as a worker of a session. Run the load of each run that announces one."""
     session = Tail(home / "session.jsonl")
     while True:
         for row in session.rows():
@@ -172,19 +169,13 @@ def _run_session_worker(environment: Environment, home: Path) -> None:
 
 
 def _parent_pid(environment: Environment) -> int:
-    """Return the pid that must stay alive.
-
-    The master of a forked process, else the run.
-    """
+    """Return the pid that must stay alive. The master of a forked process, else the run."""
     pid = None if isinstance(environment.runner, WorkerRunner) else os.environ.get(PARENT_VARIABLE)
     return int(pid) if pid else os.getppid()
 
 
 def _end_with_parent(environment: Environment, parent: int) -> None:
-    """End the load when its `loadchaos run` is gone.
-
-    It would go on unmonitored.
-    """
+    """End the load when its `loadchaos run` is gone. It would go on unmonitored."""
     while os.getppid() == parent:
         sleep(PARENT_POLL_S)
     for load in _loads:
@@ -278,10 +269,7 @@ def _on_stop(**_: Any) -> None:
 
 
 def _on_quitting(environment: Environment, **_: Any) -> None:
-    """End after a signal.
-
-    Write the rows of requests in flight, and send them to a master.
-    """
+    """End after a signal. Write the rows of requests in flight, and send them to a master."""
     for load in _loads:
         load.stop(SIGNAL_GRACE_S)
         load.ended.wait(SIGNAL_GRACE_S + 6)

@@ -110,10 +110,7 @@ def _describe_body(r: dict[str, Any], row: Mapping[str, Any] | None, bodies: _Bo
 
 
 class _BodyStore:
-    """Rebuilds bodies within a limit of bytes and time.
-
-    Equal bodies are stored once.
-    """
+    """Rebuilds bodies within a limit of bytes and time. Equal bodies are stored once."""
 
     def __init__(self, folder: RunFolder, until: float | None, answers: Mapping[str, SentBack]) -> None:
         self._answers = answers
@@ -152,10 +149,7 @@ class _BodyStore:
         return None, None, self._reasons.get(name, "it was not rebuilt")
 
     def _choose(self, begin_rows: BeginRows) -> BeginRows:
-        """Choose bodies that fit the limit, in order.
-
-        A small one may fit where a large one did not.
-        """
+        """Choose bodies that fit the limit, in order. A small one may fit where a large one did not."""
         chosen: BeginRows = {}
         names: set[str] = set()
         for key, row in begin_rows.items():

@@ -12,10 +12,7 @@ from loadchaos.profile.profile import EndpointSpec, Registry
 
 
 def traffic_registry() -> Registry:
-    """Registry of payloads and behaviours.
-
-    Enough for a plan that was validated before.
-    """
+    """Registry of payloads and behaviours. Enough for a plan that was validated before."""
     return Registry(
         payloads={name: payload.Options for name, payload in PAYLOADS.items()},
         behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},

@@ -30,10 +30,7 @@ _RESTART_S = 1.0
 
 
 class RecordingChannel(asyncio.Protocol):
-    """Sink of the taps.
-
-    `on_end` sees every exchange at its end; `notice` gets messages of the writer.
-    """
+    """Sink of the taps. `on_end` sees every exchange at its end; `notice` gets messages of the writer."""
 
     def __init__(self, setup: Mapping[str, Any], notice: Callable[[dict[str, Any]], None]) -> None:
         self._setup, self._notice = setup, notice

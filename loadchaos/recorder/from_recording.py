@@ -158,10 +158,7 @@ def _content(request: RecordedRequest) -> Any:
 
 
 def _body(request: RecordedRequest, content: dict[str, Any]) -> bytes:
-    """Body to send: the recorded one, or one of its shape.
-
-    Its answer shall be as long as the recorded one.
-    """
+    """Body to send: the recorded one, or one of its shape. Its answer shall be as long as the recorded one."""
     if "body" in request.body:
         return orjson.dumps(content)
     settings: dict[str, Any] = {}

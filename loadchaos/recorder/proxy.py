@@ -46,10 +46,7 @@ class ConnectionObserver(Protocol):
         """Read bytes of the upstream server."""
 
     def end(self, reason: str) -> None:
-        """End all exchanges.
-
-        `reason` is client_closed, client_reset, upstream_closed, upstream_reset or refused.
-        """
+        """End all exchanges. `reason` is client_closed, client_reset, upstream_closed, upstream_reset or refused."""
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,7 @@ class RecordingSession:
             self._tell(f"{self._options.upstream_url}: no connection: {reason}; clients get status 502")
 
     async def _ask(self) -> None:
-        """Ask the server after an answer was cut.
-
-        A dead one refuses, resets or says so.
-        """
+        """Ask the server after an answer was cut. A dead one refuses, resets or says so."""
         for pause_s in _ASKS_S:
             await asyncio.sleep(pause_s)
             found = await is_dead(self._options.upstream)
@@ -171,10 +168,7 @@ def describe_notice(notice: Mapping[str, Any]) -> str:
 
 
 async def is_dead(upstream: Upstream) -> str | None:
-    """Ask the server's /health: the reason why it is dead.
-
-    None if it is not dead, or does not answer in time.
-    """
+    """Ask the server's /health: the reason why it is dead. None if it is not dead, or does not answer in time."""
     try:
         async with asyncio.timeout(_ASK_LIMIT_S):
             reader, writer = await asyncio.open_connection(upstream.host, upstream.port, ssl=upstream.tls)

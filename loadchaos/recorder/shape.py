@@ -88,10 +88,7 @@ KNOWN_PATHS = (
 
 
 class UnreadableBodyError(LoadchaosError):
-    """A body that is no JSON, or is nested too deeply.
-
-    Only its length is recorded.
-    """
+    """A body that is no JSON, or is nested too deeply. Only its length is recorded."""
 
 
 def known_path(path: bytes) -> str:

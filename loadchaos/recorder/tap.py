@@ -39,10 +39,7 @@ _HEADERS = (b"retry-after", b"content-encoding")
 
 
 class TappedExchange:
-    """One request and its answer.
-
-    `tokens` counts events of a stream, without a first one that only names the role.
-    """
+    """One request and its answer. `tokens` counts events of a stream, without a first one that only names the role."""
 
     __slots__ = (
         "at_ns", "body_bytes", "drop_at", "dropped", "events", "first_ns", "gap_ns", "got_bytes", "headers", "id", "kept",
@@ -69,10 +66,7 @@ class TappedExchange:
         return b"".join(self.tail)[-_TAIL_BYTES:]
 
     def drop_front(self) -> None:
-        """Drop the first pieces of a body that is too long to be kept.
-
-        The rest is at least STREAM_END_BYTES long.
-        """
+        """Drop the first pieces of a body that is too long to be kept. The rest is at least STREAM_END_BYTES long."""
         spare, count = self.got_bytes - self.dropped - STREAM_END_BYTES, 0
         while spare >= len(self.kept[count]):
             spare -= len(self.kept[count])
@@ -260,10 +254,7 @@ class _AnswerReader:
         self.now_ns = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes.
-
-        The answer to a HEAD request has no body, which the parser does not know.
-        """
+        """Parse bytes. The answer to a HEAD request has no body, which the parser does not know."""
         self.parser.feed_data(data)
         # Data that does not end with a line may have the begin of the next chunk's size.
         now, between = self._now, self._between_chunks and data[-1:] == b"\n"

@@ -30,10 +30,7 @@ _READ_BYTES = 1 << 20
 
 
 class RecordingWriter:
-    """Makes rows of frames.
-
-    `notices` collects what the proxy has to tell its user.
-    """
+    """Makes rows of frames. `notices` collects what the proxy has to tell its user."""
 
     def __init__(self) -> None:
         self.notices: list[dict[str, Any]] = []
@@ -142,10 +139,7 @@ def _line(row: dict[str, Any]) -> bytes:
 
 
 def _redacted(body: bytes, secrets: list[str]) -> Any:
-    """Replace secrets in every text of a body, but not in images.
-
-    Base64 of an image may look like a key.
-    """
+    """Replace secrets in every text of a body, but not in images. Base64 of an image may look like a key."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:

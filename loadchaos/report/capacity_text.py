@@ -34,10 +34,7 @@ def goal_text(data: CapacityResult) -> str:
 
 
 def phase_text(data: CapacityResult) -> str | None:
-    """The phase that was searched: `load.1 of 2 phases: images, text`.
-
-    None where the profile has no other.
-    """
+    """The phase that was searched: `load.1 of 2 phases: images, text`. None where the profile has no other."""
     phase = data.phase
     if phase.of == 1:
         return None

@@ -65,10 +65,7 @@ def _milliseconds(ms: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format `1234567` as `1,234,567`, a fraction with three digits.
-
-    None is a dash.
-    """
+    """Format `1234567` as `1,234,567`, a fraction with three digits. None is a dash."""
     if value is None:
         return "–"
     if float(value).is_integer():
@@ -79,10 +76,7 @@ def number(value: float | None) -> str:
 
 
 def plural(n: float, noun: str) -> str:
-    """Format a count with its noun: `1 request`, `2 requests`.
-
-    Only for nouns whose plural ends in -s.
-    """
+    """Format a count with its noun: `1 request`, `2 requests`. Only for nouns whose plural ends in -s."""
     return f"{number(n)} {noun}" + ("" if n == 1 else "s")
 
 

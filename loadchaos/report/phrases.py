@@ -396,10 +396,7 @@ _OPERATORS = "=<>!"
 
 
 def rule_text(rule: CheckResult) -> RuleText:
-    """Describe an expectation or a check of verdict.json.
-
-    Examples: `hangs: 0 (expected == 0)`, `run completed`.
-    """
+    """Describe an expectation or a check of verdict.json. Examples: `hangs: 0 (expected == 0)`, `run completed`."""
     name = rule.name
     expected, found = unify_units(clean(rule.expected, 160)), unify_units(clean(rule.actual, 300))
     passed = rule.verdict == "pass"
@@ -455,10 +452,7 @@ def advice_text(check: CheckResult) -> str:
 
 
 def target_text(verdict: Verdict) -> str:
-    """Describe the target of a run.
-
-    Example: `embedded server (a simulation inside loadchaos): vllm 0.18.0 sim`.
-    """
+    """Describe the target of a run. Example: `embedded server (a simulation inside loadchaos): vllm 0.18.0 sim`."""
     target = verdict.target
     model = " ".join(clean(part, 80) for part in (target.dialect, target.version, target.model) if part)
     url = clean(target.url or "", 120) if target.kind == "external" else ""
@@ -539,10 +533,7 @@ def lost_text(failure: FailureResult) -> str:
 
 
 def incident_paths(failure: FailureResult) -> list[str]:
-    """Folders of a failure's incidents, relative to the run folder.
-
-    A path that leaves `incidents/` is left out.
-    """
+    """Folders of a failure's incidents, relative to the run folder. A path that leaves `incidents/` is left out."""
     names = [n for n in (failure.incident, *(failure.incidents or ())) if n]
     inside = [n.removeprefix("incidents/") for n in names]
     return [f"incidents/{n}" for n in dict.fromkeys(inside) if "/" not in n and ".." not in n]
@@ -610,10 +601,7 @@ def remedy_text(remedy: str) -> str:
 
 
 def accepted_text(failure: FailureResult) -> str:
-    """Say why a failure is accepted, or why its acceptance does not hold.
-
-    Empty if the profile does not name it.
-    """
+    """Say why a failure is accepted, or why its acceptance does not hold. Empty if the profile does not name it."""
     why = clean(failure.acceptance, 300)
     if failure.accepted:
         return why or "by the profile"

@@ -116,20 +116,14 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Send SIGKILL to its whole session.
-
-        A stopped process does not react to SIGTERM.
-        """
+        """Send SIGKILL to its whole session. A stopped process does not react to SIGTERM."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class LoadProcess(Protocol):
-    """Process that drives the load of one run.
-
-    It is a Locust process of its own, or that of the web UI.
-    """
+    """Process that drives the load of one run. It is a Locust process of its own, or that of the web UI."""
 
     @property
     def alive(self) -> bool:
@@ -162,10 +156,7 @@ class LoadProcess(Protocol):
 
 
 class Locust(ChildProcess):
-    """Locust process of one run, with our locustfile.
-
-    It reads plan.json and facts.json of the run folder.
-    """
+    """Locust process of one run, with our locustfile. It reads plan.json and facts.json of the run folder."""
 
     def __init__(self, folder: RunFolder, emit: Emit) -> None:
         super().__init__("locust")
@@ -191,10 +182,7 @@ class Locust(ChildProcess):
         return None
 
     def record_exit(self) -> None:
-        """Write the row of its exit and kill leftover workers.
-
-        Workers without a master would go on unwatched.
-        """
+        """Write the row of its exit and kill leftover workers. Workers without a master would go on unwatched."""
         self.kill_leftovers()
         self._emit(
             {"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.exit_code}
@@ -301,10 +289,7 @@ class FollowerProcess(ChildProcess):
         await self.start(argv, variables, None)
 
     async def finish(self, limit_s: float) -> None:
-        """Let it read to the end of the ledger.
-
-        A stopped (Ctrl-Z) or slow follower is killed, which loses nothing.
-        """
+        """Let it read to the end of the ledger. A stopped (Ctrl-Z) or slow follower is killed, which loses nothing."""
         deadline = time.monotonic() + limit_s
         while self.alive and time.monotonic() < deadline and not self._stopped():
             await self.wait(_LOOK_S)

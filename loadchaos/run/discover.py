@@ -53,10 +53,7 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
 
 
 def _require_authorization(profile: Profile, base: str) -> None:
-    """Check the authorization for the profile's requests.
-
-    Attacks do not run in the user's Locust.
-    """
+    """Check the authorization for the profile's requests. Attacks do not run in the user's Locust."""
     harms = profile.model_copy(update={"attacks": ()}).dangers()
     given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
     authorization.check(base, harms, given, f"export {AUTHORIZE}=")

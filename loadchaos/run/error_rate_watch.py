@@ -14,10 +14,7 @@ FEWEST_REQUESTS = 10
 
 
 class ErrorRateWatch:
-    """Folds rows of requests-*.jsonl.
-
-    A request failed if its outcome was not among those that its traffic expects.
-    """
+    """Folds rows of requests-*.jsonl. A request failed if its outcome was not among those that its traffic expects."""
 
     def __init__(self, rule: AbortRule) -> None:
         self._rule = rule

@@ -136,10 +136,7 @@ def _noted(verdict: Verdict, notes: Sequence[str]) -> Verdict:
 
 
 def read_verdict(folder: RunFolder) -> Verdict:
-    """Read the verdict of a run, or judge a run that was killed.
-
-    Writes nothing.
-    """
+    """Read the verdict of a run, or judge a run that was killed. Writes nothing."""
     try:
         return Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
     except (OSError, ValueError):
@@ -213,10 +210,7 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
 
 
 def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
-    """Store request bodies of incidents.
-
-    This comes last, as it may take seconds: the verdict is on disk by then.
-    """
+    """Store request bodies of incidents. This comes last, as it may take seconds: the verdict is on disk by then."""
     incidents = [i.record() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
     kept = bodies(folder, [i.to_json() for i in incidents])
     for i in incidents:

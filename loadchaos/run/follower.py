@@ -162,10 +162,7 @@ class Follower:
             self._live.count_failures(map(to_json, self._judge.failures()))
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
-        """Start the exporter; None without a free port.
-
-        A taken port costs only the metrics.
-        """
+        """Start the exporter; None without a free port. A taken port costs only the metrics."""
         if port is None:
             return None
         try:
@@ -184,10 +181,7 @@ def _print_error(text: str) -> None:
 
 
 def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
-    """Rows of incidents under their current names, for live figures.
-
-    The ledger gets them when they close.
-    """
+    """Rows of incidents under their current names, for live figures. The ledger gets them when they close."""
     for i in incidents:
         if i.kind != "failure":
             named = i.named_by()
@@ -269,10 +263,7 @@ class FindingsFile:
         return self._writer is not None
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append new findings.
-
-        On a full disk they are dropped, as they can be made again.
-        """
+        """Append new findings. On a full disk they are dropped, as they can be made again."""
         for row in rows:
             key = _key(row)
             if self._writer is None or key in self._seen:
@@ -310,10 +301,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class IncidentFolders:
-    """Writer of incidents/.
-
-    New incidents are written at once, growing ones every few seconds.
-    """
+    """Writer of incidents/. New incidents are written at once, growing ones every few seconds."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._liveer = folder
@@ -321,10 +309,7 @@ class IncidentFolders:
         self._error_printed = False
 
     def update(self, incidents: Iterable[Incident]) -> None:
-        """Write changed incidents.
-
-        A new name or end is written at once, growth every few seconds.
-        """
+        """Write changed incidents. A new name or end is written at once, growth every few seconds."""
         for i in islice(incidents, incident.MOST_INCIDENTS):
             name = (i.id, i.closed_ns, len(i.causes))
             size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))

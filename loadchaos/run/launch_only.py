@@ -160,10 +160,7 @@ class StandaloneLaunch:
                 self._print(f"{now_s - begin_s:4.0f} s  running, {'no new' if printed else 'no'} log line yet")
 
     async def _wait_for_last_lines(self) -> None:
-        """Wait for the exit of a server whose log has an error.
-
-        It may log the cause in its last seconds.
-        """
+        """Wait for the exit of a server whose log has an error. It may log the cause in its last seconds."""
         if "Error" in last_line(self._folder.server_log):
             await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
 

@@ -150,10 +150,7 @@ class LoadSession:
             self._gate.tick()
 
     def read_rows(self) -> None:
-        """Read the workers' newest rows.
-
-        Tokens that arrive are the first sign of the server's progress.
-        """
+        """Read the workers' newest rows. Tokens that arrive are the first sign of the server's progress."""
         self._silent_ticks += 1
         for path in self._record.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():

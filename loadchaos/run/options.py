@@ -91,10 +91,7 @@ def worker_count(options: Options) -> int:
 
 
 def verdict_terms(profile: Profile, options: Options) -> Terms:
-    """Terms that the verdict is judged by.
-
-    A resumed run plans only the requests that are left.
-    """
+    """Terms that the verdict is judged by. A resumed run plans only the requests that are left."""
     terms = profile.terms(options.seed)
     return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 
@@ -151,10 +148,7 @@ def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str 
 
 
 def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
-    """Refuse a --pid that is not the server's.
-
-    Process attacks would signal another program.
-    """
+    """Refuse a --pid that is not the server's. Process attacks would signal another program."""
     if pid is None:
         return
     if not urls:
@@ -241,10 +235,7 @@ def headers_of_options(options: Options) -> dict[str, str]:
 
 
 def planned_headers(options: Options) -> dict[str, str]:
-    """Headers for plan.json, with values only by variable name.
-
-    plan.json is no place for secrets.
-    """
+    """Headers for plan.json, with values only by variable name. plan.json is no place for secrets."""
     return {
         name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
         for n, (name, value) in enumerate(options.headers.items())

@@ -136,10 +136,7 @@ class PauseGate:
         return None
 
     async def close(self) -> None:
-        """Cancel a restart that is under way.
-
-        `ServerUnderTest.stop` ends what it started.
-        """
+        """Cancel a restart that is under way. `ServerUnderTest.stop` ends what it started."""
         if self._restart is not None:
             self._restart.cancel()
             await asyncio.gather(self._restart, return_exceptions=True)

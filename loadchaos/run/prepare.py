@@ -112,10 +112,7 @@ class Preparation:
             print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
 
     async def _wait_until_healthy(self, client: calibrate.DiscoveryClient) -> None:
-        """Wait for /health.
-
-        The log of a launched server that does not start gives the cause.
-        """
+        """Wait for /health. The log of a launched server that does not start gives the cause."""
         launched, log = self._server.launched, self._record.folder.server_log
         stuck = StuckStart(log)
 
@@ -133,10 +130,7 @@ class Preparation:
         await self._refuse_foreign_server()
 
     def _launched_ports(self) -> Sequence[int]:
-        """Ports that the launched server announces.
-
-        They may be others than that of its URL.
-        """
+        """Ports that the launched server announces. They may be others than that of its URL."""
         launched = self._server.launched
         if launched is None or launched.pid is None:
             return ()
@@ -174,10 +168,7 @@ class Preparation:
         return launch.ready_within if self._target.kind == "launched" and launch is not None else _EMBEDDED_READY_S
 
     async def _refuse_dead_server(self, client: calibrate.DiscoveryClient) -> None:
-        """Raise TargetError for a server that died of the first requests.
-
-        This error goes before any other one.
-        """
+        """Raise TargetError for a server that died of the first requests. This error goes before any other one."""
         if client.failed:
             await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
         if not self._server.down:
@@ -269,10 +260,7 @@ class Preparation:
         self._record.event(preflight.row(check, ok=ok, text=line if text is None else text))
 
     def _record_configuration(self, settings: Configured, system: Mapping[str, str], head: str) -> None:
-        """Record the server's flags, settings and machine.
-
-        A reader of an incident needs them first.
-        """
+        """Record the server's flags, settings and machine. A reader of an incident needs them first."""
         values = {name: value for name, (value, _) in settings.items()}
         clean = self._redactor.data
         self._record.event(
@@ -322,10 +310,7 @@ class Preparation:
         return injector
 
     def _write_plan(self, facts: Facts, via: tuple[str, int] | None) -> None:
-        """Write plan.json and facts.json for the Locust workers.
-
-        They connect to the proxy `via` if there is one.
-        """
+        """Write plan.json and facts.json for the Locust workers. They connect to the proxy `via` if there is one."""
         folder = self._record.folder
         profile = self._profile.to_json()
         if "target" in profile:

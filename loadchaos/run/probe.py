@@ -137,10 +137,7 @@ async def probe(
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
-    """Sizes of the image requests: (side in pixels, small images).
-
-    Both stay within a quarter of the longest prompt.
-    """
+    """Sizes of the image requests: (side in pixels, small images). Both stay within a quarter of the longest prompt."""
     limits = [n for n in (facts.max_model_len, facts.input_limit) if n is not None]
     quarter = min(limits, default=4096) // 4
     side = next((s for s in _SIZES if qwen(s, s) <= quarter), _SIZES[-1])
@@ -192,10 +189,7 @@ def _because(facts: Facts, name: str) -> str:
 def profile_fit(
     profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]], *, chat: bool = True
 ) -> ProfileFit:
-    """Compare what a profile needs with what the server has.
-
-    `chat`: the server has a chat endpoint.
-    """
+    """Compare what a profile needs with what the server has. `chat`: the server has a chat endpoint."""
     dialect = DIALECTS[facts.dialect]
     lacks: list[str] = []
     if not chat and any(t.endpoint == DEFAULT for t in profile.traffic if t.weight):

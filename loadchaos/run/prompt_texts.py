@@ -29,10 +29,7 @@ _SUFFIXES = (".json", ".jsonl", ".txt", ".yaml", ".yml")
 
 
 def error_passages(profile: Profile) -> list[str]:
-    """Passages with error texts in the prompts of a profile.
-
-    The files that it names are searched, too.
-    """
+    """Passages with error texts in the prompts of a profile. The files that it names are searched, too."""
     data = profile.model_dump(mode="json")
     texts: list[Iterator[str]] = [_strings(data.get("traffic"))]
     texts += [_texts_of(Path(holder[loc[-1]])) for holder, loc in file_names(data) if isinstance(holder[loc[-1]], str)]

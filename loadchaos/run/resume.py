@@ -64,10 +64,7 @@ def begin_row(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def arguments(folder: RunFolder) -> list[str]:
-    """Arguments of the interrupted run without --resume.
-
-    Secrets in them are redacted.
-    """
+    """Arguments of the interrupted run without --resume. Secrets in them are redacted."""
     argv = [str(a) for a in begin_row(folder).get("argv") or ()]
     given = argv[argv.index("run") + 1 :] if "run" in argv else []
     return [

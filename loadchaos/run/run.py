@@ -159,10 +159,7 @@ class _Run:
         self._errors.not_undone = not_undone if self._context.target.kind == "external" else []
 
     async def _wait_for_last_words(self) -> None:
-        """Wait for a dying server to log the cause and exit.
-
-        Its log is the only source of a cause.
-        """
+        """Wait for a dying server to log the cause and exit. Its log is the only source of a cause."""
         begin_s = time.monotonic()
         while self._server.dying and time.monotonic() - begin_s < self._interrupts.timeouts.settle_s:
             await self._tick()
@@ -177,10 +174,7 @@ class _Run:
             await self._tick()
 
     async def _wait_until_idle(self) -> None:
-        """Wait for idle gauges where clients aborted requests as planned.
-
-        The judge interprets them.
-        """
+        """Wait for idle gauges where clients aborted requests as planned. The judge interprets them."""
         begin_ns = time.monotonic_ns()
         if not self._load.begun or not any(t.behaviours for t in self._context.profile.traffic):
             return

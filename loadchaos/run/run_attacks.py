@@ -31,10 +31,7 @@ class RunAttacks:
             self._injector.feed(row)
 
     async def start(self, begin_s: float | None = None) -> None:
-        """Start the attacks' timetables.
-
-        Times count from `begin_s`, else from now.
-        """
+        """Start the attacks' timetables. Times count from `begin_s`, else from now."""
         await self.injector.start(begin_s)
 
     def pause(self) -> None:
@@ -48,10 +45,7 @@ class RunAttacks:
             self._injector.resume()
 
     def begin_undo(self) -> None:
-        """Start undoing beside the drain of the load.
-
-        A paused server would never finish the drain.
-        """
+        """Start undoing beside the drain of the load. A paused server would never finish the drain."""
         if self._undo is None and self._injector is not None:
             self._undo = asyncio.create_task(self._injector.stop())
 

@@ -14,10 +14,7 @@ from loadchaos.core.redact import Redactor
 
 
 class RunErrors:
-    """Errors of one run.
-
-    `error` is the first one that ended it, `not_undone` the attacks that still hold.
-    """
+    """Errors of one run. `error` is the first one that ended it, `not_undone` the attacks that still hold."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor

@@ -34,10 +34,7 @@ class RunRecord(EventRecorder):
         self._synced_s = 0.0
 
     def listen(self, listener: Callable[[Row], None]) -> None:
-        """Call `listener` with each row of the run and its workers.
-
-        State rows are left out.
-        """
+        """Call `listener` with each row of the run and its workers. State rows are left out."""
         self._listeners.append(listener)
 
     def begin(self, profile: Profile, options: Options, target: TargetSpec) -> None:
@@ -88,10 +85,7 @@ class RunRecord(EventRecorder):
             self._print(f"note: {change['text']}")
 
     def _notify(self, row: Row) -> None:
-        """Pass a row to the listeners, except state rows.
-
-        State rows follow from the others.
-        """
+        """Pass a row to the listeners, except state rows. State rows follow from the others."""
         if row.get("row") != "state":
             for listener in self._listeners:
                 listener(row)

@@ -71,10 +71,7 @@ class TargetSpec:
 
 
 class ServerUnderTest:
-    """Server under test, or the replicas of one.
-
-    It owns process, monitor, canary, proxy and state machines.
-    """
+    """Server under test, or the replicas of one. It owns process, monitor, canary, proxy and state machines."""
 
     def __init__(self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self.target = profile, target
@@ -153,10 +150,7 @@ class ServerUnderTest:
         return LaunchCommand(argv, {}, "server", secrets=self._secrets()), description
 
     def _secrets(self) -> list[str]:
-        """Values of request headers, with and without `Bearer`.
-
-        A server may log them.
-        """
+        """Values of request headers, with and without `Bearer`. A server may log them."""
         return [part for value in self.target.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
 
     def identified(self, dialect: Dialect, *, own_pages: bool) -> None:
@@ -216,10 +210,7 @@ class ServerUnderTest:
             self._canary.start(lambda: self.down)
 
     async def stop_canary(self) -> None:
-        """Send no more canary requests.
-
-        After the load the server has to become idle.
-        """
+        """Send no more canary requests. After the load the server has to become idle."""
         if self._canary is not None:
             await self._canary.stop()
 
@@ -246,10 +237,7 @@ class ServerUnderTest:
         return self._proxy
 
     async def read_log_head(self) -> str:
-        """First 64 KiB of the server's log; empty without a log.
-
-        They show version and flags.
-        """
+        """First 64 KiB of the server's log; empty without a log. They show version and flags."""
         if self.launched is not None:
             with contextlib.suppress(OSError), self._log.open("rb") as log:
                 return log.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -258,10 +246,7 @@ class ServerUnderTest:
         return "".join([await self._monitor.read_head(name) for name in self._machines])
 
     async def stop(self, *, grace_s: float) -> None:
-        """Stop the monitor, then the server that we started.
-
-        An exit that we cause is no death.
-        """
+        """Stop the monitor, then the server that we started. An exit that we cause is no death."""
         await self.asker.http.aclose()
         if self._proxy is not None:
             await self._proxy.close()
@@ -332,10 +317,7 @@ class ServerUnderTest:
         return any(machine.unsettled(since_ns) for machine in self._machines.values())
 
     def idle_since(self, begin_ns: int) -> bool:
-        """True when the gauges show no requests after `begin_ns`.
-
-        Also true where waiting is useless.
-        """
+        """True when the gauges show no requests after `begin_ns`. Also true where waiting is useless."""
         return self._idle.idle_since(begin_ns)
 
     @property

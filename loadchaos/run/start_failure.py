@@ -41,10 +41,7 @@ class StuckStart:
 
 
 def explained(message: str, log: Path) -> str:
-    """Add the cause to the message about a failed start.
-
-    Without a cause, add the last line of the log.
-    """
+    """Add the cause to the message about a failed start. Without a cause, add the last line of the log."""
     message = message.removesuffix(READ_THE_LOG)
     if f"it {NOT_STARTED}: " in message:
         return message  # there is no log
@@ -55,10 +52,7 @@ def explained(message: str, log: Path) -> str:
 
 
 def cause_of_failed_start(log: Path) -> str:
-    """Describe the worst failure of a log: title, id, line, remedy.
-
-    Empty where the log shows none.
-    """
+    """Describe the worst failure of a log: title, id, line, remedy. Empty where the log shows none."""
     found = _failures(log)  # the fatal ones first
     return Redactor().text(_sentence(found[0])) if found else ""
 

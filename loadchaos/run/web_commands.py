@@ -20,10 +20,7 @@ from loadchaos.run.server_under_test import TargetSpec
 
 
 class WebCommands:
-    """Commands of the web UI for one run.
-
-    `start` is the row of the Start button; Stop sets `stop_asked`.
-    """
+    """Commands of the web UI for one run. `start` is the row of the Start button; Stop sets `stop_asked`."""
 
     def __init__(self, record: EventRecorder, target: TargetSpec, authorized: Sequence[str], start: Row) -> None:
         self._record, self._target, self._authorized, self._start = record, target, authorized, start
@@ -85,10 +82,7 @@ class WebCommands:
         self._answer(row, ok=why is None, text=why or f"{row.get('title') or name} fired")
 
     def _refusal(self, reason: str) -> str | None:
-        """Reason to refuse an attack; None where it may run.
-
-        A button needs the same --authorize as a profile.
-        """
+        """Reason to refuse an attack; None where it may run. A button needs the same --authorize as a profile."""
         try:
             for url in self._target.external_urls:
                 authorization.check(url, [reason], self._authorized)

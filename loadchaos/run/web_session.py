@@ -82,10 +82,7 @@ class WebUiProcess(ChildProcess):
         await self.start(argv, env, self.log)
 
     def gone(self) -> set[int]:
-        """Pids of load processes that have exited early.
-
-        Locust continues with the others.
-        """
+        """Pids of load processes that have exited early. Locust continues with the others."""
         if self.web.processes > 1 and self.pid is not None and time.monotonic() - self._polled_s > _POLL_S:
             self._polled_s = time.monotonic()
             with contextlib.suppress(psutil.Error):
@@ -130,10 +127,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 class WebLoad:
-    """Load of one run in the process of the web UI.
-
-    It ends when each worker's load has ended.
-    """
+    """Load of one run in the process of the web UI. It ends when each worker's load has ended."""
 
     def __init__(self, ui: WebUiProcess, folder: RunFolder, emit: Emit) -> None:
         self._ui, self._folder, self._emit = ui, folder, emit
@@ -169,10 +163,7 @@ class WebLoad:
             self._ended.add(str(typed.get("file")))
 
     def lost_reason(self) -> str | None:
-        """Describe lost load processes; None without any.
-
-        Locust would continue without their share of the load.
-        """
+        """Describe lost load processes; None without any. Locust would continue without their share of the load."""
         return self._ui.lost_reason() if self._begun and self._ui.gone() else None
 
     async def end(self, grace_s: float) -> None:
@@ -180,10 +171,7 @@ class WebLoad:
         await self._ui.end(grace_s)
 
     def record_exit(self) -> None:
-        """Write the row of the load's end.
-
-        The process continues to run and may drive the next run.
-        """
+        """Write the row of the load's end. The process continues to run and may drive the next run."""
         self._ui.kill_leftovers()
         self._ui.write("load_over")
         code = 0 if self._ui.alive else self._ui.exit_code

@@ -12,10 +12,7 @@ from loadchaos.run.options import Master
 
 
 class WorkerNotices:
-    """Printer for `worker`, `disk` and first-pause rows.
-
-    `load_begun` is set when the workers begin the load.
-    """
+    """Printer for `worker`, `disk` and first-pause rows. `load_begun` is set when the workers begin the load."""
 
     def __init__(self, print_line: Callable[[str], None], limits: ClientLimits) -> None:
         self._print, self._limits = print_line, limits

@@ -73,10 +73,7 @@ async def wait_memory_freed(before: Sequence[int], within_s: float) -> tuple[boo
 
 
 class NvmlMonitor:
-    """Write `device` rows with source `nvml`.
-
-    Does nothing without NVML or GPUs.
-    """
+    """Write `device` rows with source `nvml`. Does nothing without NVML or GPUs."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit

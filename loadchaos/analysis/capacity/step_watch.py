@@ -128,10 +128,7 @@ class StepWatch:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def feed(self, row: Row) -> None:
-        """Fold one row.
-
-        Rows after the decision are of the drain, and do not count.
-        """
+        """Fold one row. Rows after the decision are of the drain, and do not count."""
         if self.status is not None:
             return
         typed = as_typed(row)

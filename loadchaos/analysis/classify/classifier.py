@@ -138,10 +138,7 @@ class _Position:
 
 
 class Classifier:
-    """Matches the lines of any number of logs.
-
-    Its state is bounded, and no text makes it raise.
-    """
+    """Matches the lines of any number of logs. Its state is bounded, and no text makes it raise."""
 
     def __init__(self, signatures: Signatures | None = None, *, live: bool = False) -> None:
         """Match against `signatures`; live: the phase is known elsewhere."""
@@ -207,10 +204,7 @@ class Classifier:
             state.stopped_line = match.line
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
-        """Expect the stack of a death without a traceback.
-
-        The stack belongs to the first line that names the death.
-        """
+        """Expect the stack of a death without a traceback. The stack belongs to the first line that names the death."""
         stack = NativeStack()
         if state.crash is not None and line_no <= state.attend_until:
             if state.crash[0].role == "cause" or match.role == "echo":
@@ -220,10 +214,7 @@ class Classifier:
         state.attend_until = max(state.attend_until, line_no + _STACK_FOLLOWS)
 
     def _in_stack(self, text: str, line_no: int, state: _Source) -> bool:
-        """True for a line of the stack that a crashing process prints.
-
-        Its match gets the frames.
-        """
+        """True for a line of the stack that a crashing process prints. Its match gets the frames."""
         assert state.crash is not None
         match, stack = state.crash
         if not stack.feed(strip_prefixes(text).text, line_no):
@@ -324,10 +315,7 @@ class Classifier:
         return writer
 
     def _begin(self, writer: _Writer, line: LogLine, body: str, position: _Position) -> list[Match]:
-        """Open a traceback.
-
-        Text before it in the same line (SGLang, old vLLM) introduces it.
-        """
+        """Open a traceback. Text before it in the same line (SGLang, old vLLM) introduces it."""
         line_no, state = position.line_no, position.state
         found: list[Match] = []
         before = body[: body.index(HEADER)]
@@ -409,10 +397,7 @@ class Classifier:
         return match
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
-        """Match a line outside tracebacks.
-
-        Right after one it may still be the exception's message.
-        """
+        """Match a line outside tracebacks. Right after one it may still be the exception's message."""
         line_no, state = position.line_no, position.state
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
             writer.last = None  # another record begins
@@ -516,10 +501,7 @@ class Classifier:
         return match
 
     def _is_reported(self, match: Match, state: _Source) -> bool:
-        """False from the ninth equal match in a short time on.
-
-        The next reported one counts those left out.
-        """
+        """False from the ninth equal match in a short time on. The next reported one counts those left out."""
         key = (match.id, match.title, match.process or "")
         now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
         now = now if now is not None else match.line * _REPEAT_S / _REPEAT_LINES

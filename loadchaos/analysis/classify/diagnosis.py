@@ -168,10 +168,7 @@ class Diagnosis:
                 self._errors.add_line(word)
 
     def finish(self) -> list[Failure]:
-        """End the log and give its failures, deaths first.
-
-        Each kind is in the order of its evidence.
-        """
+        """End the log and give its failures, deaths first. Each kind is in the order of its evidence."""
         for match in self._classifier.close(died=True):
             self._hold(match)
         self._group()

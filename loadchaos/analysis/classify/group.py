@@ -45,10 +45,7 @@ def group(
 
 
 def _lives(matches: Sequence[Match]) -> list[list[Match]]:
-    """Split matches into lives of the server.
-
-    The cause of one death is not used for the next death.
-    """
+    """Split matches into lives of the server. The cause of one death is not used for the next death."""
     lives: list[list[Match]] = [[]]
     for match in matches:
         if match.role == "start":
@@ -297,10 +294,7 @@ def _failure(
 
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
-    """Merge equal request failures into one with a count.
-
-    Deaths stay separate.
-    """
+    """Merge equal request failures into one with a count. Deaths stay separate."""
     merged: list[Failure] = []
     index: dict[tuple[str, str, str], int] = {}
     for failure in found:

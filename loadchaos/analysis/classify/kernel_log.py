@@ -22,9 +22,6 @@ class KernelLog:
             self._pids.add(int(row["pid"]))
 
     def concerns(self, text: str) -> bool:
-        """True for a line about the server.
-
-        An OOM kill of another container's process is not.
-        """
+        """True for a line about the server. An OOM kill of another container's process is not."""
         killed = _KILLED.search(text)
         return killed is None or int(killed[1] or killed[2]) in self._pids

@@ -81,10 +81,7 @@ class Hit:
 
 
 def match_of(signature: Signature, hit: Hit, known: Mapping[str, KnownIssue]) -> Match:
-    """Make a match with its title, remedy and known issues filled in.
-
-    Its frames choose the variant.
-    """
+    """Make a match with its title, remedy and known issues filled in. Its frames choose the variant."""
     where = [f"{f.path}:{f.function} {f.code}" for f in hit.frames]
     variant = next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)
     facts: dict[str, float | str] = {k: _number(v) for k, v in hit.groups.items()}
@@ -145,10 +142,7 @@ def _shown(value: float | str) -> str:
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
-    """Fill in a template.
-
-    ` in {frame}` and `: {message}` are dropped where there is none.
-    """
+    """Fill in a template. ` in {frame}` and `: {message}` are dropped where there is none."""
     for optional in (" in {frame}", ": {message}"):
         if not values.get(optional.split("{")[1][:-1]):
             template = template.replace(optional, "")
@@ -162,10 +156,7 @@ def _clauses(template: str, values: Mapping[str, str]) -> str:
 
 
 def near(a: Match, b: Match, seconds: float) -> bool:
-    """True when two matches are at most `seconds` apart.
-
-    By arrival, else by the log's clock, else by lines.
-    """
+    """True when two matches are at most `seconds` apart. By arrival, else by the log's clock, else by lines."""
     if a.at_ns is not None and b.at_ns is not None:
         return abs(a.at_ns - b.at_ns) <= seconds * 1e9
     if a.clock_s is not None and b.clock_s is not None:

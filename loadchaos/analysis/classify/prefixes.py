@@ -195,8 +195,5 @@ def begins_record(raw: str) -> bool:
 
 
 def without_margin(text: str) -> str:
-    """Strip the margin of bars in an ExceptionGroup's traceback.
-
-    Other lines stay as they are.
-    """
+    """Strip the margin of bars in an ExceptionGroup's traceback. Other lines stay as they are."""
     return _GROUP_BAR.sub("", text, count=1)

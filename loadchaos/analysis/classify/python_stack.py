@@ -74,10 +74,7 @@ class Trace:
     introduced_by: list[Any] = field(default_factory=list)
 
     def feed(self, text: str, line_no: int) -> bool:
-        """Fold the next line of the same writer.
-
-        True when it is part of this traceback and leaves it open.
-        """
+        """Fold the next line of the same writer. True when it is part of this traceback and leaves it open."""
         found = _FILE.match(text)
         if found is not None:
             self.frames.append(Frame(found["path"], int(found["line"]), found["function"] or "<module>", line_no))

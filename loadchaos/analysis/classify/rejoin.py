@@ -32,10 +32,7 @@ def rejoin(lines: Iterable[str]) -> Iterator[WholeLine]:
 
 
 def _width(head: list[str]) -> int:
-    """Terminal width, 0 without wrapping.
-
-    No line is longer, several are full and continue in the next.
-    """
+    """Terminal width, 0 without wrapping. No line is longer, several are full and continue in the next."""
     lengths = Counter(len(line) for line in head)
     width = max(lengths, default=0)
     if width not in _WIDTHS or lengths[width] < _FULL_LINES:

@@ -42,10 +42,7 @@ _SEVERITIES = get_args(Severity)
 
 
 class NotOverError(ValueError):
-    """over(x, limit) with x not over the limit.
-
-    The figure does not explain this failure and is left out.
-    """
+    """over(x, limit) with x not over the limit. The figure does not explain this failure and is left out."""
 
 
 class SignatureError(LoadchaosError):
@@ -158,10 +155,7 @@ class Signatures:
         return next((s for s in self.all if s.id == signature_id), None)
 
     def may_match(self, line: str) -> bool:
-        """False for a raw line that no signature and no traceback can match.
-
-        Cheap, and never misses one.
-        """
+        """False for a raw line that no signature and no traceback can match. Cheap, and never misses one."""
         words = self.keys.intersection(words_of(line))
         if not words:
             return False
@@ -397,10 +391,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
 
 
 def _index(signatures: Iterable[Signature]) -> dict[bytes, tuple[Signature, ...]]:
-    """Index by rarest word.
-
-    A word at either end of `find` may be longer in the line, so it is avoided.
-    """
+    """Index by rarest word. A word at either end of `find` may be longer in the line, so it is avoided."""
     index: dict[str, list[Signature]] = {}
     for signature in signatures:
         for text in signature.find:

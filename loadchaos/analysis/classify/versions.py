@@ -34,10 +34,7 @@ def order(text: str) -> Order | None:
 
 
 def within(spec: str, version: str) -> bool | None:
-    """True when a version is in `>=0.11.0, <0.27.1`.
-
-    None when either cannot be parsed.
-    """
+    """True when a version is in `>=0.11.0, <0.27.1`. None when either cannot be parsed."""
     clauses, mine = _CLAUSE.findall(spec), order(version)
     if not clauses or mine is None:
         return None
@@ -52,10 +49,7 @@ def within(spec: str, version: str) -> bool | None:
 
 
 def standing(issue: KnownIssue, version: str) -> str:
-    """Standing of an issue for a server of this version.
-
-    The text follows `fixed in ...`.
-    """
+    """Standing of an issue for a server of this version. The text follows `fixed in ...`."""
     fixed, affected = issue.fixed or "", issue.affected or ""
     fix, mine = order(fixed), order(version)
     hit = within(affected, version) if affected else None
@@ -73,10 +67,7 @@ def standing(issue: KnownIssue, version: str) -> str:
 
 
 def with_standing(known: Iterable[KnownIssue], dialect: str | None, version: str | None) -> tuple[KnownIssue, ...]:
-    """Known issues with `you_run` and `standing` for this server.
-
-    Issues of other projects stay as they are.
-    """
+    """Known issues with `you_run` and `standing` for this server. Issues of other projects stay as they are."""
     repository = DIALECTS.get(dialect or "", UNKNOWN).repository
     return tuple(
         replace(issue, you_run=version, standing=standing(issue, version))

@@ -22,10 +22,7 @@ class Detector(RowFold):
     slow: ClassVar[bool] = True
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Failures found since the last call, each once.
-
-        One of severity `hang` names a hang that the states show.
-        """
+        """Failures found since the last call, each once. One of severity `hang` names a hang that the states show."""
         return []
 
     def finish(self) -> list[Finding]:

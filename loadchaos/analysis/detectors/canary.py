@@ -44,10 +44,7 @@ class Tolerated:
 
 
 def learn(answers: Sequence[str]) -> Tolerated | None:
-    """The common prefix of all learned answers.
-
-    None where that is too short to compare with.
-    """
+    """The common prefix of all learned answers. None where that is too short to compare with."""
     if len(answers) < _FEWEST_IDLE:
         return None
     first, last = min(answers), max(answers)  # what these two share, all that lie between them share
@@ -69,10 +66,7 @@ def foreign_word(answer: str, own: str, words: Sequence[str]) -> str | None:
 
 
 class CanaryDetector(Detector):
-    """Folds `canary` rows.
-
-    Reports each wrong answer, and what the answers were compared with as a check.
-    """
+    """Folds `canary` rows. Reports each wrong answer, and what the answers were compared with as a check."""
 
     slow: ClassVar[bool] = False
 
@@ -146,10 +140,7 @@ class CanaryDetector(Detector):
         return pending
 
     def finish(self) -> list[Finding]:
-        """A check with the number of answers and what they were compared with.
-
-        Nothing where no canary was sent.
-        """
+        """A check with the number of answers and what they were compared with. Nothing where no canary was sent."""
         if not (self._idle or self._first_loaded or self._idle_echoes or self._answers or self._failed):
             return []
         odd = outlier(self._idle, self._first_loaded)

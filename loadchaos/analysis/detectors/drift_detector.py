@@ -33,10 +33,7 @@ _KV_STEPS, _KV_AT_LEAST = 4, 0.01
 
 
 def latency_trend(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
-    """Latency trend: up by half over two minutes or more, constant load.
-
-    Points are of the steady time only.
-    """
+    """Latency trend: up by half over two minutes or more, constant load. Points are of the steady time only."""
     if not latencies or latencies[-1][0] - latencies[0][0] < _LATENCY_SPAN_S:
         return None
     trend = rising_trend(latencies, at_least=at_least, by=_LATENCY_BY)
@@ -73,10 +70,7 @@ def handle_trend(counts: Sequence[Point], in_flight: Sequence[Point], *, at_leas
 
 
 def kv_rise(idle: Sequence[float]) -> tuple[float, float] | None:
-    """(first, last) KV use (0..1) of idle periods when it rises each time.
-
-    `idle` has one value a period.
-    """
+    """(first, last) KV use (0..1) of idle periods when it rises each time. `idle` has one value a period."""
     if len(idle) < _KV_STEPS or idle[-1] - idle[0] < _KV_AT_LEAST:
         return None
     return (idle[0], idle[-1]) if all(b > a for a, b in pairwise(idle)) else None
@@ -103,10 +97,7 @@ class _Phase:
         self.peak = max(self.peak, n)
 
     def answered(self, at_ns: int) -> None:
-        """Count an answer.
-
-        After two to each request in flight the queue is as long as this load makes it.
-        """
+        """Count an answer. After two to each request in flight the queue is as long as this load makes it."""
         self.answers += 1
         if self.steady_ns is None and self.peak and self.answers >= _ROUNDS * self.peak:
             self.steady_ns = at_ns
@@ -124,10 +115,7 @@ class _Idle:
 
 
 class DriftDetector(Detector):
-    """Folds end, heartbeat, process, metrics and state rows.
-
-    Reports each id and place once.
-    """
+    """Folds end, heartbeat, process, metrics and state rows. Reports each id and place once."""
 
     def __init__(self) -> None:
         self._phase = _Phase()

@@ -85,10 +85,7 @@ class _Life:
 
 
 class GrowthTracker(RowFold):
-    """Growth of each figure of a run.
-
-    Folds end, process, metrics, device, configuration and state rows.
-    """
+    """Growth of each figure of a run. Folds end, process, metrics, device, configuration and state rows."""
 
     def __init__(self) -> None:
         self._life = _Life()
@@ -125,10 +122,7 @@ class GrowthTracker(RowFold):
             self._past, self._life = {k: v for k, v in self.growths().items() if v is not None}, _Life()
 
     def growths(self) -> dict[str, Growth | None]:
-        """Growth by figure, None where the data is too short.
-
-        Of several lives of the server the worst.
-        """
+        """Growth by figure, None where the data is too short. Of several lives of the server the worst."""
         cache_bytes = {"rss": self._image_cache.bytes * self._life.cache_holders}
         now = {
             name: growth(
@@ -177,10 +171,7 @@ def _second(row: EndRow | ProcessRow | MetricsRow | DeviceRow) -> float:
 
 
 def _processes(life: _Life, row: ProcessRow) -> Iterator[tuple[str, float]]:
-    """Sums over the server's processes, once a round.
-
-    A round ends when its first process comes again.
-    """
+    """Sums over the server's processes, once a round. A round ends when its first process comes again."""
     pid = int(row.get("pid") or 0)
     if row.get("what") == "gone":
         life.processes.clear()

@@ -11,10 +11,7 @@ _BYTES_PER_IMAGE_TOKEN = 24 * 1024
 
 
 class ImageCacheBudget:
-    """Bytes that a server process may keep of the images it was sent.
-
-    Folds end and configuration rows.
-    """
+    """Bytes that a server process may keep of the images it was sent. Folds end and configuration rows."""
 
     def __init__(self) -> None:
         self._image_tokens = 0

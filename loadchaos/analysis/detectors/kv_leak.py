@@ -62,10 +62,7 @@ class _Engine:
         return self.readings[-1] if self.readings else _Reading(0, 0.0, None)
 
     def feed_before_load(self, kv: float, *, busy: bool) -> None:
-        """Fold a reading before the load.
-
-        Gauges may be old, and show our own probes: then the least is a bound.
-        """
+        """Fold a reading before the load. Gauges may be old, and show our own probes: then the least is a bound."""
         if busy and self.at_rest:
             return
         least = kv if self.kv_before is None else min(kv, self.kv_before)
@@ -158,10 +155,7 @@ class KvLeakDetector(Detector):
         return DIALECTS.get(self._facts.dialect, UNKNOWN) if self._facts is not None else UNKNOWN
 
     def leaks(self) -> dict[str, tuple[str, str]]:
-        """(failure id, text) of what each replica still holds.
-
-        Empty where nothing is held or nothing is known.
-        """
+        """(failure id, text) of what each replica still holds. Empty where nothing is held or nothing is known."""
         found: dict[str, tuple[str, str]] = {}
         if self._load_end_ns is None or not self._aborted or self._other_clients:
             return found

@@ -9,10 +9,7 @@ from loadchaos.core.ledger.rows import BeginRow, EndRow
 
 
 class LateAborts(Detector):
-    """Folds begin and end rows into one note per traffic.
-
-    Nothing is judged by it.
-    """
+    """Folds begin and end rows into one note per traffic. Nothing is judged by it."""
 
     def __init__(self) -> None:
         self._in_flight: set[str] = set()

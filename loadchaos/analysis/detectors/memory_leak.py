@@ -48,10 +48,7 @@ def _steady(points: Sequence[Point]) -> bool:
 
 
 class MemoryLeakDetector(Detector):
-    """Folds process, end and configuration rows.
-
-    Reports leaks, each once, and growth that proves none as a check.
-    """
+    """Folds process, end and configuration rows. Reports leaks, each once, and growth that proves none as a check."""
 
     def __init__(self) -> None:
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
@@ -93,10 +90,7 @@ class MemoryLeakDetector(Detector):
         return found
 
     def finish(self) -> list[Finding]:
-        """A check with growth as large as a leak's that proves none, and why.
-
-        Nothing where there was none.
-        """
+        """A check with growth as large as a leak's that proves none, and why. Nothing where there was none."""
         grew = [
             text
             for key, (role, samples) in self._resident.items()

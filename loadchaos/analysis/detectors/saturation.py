@@ -27,10 +27,7 @@ _Key = tuple[str, str, str]
 
 
 def throttled(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None:
-    """(seconds, reasons) of a GPU throttled for 30 s or more until now.
-
-    Readings are (second, reason bits).
-    """
+    """(seconds, reasons) of a GPU throttled for 30 s or more until now. Readings are (second, reason bits)."""
     stretch: list[tuple[float, int]] = []
     for at_s, reasons in reversed(readings):
         if not reasons & sum(GPU_SLOWED):
@@ -43,10 +40,7 @@ def throttled(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None
 
 
 def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
-    """True when a disk of (free, size) bytes became full.
-
-    Full is under 1 % and 1 GiB, and not so at first.
-    """
+    """True when a disk of (free, size) bytes became full. Full is under 1 % and 1 GiB, and not so at first."""
 
     def full(free: float, size: float) -> bool:
         return size > 0 and free < min(_FULL_SHARE * size, _FULL_BYTES)
@@ -71,10 +65,7 @@ class _Device:
 
 
 class SaturationDetector(Detector):
-    """Folds `device` rows, and `process` rows for their open files.
-
-    Reports each problem once per device.
-    """
+    """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
 
     def __init__(self) -> None:
         self._devices: dict[_Key, _Device] = {}

@@ -61,10 +61,7 @@ class _Gauges:
 
 
 class SilentFaultDetector(Detector):
-    """Folds begin, end, heartbeat, metrics, facts and state rows.
-
-    Reports each fault once per engine.
-    """
+    """Folds begin, end, heartbeat, metrics, facts and state rows. Reports each fault once per engine."""
 
     def __init__(self) -> None:
         self._facts: Facts | None = None

@@ -69,10 +69,7 @@ class DetectorSuite:
             self._name_hangs(final=False)
 
     def finish(self, now_ns: int) -> None:
-        """End the run: record what is left.
-
-        A second call only renews `checks` and `notes`.
-        """
+        """End the run: record what is left. A second call only renews `checks` and `notes`."""
         self._name_hangs(final=True)
         self.checks, self.notes = [], []
         for found in [found for detector in self.detectors for found in detector.finish()]:
@@ -100,10 +97,7 @@ class DetectorSuite:
             self._record(failure).in_log += 1
 
     def _name_hangs(self, *, final: bool) -> None:
-        """Give hangs their cause.
-
-        At the end of the run a cause without a hang is a failure of its own.
-        """
+        """Give hangs their cause. At the end of the run a cause without a hang is a failure of its own."""
         causes, self._hang_causes = self._hang_causes, []
         for failure in causes:
             hang = self._tracker.hang_at(failure.at_ns)
@@ -115,10 +109,7 @@ class DetectorSuite:
                 self._hang_causes.append(failure)
 
     def _explain_deaths(self, now_ns: int, *, final: bool) -> None:
-        """Give unexplained deaths their cause.
-
-        Without a death the fault is one of the node.
-        """
+        """Give unexplained deaths their cause. Without a death the fault is one of the node."""
         causes, self._death_causes = self._death_causes, []
         for failure in causes:
             if not final and now_ns - failure.at_ns < _DEATH_WAIT_NS:

@@ -69,19 +69,13 @@ class RisingTrend:
 
 
 def slope(points: Sequence[Point]) -> float:
-    """Theil-Sen: the median of the slopes of all pairs.
-
-    0 for fewer than two points.
-    """
+    """Theil-Sen: the median of the slopes of all pairs. 0 for fewer than two points."""
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :] if b[0] != a[0]]
     return median(slopes) if slopes else 0.0
 
 
 def mann_kendall_z(values: Sequence[float]) -> float:
-    """Mann-Kendall's z of a series.
-
-    Standard deviations by which rises outnumber falls among all pairs.
-    """
+    """Mann-Kendall's z of a series. Standard deviations by which rises outnumber falls among all pairs."""
     n = len(values)
     if n < 3:
         return 0.0
@@ -111,10 +105,7 @@ def autocorrelation_factor(points: Sequence[Point]) -> float:
 
 
 def levels_off(points: Sequence[Point], *, z: float) -> bool:
-    """True when growth slows down.
-
-    Less its trend, the first half rises and the second falls, both by `z`.
-    """
+    """True when growth slows down. Less its trend, the first half rises and the second falls, both by `z`."""
     rate = slope(points)
     rest = [v - rate * t for t, v in points]
     half = len(rest) // 2

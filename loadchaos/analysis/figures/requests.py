@@ -129,10 +129,7 @@ class TrafficFigures:
 
 
 class RequestStats:
-    """All requests of a run.
-
-    `in_flight` maps ids to begun requests; `recent_ends` is bounded.
-    """
+    """All requests of a run. `in_flight` maps ids to begun requests; `recent_ends` is bounded."""
 
     def __init__(self) -> None:
         self.traffic: dict[str, TrafficFigures] = {}

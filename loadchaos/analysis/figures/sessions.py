@@ -31,10 +31,7 @@ MOST_CUT = 0.05
 
 
 class CutTurns(NamedTuple):
-    """Turns of a traffic that had no room in the context.
-
-    They were not sent, so they prove nothing.
-    """
+    """Turns of a traffic that had no room in the context. They were not sent, so they prove nothing."""
 
     traffic: str
     turns: int
@@ -59,10 +56,7 @@ class CutTurns(NamedTuple):
 
 
 class CallsMade(NamedTuple):
-    """Tool calls of a traffic whose requests demand one.
-
-    Without a call that got a result no tool loop was tested.
-    """
+    """Tool calls of a traffic whose requests demand one. Without a call that got a result no tool loop was tested."""
 
     traffic: str
     calls: int
@@ -191,10 +185,7 @@ class SessionCount:
         return max(found, key=lambda cut: cut.share, default=None)
 
     def calls(self) -> CallsMade | None:
-        """Tool calls of the traffic that has to call tools; None without such.
-
-        It is the one with the fewest.
-        """
+        """Tool calls of the traffic that has to call tools; None without such. It is the one with the fewest."""
         found = [
             CallsMade(
                 t, self.by_traffic[t]["tool_calls"], self.by_traffic[t]["bad_calls"], self.by_traffic[t]["requests"]

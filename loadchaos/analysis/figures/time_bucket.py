@@ -61,10 +61,7 @@ class Bucket:
         return sum(values) if how == "sum" else max(values)
 
     def fullest(self, used: str, *others: str) -> float | None:
-        """Largest share of `used` in `used` and `others` on any device.
-
-        None without data.
-        """
+        """Largest share of `used` in `used` and `others` on any device. None without data."""
         shares = [
             v[used] / sum(v[name] for name in (used, *others))
             for v in self.devices.values()

@@ -83,10 +83,7 @@ class ProcessEnds:
     exit_signal: int | None = None
 
     def explained_by(self, pid: int | None, signal: int | None) -> bool:
-        """True when a signal to this process may have ended it.
-
-        An attack without a pid is no signal.
-        """
+        """True when a signal to this process may have ended it. An attack without a pid is no signal."""
         if pid is None:
             return True
         if self.exit_signal is not None and (self.exit_pid, self.exit_signal) != (pid, signal):
@@ -146,10 +143,7 @@ class AttackLog:
         self._recent.append(_Attack(name, 1, "", "sabotage", at_ns, at_ns + _SABOTAGE_NS, effects))
 
     def in_force(self, at_ns: int, within_ns: int = 0) -> list[NearAttack]:
-        """Attacks in force at `at_ns` or ended at most 10 s before.
-
-        At most 20, newest last.
-        """
+        """Attacks in force at `at_ns` or ended at most 10 s before. At most 20, newest last."""
         found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
         return [
             NearAttack(

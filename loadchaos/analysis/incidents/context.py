@@ -74,10 +74,7 @@ class IncidentContext:
         self._kept.append(found)
 
     def last_minute(self, replica: str) -> list[Reading]:
-        """Readings of the last minute, one per engine or device and 5 s.
-
-        Oldest first.
-        """
+        """Readings of the last minute, one per engine or device and 5 s. Oldest first."""
         kept: list[Reading] = []
         newest: dict[tuple[str, str], int] = {}
         for one in reversed(self._kept):

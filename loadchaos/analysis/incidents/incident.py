@@ -177,10 +177,7 @@ class Incident:
         return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
 
     def covers(self, sent_ns: int, ended_ns: int) -> bool:
-        """True when a request in flight from `sent_ns` to `ended_ns` overlaps it.
-
-        The margin is 2 s on each side.
-        """
+        """True when a request in flight from `sent_ns` to `ended_ns` overlaps it. The margin is 2 s on each side."""
         until_ns = self.back_ns or self.closed_ns
         return ended_ns >= self.opened_ns - 2 * S and (until_ns is None or sent_ns <= until_ns + 2 * S)
 
@@ -314,10 +311,7 @@ def kind_of(state: State, was: State) -> Kind | None:
 
 
 def merged_kind(old: Kind, new: Kind) -> Kind:
-    """Kind of an incident that was `old` and continues as `new`.
-
-    A hang that ends in a death is that death.
-    """
+    """Kind of an incident that was `old` and continues as `new`. A hang that ends in a death is that death."""
     order: tuple[Kind, ...] = ("failure", "unreachable", "outage", "hang", "restart", "death")
     if new == "terminated":
         return "terminated" if old in ("death", "terminated", "unreachable", "outage") else old
@@ -325,10 +319,7 @@ def merged_kind(old: Kind, new: Kind) -> Kind:
 
 
 def finding_row(incident: Incident, what: Literal["open", "close"], at_ns: int) -> IncidentRow:
-    """Row of findings.jsonl for an incident.
-
-    `id` and `folder` are final when it closes.
-    """
+    """Row of findings.jsonl for an incident. `id` and `folder` are final when it closes."""
     return {
         "row": "incident",
         "at_ns": at_ns,

@@ -50,10 +50,7 @@ class RecentIncidents:
         return self.open.get(replica) or next((i for i in past if i.kind != "unreachable"), None)
 
     def hang_at(self, at_ns: int) -> Incident | None:
-        """The hang at a time, or one that began up to two minutes later.
-
-        Symptoms show before states do.
-        """
+        """The hang at a time, or one that began up to two minutes later. Symptoms show before states do."""
         for incident in self.newest_first():
             until_ns = incident.closed_ns or at_ns
             if incident.kind == "hang" and incident.opened_ns - 2 * SAME_DEATH_NS <= at_ns <= until_ns:
@@ -85,10 +82,7 @@ class RecentIncidents:
         return incident
 
     def find(self, failure: Failure, replica: str | None, replicas: Collection[str]) -> Incident | None:
-        """The incident that a log line belongs to, by its time and place.
-
-        `replicas` are those with state rows.
-        """
+        """The incident that a log line belongs to, by its time and place. `replicas` are those with state rows."""
         mine = [i for i in self.closed if replica not in replicas or i.replica == replica]
         names = [replica] if replica in replicas else list(self.open)
         during = [i for i in (*mine, *(self.open[n] for n in names if n in self.open)) if i.open_at(failure.at_ns)]

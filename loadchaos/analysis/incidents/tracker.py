@@ -29,10 +29,7 @@ _UP: tuple[State, ...] = ("healthy",)
 
 
 class IncidentTracker:
-    """All incidents of a run, in order.
-
-    Rows about incidents gather in `findings` until they are read.
-    """
+    """All incidents of a run, in order. Rows about incidents gather in `findings` until they are read."""
 
     def __init__(self, stats: RequestStats, attacks: AttackLog) -> None:
         self.incidents: list[Incident] = []
@@ -152,10 +149,7 @@ class IncidentTracker:
             self._attribute(incident)
 
     def find_beside(self, failure: Failure, replica: str | None) -> Incident | None:
-        """The incident during which a failure happened, None without one.
-
-        The failure is noted there.
-        """
+        """The incident during which a failure happened, None without one. The failure is noted there."""
         incident = self._recent.find(failure, replica, self._replicas)
         if incident is not None and failure.id not in incident.beside:
             incident.beside.append(failure.id)
@@ -181,10 +175,7 @@ class IncidentTracker:
         return incident
 
     def feed_answer(self, sent_ns: int, at_ns: int) -> None:
-        """Fold a good answer.
-
-        A death that only a log showed is over when the request was sent well after it.
-        """
+        """Fold a good answer. A death that only a log showed is over when the request was sent well after it."""
         for incident in list(self._recent.open.values()):
             if not incident.by_states and sent_ns > incident.opened_ns + _BACK_AFTER_LOG_NS:
                 incident.back_ns = at_ns

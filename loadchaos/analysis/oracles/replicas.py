@@ -15,10 +15,7 @@ _MOST_GROUPS = 16
 
 
 class ReplicasOracle(Oracle):
-    """Compares all answers of a group with its first one.
-
-    It reports a group once.
-    """
+    """Compares all answers of a group with its first one. It reports a group once."""
 
     name: ClassVar[str] = "replicas"
     detects: ClassVar[str] = "N identical greedy requests at once with different answers"

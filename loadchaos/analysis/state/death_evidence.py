@@ -82,10 +82,7 @@ class DeathEvidence:
         self.log.forget()
 
     def gone(self, now_ns: int, worked_ns: int) -> tuple[list[Sign], list[Sign]]:
-        """(proofs, signs) of processes and containers that are gone.
-
-        `worked_ns`: time of the newest progress.
-        """
+        """(proofs, signs) of processes and containers that are gone. `worked_ns`: time of the newest progress."""
         proofs = [self.orchestrator_end] if self.orchestrator_end is not None else []
         signs: list[Sign] = []
         for at_ns, pid, role, name in self._processes.gone:

@@ -333,10 +333,7 @@ class StateMachine:
         return "healthy", self._now_ns, [f"working; {stalls}" if stalls else "working"]
 
     def _recovery(self) -> Verdict | None:
-        """Judge whether a dead server comes back.
-
-        A dying vLLM 0.8 returns /health 200 for 5 s more.
-        """
+        """Judge whether a dead server comes back. A dying vLLM 0.8 returns /health 200 for 5 s more."""
         assert self._down_ns is not None
         down, network = self._down_ns, self._network
         if self._relaunched_ns is not None and self._relaunched_ns > down:

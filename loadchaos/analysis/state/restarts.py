@@ -28,10 +28,7 @@ class RestartNote:
 
 
 class RestartDetector:
-    """Folds one replica's `metrics` rows.
-
-    Two processes that alternate behind one address are no restart.
-    """
+    """Folds one replica's `metrics` rows. Two processes that alternate behind one address are no restart."""
 
     def __init__(self, counters: CounterSignals) -> None:
         self._counters = counters
@@ -78,10 +75,7 @@ class RestartDetector:
         return self._moved is not None or bool(self._counters.backs)
 
     def poll(self, now_ns: int, state: State, *, healthy_ns: int) -> list[RestartNote]:
-        """Notes as of now.
-
-        `healthy_ns`: when the newest known process became healthy.
-        """
+        """Notes as of now. `healthy_ns`: when the newest known process became healthy."""
         found = [self._replaced] if self._replaced is not None else []
         if found:
             self._replaced = self._moved = None

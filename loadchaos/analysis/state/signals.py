@@ -44,10 +44,7 @@ def says_engine_dead(text: str) -> bool:
 
 
 class TrafficSignals:
-    """Our own requests: how many are in flight, and the newest token.
-
-    The first sign of progress.
-    """
+    """Our own requests: how many are in flight, and the newest token. The first sign of progress."""
 
     def __init__(self) -> None:
         self._workers: dict[str, tuple[int, int, int]] = {}  # in flight, at_ns, tokens since the heartbeat before
@@ -189,10 +186,7 @@ class NetworkSignals:
         return self.refused_ns is not None and self.refused_ns[1] - self.refused_ns[0] >= 50 * MS
 
     def says_dead(self, knows_death: bool) -> bool:
-        """True when /health shows a dead engine.
-
-        By its text, or by an empty 500 or 503 where that means it.
-        """
+        """True when /health shows a dead engine. By its text, or by an empty 500 or 503 where that means it."""
         if self.unhealthy_ns is None or self.unhealthy_status not in (500, 503):
             return False
         if any(p.search(self.unhealthy_body) for p in _HEALTH_DEAD):
@@ -204,10 +198,7 @@ class NetworkSignals:
         return self.unhealthy_ns is not None and any(p.search(self.unhealthy_body) for p in _HEALTH_HUNG)
 
     def silent_since(self) -> int | None:
-        """Time since when every kind of probe is unanswered.
-
-        Twice or more and none refused; None if any answers.
-        """
+        """Time since when every kind of probe is unanswered. Twice or more and none refused; None if any answers."""
         if not self.silent_ns or self.refused_ns is not None:
             return None
         kinds = {"health": self.health_ok_ns, "tcp": self.tcp_ok_ns}
@@ -322,10 +313,7 @@ class ProcessSignals:
 
 
 class CounterSignals:
-    """Counters and gauges of the server, summed over engines.
-
-    The second sign of progress. They may be stale.
-    """
+    """Counters and gauges of the server, summed over engines. The second sign of progress. They may be stale."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, float]] = {}
@@ -383,10 +371,7 @@ class CounterSignals:
 
 
 class AttackEffects:
-    """Effects of our attacks in force, from begin to end.
-
-    The end comes after the undo.
-    """
+    """Effects of our attacks in force, from begin to end. The end comes after the undo."""
 
     def __init__(self) -> None:
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)

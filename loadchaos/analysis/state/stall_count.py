@@ -28,10 +28,7 @@ class Stalls:
             self._ended_ns, self._open_ns = at_ns, None
 
     def recent(self, now_ns: int) -> bool:
-        """True while the next stall would belong to the ones before.
-
-        For 10 s, or three times the longest one.
-        """
+        """True while the next stall would belong to the ones before. For 10 s, or three times the longest one."""
         calm_ns = min(max(_CALM_NS, 3 * self._longest_ns), _LONGEST_CALM_NS)
         return self._count > 0 and now_ns - self._ended_ns < calm_ns
 

@@ -52,10 +52,7 @@ def _failures(first: int, lowest: int) -> list[str]:
 
 
 class LengthLadder:
-    """Folds begin and end rows.
-
-    `limit` is the shortest prompt that is too long, by the plan.
-    """
+    """Folds begin and end rows. `limit` is the shortest prompt that is too long, by the plan."""
 
     def __init__(self) -> None:
         self.limit: int | None = None

@@ -81,10 +81,7 @@ def failure_counts(failures: Sequence[FailureResult]) -> dict[str, int]:
 def figures_of(
     failures: Sequence[FailureResult], episodes: Sequence[Incident], base: ExpectationInputs
 ) -> ExpectationInputs:
-    """Add the counts that expectations ask for.
-
-    Accepted and expected failures are left out.
-    """
+    """Add the counts that expectations ask for. Accepted and expected failures are left out."""
     against = [f for f in failures if f.counts]
     left_out = {f.id for f in failures} - {f.id for f in against}
     met = [i for i in episodes if i.attribution != "expected" and i.id not in left_out]
@@ -132,10 +129,7 @@ def uncovered(failures: Sequence[FailureResult], judged: Sequence[CheckResult]) 
 
 
 def decide(failures: Sequence[FailureResult], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
-    """Fail over unknown over pass.
-
-    Every failure that counts fails the run, with or without an expectation.
-    """
+    """Fail over unknown over pass. Every failure that counts fails the run, with or without an expectation."""
     verdicts = [*(j.verdict for j in judged), *(c.verdict for c in checks)]
     if any(f.counts for f in failures) or "fail" in verdicts:
         return "fail"

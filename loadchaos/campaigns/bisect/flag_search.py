@@ -155,10 +155,7 @@ class FlagSearch:
         return decision.fails
 
     async def _validate(self, findings: FlagFindings) -> None:
-        """Count how often the smallest set fails.
-
-        Return to a larger one where it fails too rarely.
-        """
+        """Count how often the smallest set fails. Return to a larger one where it fails too rarely."""
         while len(self._kept) > 1:
             candidate = self._kept[-1]
             self._decider.step = "smallest set"

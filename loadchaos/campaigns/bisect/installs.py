@@ -255,10 +255,7 @@ def _known(install: str) -> str:
 
 
 def _read(marker: Path) -> str | None:
-    """Hash of the command that installed a release.
-
-    None where it is not installed.
-    """
+    """Hash of the command that installed a release. None where it is not installed."""
     try:
         return marker.read_text("utf-8").removesuffix("\n")
     except FileNotFoundError:
@@ -272,10 +269,7 @@ def _decisive(log: Path) -> str:
 
 
 async def _run(command: str, output: int, lock: int) -> int:
-    """Run a shell command; its processes end with us.
-
-    They hold a lock until then.
-    """
+    """Run a shell command; its processes end with us. They hold a lock until then."""
     process = await asyncio.create_subprocess_shell(
         command,
         stdin=asyncio.subprocess.DEVNULL,

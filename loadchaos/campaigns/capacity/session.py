@@ -205,10 +205,7 @@ class CapacitySession:
             await held.stop()
 
     def _held_server(self, launch: Launch) -> HeldServer:
-        """Make the server of all steps.
-
-        Its log is in the folder `server`, one folder for each start.
-        """
+        """Make the server of all steps. Its log is in the folder `server`, one folder for each start."""
         folder = self._folder / files.SERVER
         number = len(list(folder.glob("[0-9]*"))) + 1
         line = CommandLine(tuple(launch.command), dict(launch.env), parse_target(launch.url))

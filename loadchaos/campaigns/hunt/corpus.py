@@ -44,10 +44,7 @@ COUNTED = ("server", "self-inflicted")
 
 
 def finding_key(failure: Mapping[str, Any]) -> str:
-    """Key of equal failures: id and guilty frame.
-
-    The title counts too where the id does not say enough.
-    """
+    """Key of equal failures: id and guilty frame. The title counts too where the id does not say enough."""
     frame = str(failure.get("frame") or "")
     loose = str(failure.get("id", "")).startswith(("unexplained_", "unknown_", "unexpected_", "error_in_"))
     return "|".join([str(failure.get("id")), frame, *([str(failure.get("title"))] if loose and not frame else [])])
@@ -154,10 +151,7 @@ class Corpus:
         return True
 
     def weigh(self, value: str) -> float:
-        """Weight of a gene with its value.
-
-        It is the square of its share of runs without a death.
-        """
+        """Weight of a gene with its value. It is the square of its share of runs without a death."""
         tried = self._tried.get(value)
         if tried is None or not self.feedback:
             return 1.0

@@ -157,10 +157,7 @@ class Reproduction:
             self._process.send_signal(signal.SIGINT)
 
     async def run(self, findings: Sequence[HuntFinding], budget_s: float) -> None:
-        """Replay each finding, then minimise those that came again.
-
-        Deaths go first.
-        """
+        """Replay each finding, then minimise those that came again. Deaths go first."""
         order = sorted(findings, key=lambda f: (f.failure.get("severity") not in DEADLY, f.number))
         deadline_s = time.monotonic() + budget_s
         for finding in order:

@@ -257,10 +257,7 @@ def plain_values(group: str, name: str) -> str:
 
 
 def has_no_zero(group: str, name: str) -> bool:
-    """Tell if 0, an empty text or nothing is no value of a gene.
-
-    All values of such a gene are texts or mappings.
-    """
+    """Tell if 0, an empty text or nothing is no value of a gene. All values of such a gene are texts or mappings."""
     return all(isinstance(value, str | Mapping) for value in _all_values(group, name))
 
 

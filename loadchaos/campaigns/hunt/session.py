@@ -107,10 +107,7 @@ class HuntSession:
         return self._conclude(found)
 
     async def _probe(self) -> Mapping[str, Any] | None:
-        """Start the first server; returns its facts.
-
-        None after an interruption.
-        """
+        """Start the first server; returns its facts. None after an interruption."""
         try:
             return await self._runners[0].probe()
         except SlotLostError as e:
@@ -164,10 +161,7 @@ class HuntSession:
                 task.cancel()
 
     async def _work(self, runner: SlotProcess, pool: GenePool) -> None:
-        """Run workloads on one server until the hunt is over.
-
-        Ends earlier if the server is of no use.
-        """
+        """Run workloads on one server until the hunt is over. Ends earlier if the server is of no use."""
         corpus = self._corpus
         assert corpus is not None
         lost = useless = 0

@@ -139,10 +139,7 @@ class ServerSlot:
         }  # fmt: skip
 
     async def _server(self) -> HeldServer:
-        """Healthy server.
-
-        The port may be in use for a moment after the one before.
-        """
+        """Healthy server. The port may be in use for a moment after the one before."""
         deadline = time.monotonic() + _PORT_FREE_S
         while True:
             try:
@@ -253,10 +250,7 @@ def _unproved(result: Result, requests: int) -> str:
 
 
 async def serve(out_fd: int, interrupts: Interrupts) -> None:
-    """Answer orders until stdin ends.
-
-    A signal ends the workload in order; outside of one it ends the process.
-    """
+    """Answer orders until stdin ends. A signal ends the workload in order; outside of one it ends the process."""
     loop = asyncio.get_running_loop()
     orders: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     reader = asyncio.StreamReader(limit=_LIMIT)

@@ -97,10 +97,7 @@ class Decider:
         return await self._remembered(candidate.key(), lambda: self._decide(candidate))
 
     async def estimate(self, candidate: Reduction, tries: int) -> tuple[int, int]:
-        """Count how often a candidate fails.
-
-        (successes, tries that proved something).
-        """
+        """Count how often a candidate fails. (successes, tries that proved something)."""
         # Two failures in two tries: it fails every time, as far as a minimiser needs to know.
         found = await self._remembered(
             f"{candidate.key()}-{tries}", lambda: self._count(candidate, tries, lambda failed, n: failed == n == 2)
@@ -140,10 +137,7 @@ class Decider:
         return self._known
 
     def test(self, requests: int) -> SequentialTest:
-        """Test of a candidate of so many requests.
-
-        Does it fail about as often as the whole?
-        """
+        """Test of a candidate of so many requests. Does it fail about as often as the whole?"""
         lucky = self.lucky if requests <= SMALL else None
         high = min(0.95, max(LEAST_P, _KEPT_SHARE * self.p))
         return SequentialTest(high, high * _LOST_SHARE, self.wrong, lucky)

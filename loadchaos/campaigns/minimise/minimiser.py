@@ -111,10 +111,7 @@ class _Search:
         return written if await fails(written) else candidate
 
     async def level(self, name: str, reduce: Callable[[Reduction, Fails], Awaitable[Reduction]]) -> None:
-        """Reduce by one level.
-
-        A level that is cut short keeps its newest candidate.
-        """
+        """Reduce by one level. A level that is cut short keeps its newest candidate."""
         decider = self._decider
         decider.step, decider.wrong = name, error_of(name, decider.p, self.candidate.rounds)
         before = len(decider.steps)

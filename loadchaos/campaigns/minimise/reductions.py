@@ -52,10 +52,7 @@ async def traffic_kinds(candidate: Reduction, fails: Fails) -> Reduction:
 
 
 async def windows(candidate: Reduction, fails: Fails) -> Reduction:
-    """Keep the newest requests, half as many each time.
-
-    Where half are too few, numbers between are tried.
-    """
+    """Keep the newest requests, half as many each time. Where half are too few, numbers between are tried."""
     ids = [s.id for s in candidate.trace.sends]
     too_few, closer = 0, 0
     while (most := candidate.requests) > 1 and closer < _CLOSER_WINDOWS and most - too_few > 1:

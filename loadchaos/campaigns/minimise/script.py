@@ -87,10 +87,7 @@ class ScriptFacts:
 
 
 def specifications(trace: RequestTrace) -> list[dict[str, Any]]:
-    """Describe each request as the script has it.
-
-    Bodies are as short as they allow.
-    """
+    """Describe each request as the script has it. Bodies are as short as they allow."""
     position = {send.id: i for i, send in enumerate(trace.sends)}
     aborts = {a.request: a for a in trace.aborts}
     found = []

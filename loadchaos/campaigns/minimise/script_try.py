@@ -45,10 +45,7 @@ async def try_script(
     candidate: Reduction, facts: script.ScriptFacts, expected: ExpectedFailure, folder: Path, held: HeldServer,
     limit_s: float,
 ) -> TryResult:  # fmt: skip
-    """Write the script of a candidate and run it once against a server.
-
-    `folder` exists and is empty.
-    """
+    """Write the script of a candidate and run it once against a server. `folder` exists and is empty."""
     begin_s, fresh = time.monotonic(), held.runs == 0
     held.runs += 1
     found = await run_once(script.write(candidate, facts, folder), held, expected, limit_s)

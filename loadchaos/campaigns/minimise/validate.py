@@ -57,10 +57,7 @@ class ScriptRun:
 async def run_script(
     script: Path, server: ServerChoice, expected: ExpectedFailure, folder: Path, print_line: Callable[[str], None]
 ) -> ScriptRuns:
-    """Run a script on a fresh server each time.
-
-    Three times, or up to eight where it does not always reproduce.
-    """
+    """Run a script on a fresh server each time. Three times, or up to eight where it does not always reproduce."""
     reproduced = runs = 0
     output = line = ""
     begin_s = time.monotonic()
@@ -126,10 +123,7 @@ async def run_once(
 
 
 def _failure_in(log: Path, begin: int, expected: ExpectedFailure) -> tuple[str | None, str | None]:
-    """(line of the expected failure, id of another one) from a log.
-
-    What stands before `begin` does not count.
-    """
+    """(line of the expected failure, id of another one) from a log. What stands before `begin` does not count."""
     if not log.exists():
         return None, None
     with log.open("rb") as f:

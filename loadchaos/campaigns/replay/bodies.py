@@ -66,10 +66,7 @@ def stored(trace: RequestTrace, folder: Path) -> RequestTrace:
 
 
 def _copied(trace: RequestTrace, send: TraceSend, folder: Path) -> TraceSend:
-    """Copy a body that the trace has already.
-
-    Drop the address of a missing one.
-    """
+    """Copy a body that the trace has already. Drop the address of a missing one."""
     if send.body is None:
         return send
     if trace.folder != folder:

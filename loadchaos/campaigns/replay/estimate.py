@@ -13,10 +13,7 @@ FIXED_CONFIDENCE = 0.95
 
 
 class TryCount:
-    """Decides after each try if another one is needed.
-
-    With `times` None, a sequential test decides.
-    """
+    """Decides after each try if another one is needed. With `times` None, a sequential test decides."""
 
     def __init__(self, times: int | None) -> None:
         self._times = times

@@ -179,10 +179,7 @@ def _causes(
 
 
 def _without_follower(name: str) -> str:
-    """Get the id of the first request of a pipeline.
-
-    Its followers are not in a trace, as it sends them again.
-    """
+    """Get the id of the first request of a pipeline. Its followers are not in a trace, as it sends them again."""
     head, dash, last = name.rpartition("-")
     return head + dash + last.partition(".")[0]
 

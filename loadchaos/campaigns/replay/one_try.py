@@ -134,10 +134,7 @@ def _with_server(plan: TryPlan, folder: Path, held: HeldServer | None) -> Option
 
 
 def _refuse_useless(result: Result) -> None:
-    """Raise the error of a run that sent nothing.
-
-    The next try would fail in the same way.
-    """
+    """Raise the error of a run that sent nothing. The next try would fail in the same way."""
     if result.exit_code in exit_codes.BEFORE_LOAD:
         reason = result.error or "the server cannot be tested: look at its log"
         raise TargetError(reason) if result.exit_code == exit_codes.TARGET_ERROR else LoadchaosError(reason)

@@ -91,10 +91,7 @@ def of_source(trace: RequestTrace, *, takes_target: bool = True) -> ServerChoice
 
 
 def recorded_parts(trace: RequestTrace) -> dict[str, Any]:
-    """Parts of the recorded profile that a try keeps.
-
-    Limits of requests, monitors.
-    """
+    """Parts of the recorded profile that a try keeps. Limits of requests, monitors."""
     data = _recorded_profile(trace.folder / "profile.yaml")
     found = {key: data[key] for key in ("limits", "watch") if key in data}
     return {key: value for key, value in found.items() if REDACTED not in str(value)}
@@ -139,10 +136,7 @@ def redacted_command(server: ServerChoice) -> str:
 
 
 class ServerPool:
-    """Held servers of several tries.
-
-    One at a time, started again when it died.
-    """
+    """Held servers of several tries. One at a time, started again when it died."""
 
     def __init__(self, choice: ServerChoice, folder: Path, memory: ServerMemory | None = None) -> None:
         """Take the server; `memory` is that of its runs, of equal commands only."""

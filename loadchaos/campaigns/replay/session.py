@@ -204,10 +204,7 @@ class _UntilFailure:
 
 
 def _without_port(server: ServerChoice) -> str:
-    """Command of a server without its port, or its URL.
-
-    The port of an embedded server differs each time.
-    """
+    """Command of a server without its port, or its URL. The port of an embedded server differs each time."""
     if server.launch is None:
         return redacted_command(server)
     return redacted_command(server).replace(f" {urlsplit(server.launch.url).port}", " PORT")

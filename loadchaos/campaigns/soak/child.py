@@ -104,10 +104,7 @@ class SoakChild:
         return self._process.returncode
 
     def end(self, pid: int | None, number: int) -> None:
-        """Send a signal to the run while it is alive.
-
-        Only then the pid is certain to be its own.
-        """
+        """Send a signal to the run while it is alive. Only then the pid is certain to be its own."""
         if pid is not None and self.alive():
             with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile
                 os.kill(pid, signal.Signals(number))

@@ -163,10 +163,7 @@ class Soak:
     # --- the current run ------------------------------------------------------------------------------------------------
 
     def _start(self, planned: datetime | None, why: Why, *, quiet: bool) -> None:
-        """Record the start, then start the run.
-
-        If the soak is killed in between, the next one finds the record.
-        """
+        """Record the start, then start the run. If the soak is killed in between, the next one finds the record."""
         now = self._clock.now()
         running = Running(iso(planned) if planned else None, why, iso(now))
         self.state.running, self._signal_sent = running, None
@@ -181,10 +178,7 @@ class Soak:
             self._print(f"{format_time(now)}: run started, pid {running.pid} ({why.replace('_', ' ')})")
 
     def _arguments(self, started: datetime, *, quiet: bool) -> list[str]:
-        """Arguments of a run.
-
-        Its seed is its start time, as a server may have cached the prompts of earlier runs.
-        """
+        """Arguments of a run. Its seed is its start time, as a server may have cached the prompts of earlier runs."""
         limits = [d for d in (self._order.duration_s, self._order.schedule.max_duration) if d is not None]
         duration_option = ["--duration", format_duration(min(limits))] if limits else []
         live = ["--no-live"] if quiet else []
@@ -250,10 +244,7 @@ class Soak:
         return self._child.find(running.pid, running.started, self._order.name, known)
 
     def _finish(self, running: Running) -> None:
-        """Note the result of a run once, then clean up.
-
-        A kill in between repeats both.
-        """
+        """Note the result of a run once, then clean up. A kill in between repeats both."""
         found = self._find(running)
         code = self._child.exit_code()
         if found is not None and found.verdict is None:
@@ -295,10 +286,7 @@ class Soak:
         self._clean_up(run.folder)
 
     def _clean_up(self, newest: str | None) -> None:
-        """Delete old runs, update the trend page, print unusual figures.
-
-        An error here ends no soak.
-        """
+        """Delete old runs, update the trend page, print unusual figures. An error here ends no soak."""
         home, keep = self._order.home, self._order.schedule.keep
         try:
             for run in retention.expired(home, self.state.runs, keep, self._clock.now()):

@@ -43,10 +43,7 @@ def poll(state: State, schedule: Schedule, now: datetime, *, busy: bool) -> Star
 
 
 def mark_handled(state: State, now: datetime) -> None:
-    """Count all starts until now as handled.
-
-    A run started with --once stands for them.
-    """
+    """Count all starts until now as handled. A run started with --once stands for them."""
     handled = parse_time(state.handled_to)
     if now > handled or handled - now > _WRONG_CLOCK:
         state.handled_to = iso(now)

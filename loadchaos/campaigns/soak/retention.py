@@ -60,10 +60,7 @@ def _is_run_folder(path: Path) -> bool:
 
 
 def marked(run: Path) -> bool:
-    """True when a user marked the run or one of its incidents.
-
-    Also true when that cannot be read.
-    """
+    """True when a user marked the run or one of its incidents. Also true when that cannot be read."""
     if (run / "KEEP").exists():
         return True
     try:
@@ -79,10 +76,7 @@ def marked(run: Path) -> bool:
 
 
 def delete(home: Path, run: SoakRun) -> None:
-    """Delete a run folder.
-
-    It is renamed first, so that a kill leaves no half run behind.
-    """
+    """Delete a run folder. It is renamed first, so that a kill leaves no half run behind."""
     path = home / str(run.folder)
     doomed = home / f"{_DOOMED}{path.name}"
     path.rename(doomed)

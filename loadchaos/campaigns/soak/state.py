@@ -72,10 +72,7 @@ class State:
     runs: list[SoakRun] = field(default_factory=list)
 
     def add(self, run: SoakRun) -> None:
-        """Add the result of a start; drop the oldest beyond 1000.
-
-        Those that still have a folder are kept.
-        """
+        """Add the result of a start; drop the oldest beyond 1000. Those that still have a folder are kept."""
         self.runs.append(run)
         for old in [r for r in self.runs[:-_MOST_RUNS] if not r.folder or r.deleted]:
             self.runs.remove(old)

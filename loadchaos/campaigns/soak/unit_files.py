@@ -61,10 +61,7 @@ def emit(job: Job, kind: str) -> str:
 
 
 def _plain(schedule: Schedule, who: str, way_out: str) -> None:
-    """Refuse syntax that only cronsim has.
-
-    It has the last day, and the last or second Monday.
-    """
+    """Refuse syntax that only cronsim has. It has the last day, and the last or second Monday."""
     day, _, weekday = schedule.cron.upper().split()[2:]
     if re.search(r"[L#W]", day + weekday.replace("WED", "")):
         raise OptionError(f"{who} cannot express {schedule.cron!r} (L, W or #): {way_out}")
@@ -88,10 +85,7 @@ def _moved(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _skips(schedule: Schedule, who: str) -> str:
-    """Comment on the next start that a clock change skips.
-
-    Empty without one.
-    """
+    """Comment on the next start that a clock change skips. Empty without one."""
     moved = _moved(schedule, datetime.now(UTC))
     if moved is None:
         return ""

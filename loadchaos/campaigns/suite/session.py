@@ -27,10 +27,7 @@ _MOST_FAILURES = 20
 
 
 class SuiteSession:
-    """The runs of a suite.
-
-    `print_line` gets the lines of the runs, `announce` one line before and after each.
-    """
+    """The runs of a suite. `print_line` gets the lines of the runs, `announce` one line before and after each."""
 
     def __init__(
         self,

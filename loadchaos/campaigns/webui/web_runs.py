@@ -38,10 +38,7 @@ class WebAddress:
 
 
 class WebSession:
-    """A web UI in which each Start is a run of the profile.
-
-    `print_result` gets the result of each run.
-    """
+    """A web UI in which each Start is a run of the profile. `print_result` gets the result of each run."""
 
     def __init__(
         self,

@@ -175,10 +175,7 @@ class LogTail:
 
 
 def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source:
-    """Sort one file's rows by time within a window.
-
-    Gives (time, source, number, row); no two compare equal.
-    """
+    """Sort one file's rows by time within a window. Gives (time, source, number, row); no two compare equal."""
     window: list[tuple[int, int, int, dict[str, Any]]] = []
     last = 0
     for number, row in enumerate(rows):

@@ -76,10 +76,7 @@ def _checked(row: Mapping[str, Any], *, strict: bool) -> bool:
 
 
 def _parts_to_check(row: Mapping[str, Any], known: _Kind, *, strict: bool) -> Sequence[_Part] | None:
-    """Return the fields of a row whose parts must be checked.
-
-    None if its fields are incomplete or of wrong types.
-    """
+    """Return the fields of a row whose parts must be checked. None if its fields are incomplete or of wrong types."""
     if not (known.required if strict else known.essential) <= row.keys():
         return None
     parts: list[_Part] = []

@@ -26,10 +26,7 @@ Share = Counter[tuple[str, int]]
 
 
 class PhaseBegins:
-    """Begin of each phase and time of the stop.
-
-    They bound what can have been missed.
-    """
+    """Begin of each phase and time of the stop. They bound what can have been missed."""
 
     def __init__(self) -> None:
         self.phases: dict[int, int] = {}
@@ -96,10 +93,7 @@ def missed_rows(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Ite
 
 
 def record_lost_workers(plan: Path, workers: int) -> None:
-    """Write missed rows for local workers that were lost.
-
-    May raise LedgerError.
-    """
+    """Write missed rows for local workers that were lost. May raise LedgerError."""
     folder = RunFolder(plan.parent)
     begins = PhaseBegins()
     begins.feed_commands(row for row in Tail(folder.control).rows() if row.get("row") == "control")

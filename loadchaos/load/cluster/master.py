@@ -186,10 +186,7 @@ class Coordinator:
         self._send(slot.client, messages.ACK, {"part": slot.part, "received": slot.received, "resend": ahead})
 
     def _next_part(self, slot: WorkerSlot) -> None:
-        """Begin a worker's next file.
-
-        It sends one only after the last one is acknowledged.
-        """
+        """Begin a worker's next file. It sends one only after the last one is acknowledged."""
         self._close(slot)
         slot.part, slot.received = slot.part + 1, 0
 

@@ -13,10 +13,7 @@ from loadchaos.server.dialects import DIALECTS
 
 
 def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    """Join the body's bytes.
-
-    Images are base64 already and skip the JSON library.
-    """
+    """Join the body's bytes. Images are base64 already and skip the JSON library."""
     text = orjson.dumps(draft.text)
     head = b'{"model":' + _json_string(draft.model or facts.model) + b',"messages":['
     content = [b"[", *draft.parts, b'{"type":"text","text":', text, b"}]"] if draft.parts else [text]

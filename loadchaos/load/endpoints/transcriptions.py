@@ -65,10 +65,7 @@ class TranscriptionAnswer(Completion):
             self.outcome_events.append(final_event(self))
 
     def _after_finish(self, index: int) -> None:
-        """Expect another finish_reason.
-
-        vLLM sends one after the text of every 30 s of audio.
-        """
+        """Expect another finish_reason. vLLM sends one after the text of every 30 s of audio."""
         self.finish[index] = None
 
     def _read_whole(self, data: object) -> None:

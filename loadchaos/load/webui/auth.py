@@ -122,10 +122,7 @@ def _require_own_page() -> None:
 
 
 def _login(web_ui: LocustWebUi, password: str) -> None:
-    """Install Locust's own login page.
-
-    A wrong password delays its sender by 1 s.
-    """
+    """Install Locust's own login page. A wrong password delays its sender by 1 s."""
     web_ui.login_manager.user_loader(lambda name: _User() if name == _USER else None)
     web_ui.auth_args = {"username_password_callback": "./loadchaos/login"}
 

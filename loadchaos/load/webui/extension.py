@@ -97,10 +97,7 @@ class RunView:
         self._stop_locust()
 
     def _stop_locust(self) -> None:
-        """Stop Locust if it runs.
-
-        Two stops at a time can leave it in its cleanup for ever.
-        """
+        """Stop Locust if it runs. Two stops at a time can leave it in its cleanup for ever."""
         if self._runner.state in _LOAD_STATES:
             self._runner.stop()
 

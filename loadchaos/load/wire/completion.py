@@ -182,10 +182,7 @@ class Completion:
         self.finish[_SKIPPED_CHOICE] = "stop"
 
     def close(self, at_ns: int, *, complete: bool) -> None:
-        """End the body.
-
-        With `complete` it ended as promised, so that missing parts are faults.
-        """
+        """End the body. With `complete` it ended as promised, so that missing parts are faults."""
         if not self._stream_known:
             self._detect_stream(final=True)
             self._read_pending()
@@ -495,10 +492,7 @@ class Completion:
         ]
 
     def contents(self) -> list[tuple[str, list[ToolCall], str | None]]:
-        """List text, tool calls and finish_reason of each choice.
-
-        Empty unless the request has a contract.
-        """
+        """List text, tool calls and finish_reason of each choice. Empty unless the request has a contract."""
         if self._content is None:
             return []
         calls: dict[int, list[ToolCall]] = {}
@@ -570,10 +564,7 @@ class Completion:
         self.last_token_ns = at_ns
 
     def _read_json_body(self, body: bytes) -> None:
-        """Read a body that is one JSON value.
-
-        It may be an error under a 2xx status.
-        """
+        """Read a body that is one JSON value. It may be an error under a 2xx status."""
         try:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:

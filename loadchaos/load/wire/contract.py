@@ -33,10 +33,7 @@ def asked_tokens(body: bytes) -> int | None:
 
 
 class Violation(NamedTuple):
-    """A broken rule: the place in the answer, the rule and what stood there.
-
-    `id`: id of the failure.
-    """
+    """A broken rule: the place in the answer, the rule and what stood there. `id`: id of the failure."""
 
     text: str
     expected: str

@@ -15,10 +15,7 @@ KEPT_ERROR_BYTES = 64 * 1024
 
 
 class ExchangeEnd(NamedTuple):
-    """End of an exchange, and what an incomplete one says of itself.
-
-    `at_ns`: time of the last byte, monotonic ns.
-    """
+    """End of an exchange, and what an incomplete one says of itself. `at_ns`: time of the last byte, monotonic ns."""
 
     end: End
     why: str
@@ -26,10 +23,7 @@ class ExchangeEnd(NamedTuple):
 
 
 class ResponseHead(NamedTuple):
-    """Status line and headers of an answer.
-
-    `headers`: values by lower-case name; `retry-after` has a meaning here.
-    """
+    """Status line and headers of an answer. `headers`: values by lower-case name; `retry-after` has a meaning here."""
 
     status: int
     reason: str

@@ -57,10 +57,7 @@ class EventTemplate:
         return None
 
     def learn(self, data: bytes, value: Any) -> None:
-        """Learn from an event that held one token and nothing else.
-
-        Changes `value`, which `data` was parsed to.
-        """
+        """Learn from an event that held one token and nothing else. Changes `value`, which `data` was parsed to."""
         # A line end inside came from several data lines: framed anew it would be something else.
         # A numbered event must be read in full each time.
         if not self._tries or value.get("usage") is not None or "sequence_number" in value or b"\n" in data:

@@ -487,10 +487,7 @@ class Exchange:
         return True
 
     def _read_early_answer(self, error: OSError) -> bool:
-        """Read the answer that the server sent before it closed.
-
-        Sending has failed.
-        """
+        """Read the answer that the server sent before it closed. Sending has failed."""
         connection = self._connection
         while not self.ended and connection is not None and self._connection is connection:
             try:

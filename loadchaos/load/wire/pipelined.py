@@ -53,10 +53,7 @@ class PipelinedExchange(Exchange):
         return super().silence_ns(now_ns) if self._before is None else self._before.silence_ns(now_ns)
 
     def _finish(self, end: End, why: str) -> bool:
-        """End the exchange.
-
-        A close before its first byte is not the server's fault.
-        """
+        """End the exchange. A close before its first byte is not the server's fault."""
         if end == "cut" and self.first_byte_ns is None and self._connection is not None:
             end, why = "hung_up", _CLOSED_BETWEEN
         return super()._finish(end, why)

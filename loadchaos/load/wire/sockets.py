@@ -69,20 +69,14 @@ class Origin:
         return self.prefix + path
 
     def addresses(self) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-        """Resolve the name once.
-
-        A lookup per connection would be measured with the server.
-        """
+        """Resolve the name once. A lookup per connection would be measured with the server."""
         if not self._addresses:
             found = socket.getaddrinfo(*(self.via or (self.host, self.port)), type=socket.SOCK_STREAM)
             self._addresses = [(f, (str(a[0]), int(a[1]))) for f, _, _, _, a in found]
         return self._addresses
 
     def forget_addresses(self) -> None:
-        """Resolve again next time.
-
-        After a failed connection the name may have moved.
-        """
+        """Resolve again next time. After a failed connection the name may have moved."""
         self._addresses = []
 
 
@@ -240,10 +234,7 @@ class Connection:
             pass  # the peer was first; the waiter wakes up all the same
 
     def close(self) -> None:
-        """Close the socket.
-
-        Unread bytes make the kernel send a reset, as for a client that walks away.
-        """
+        """Close the socket. Unread bytes make the kernel send a reset, as for a client that walks away."""
         if self.watcher is not None:
             self.watcher.stop()
         try:

@@ -71,10 +71,7 @@ class SseParser:
         return not (self._rest or self._data or self._name or self._skip_lf or self._at_start)
 
     def close(self) -> Event | None:
-        """Return an event that no blank line ended.
-
-        The standard drops such an event.
-        """
+        """Return an event that no blank line ended. The standard drops such an event."""
         rest = self._take_rest()
         if self.too_long:
             return None

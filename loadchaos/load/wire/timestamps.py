@@ -41,10 +41,7 @@ def enable(sock: socket.socket) -> bool:
 
 
 class StampClock:
-    """Convert stamps to monotonic ns.
-
-    `ahead_ns` is the monotonic clock minus the wall clock.
-    """
+    """Convert stamps to monotonic ns. `ahead_ns` is the monotonic clock minus the wall clock."""
 
     __slots__ = ("_disagreements", "ahead_ns")
 
@@ -53,10 +50,7 @@ class StampClock:
         self._disagreements = 0
 
     def sync(self, now_ns: int, wall_ns: int) -> None:
-        """Compare the clocks.
-
-        Call it before converting, with `wall_ns` read right after `now_ns`.
-        """
+        """Compare the clocks. Call it before converting, with `wall_ns` read right after `now_ns`."""
         ahead_ns = now_ns - wall_ns
         if ahead_ns > self.ahead_ns:
             self.ahead_ns = ahead_ns
@@ -77,10 +71,7 @@ class StampClock:
         return at_ns if now_ns - _OLDEST_NS < at_ns < now_ns else now_ns
 
     def _on_disagreement(self, ahead_ns: int) -> None:
-        """Count a smaller difference.
-
-        It is an interruption between both reads, or a clock set forward.
-        """
+        """Count a smaller difference. It is an interruption between both reads, or a clock set forward."""
         self._disagreements += 1
         if self._disagreements >= _CONFIRMATIONS:  # an interruption does not come each time
             self.ahead_ns, self._disagreements = ahead_ns, 0

@@ -25,10 +25,7 @@ class MasterClock:
         self._samples: deque[tuple[int, int, int]] = deque()  # taken_ns (own), rtt_ns, offset_ns
 
     def sample(self, sent_ns: int, theirs_ns: int, received_ns: int) -> None:
-        """Add a round trip.
-
-        `sent_ns` and `received_ns` are ours, `theirs_ns` the master's.
-        """
+        """Add a round trip. `sent_ns` and `received_ns` are ours, `theirs_ns` the master's."""
         rtt_ns = received_ns - sent_ns
         self._samples.append((received_ns, rtt_ns, theirs_ns - (sent_ns + received_ns) // 2))
         while self._samples[0][0] < received_ns - _WINDOW_NS:

@@ -33,10 +33,7 @@ class Control:
                 self.apply(str(row.get("what")), row.get("grace_s"))
 
     def apply(self, what: str, grace_s: float | None = None) -> None:
-        """Apply one command.
-
-        An unknown one is ignored, as a newer run may send it.
-        """
+        """Apply one command. An unknown one is ignored, as a newer run may send it."""
         now = time.monotonic_ns()
         if what == "pause" and self._paused_since_ns is None:
             self._paused_since_ns = now

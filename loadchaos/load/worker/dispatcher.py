@@ -66,10 +66,7 @@ UserCount = Callable[[], int]
 
 
 class User:
-    """A slot and its greenlet.
-
-    The greenlet waits in the hub until there is `work`.
-    """
+    """A slot and its greenlet. The greenlet waits in the hub until there is `work`."""
 
     __slots__ = ("greenlet", "slot", "work")
 
@@ -261,10 +258,7 @@ class Dispatcher:
         self._cause.clear()
 
     def _wait_until(self, due_ns: int) -> None:
-        """Wait until `due_ns` or the end of the load.
-
-        If late, read arrivals first.
-        """
+        """Wait until `due_ns` or the end of the load. If late, read arrivals first."""
         now_ns = time.monotonic_ns()
         if now_ns >= due_ns:
             self._receiver.yield_to_reads()
@@ -273,10 +267,7 @@ class Dispatcher:
             now_ns = time.monotonic_ns()
 
     def _run_closed(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
-        """Send a step when a user is free.
-
-        `drain` waits between rounds until all are done.
-        """
+        """Send a step when a user is free. `drain` waits between rounds until all are done."""
         self._resize(phase.slots)
         begin_ns = time.monotonic_ns() - self.control.paused_ns()
         rounds = Rounds(steps, partial(self._recorder.phase, phase.index), drain=phase.drain)
@@ -326,10 +317,7 @@ class Dispatcher:
         return (time.monotonic_ns() - self.control.paused_ns() - begin_ns) / 1e9
 
     def _change_round(self, phase: WorkerPhase, finished: int | None, next_round: int | None) -> None:
-        """Record a change of rounds.
-
-        After the last one (None) wait for all requests.
-        """
+        """Record a change of rounds. After the last one (None) wait for all requests."""
         if finished is not None:
             if phase.drain or next_round is None:
                 self._drain()
@@ -353,10 +341,7 @@ class Dispatcher:
             exchange.end("hung_up", why)
 
     def _resize(self, users: int) -> None:
-        """Set the number of users, or use the one set in the web UI.
-
-        Surplus users leave when free.
-        """
+        """Set the number of users, or use the one set in the web UI. Surplus users leave when free."""
         self._planned_users = users
         if users and self.control.manual_users and self._user_count is not None and not self.control.stopping.is_set():
             users = self._user_count()
@@ -421,10 +406,7 @@ class Dispatcher:
     def _run_turn(
         self, wire: WireRequest, due_ns: int, slot: Slot, least: int | None
     ) -> tuple[Reply, Completion | None]:
-        """Send one request of a session.
-
-        A prompt of fewer tokens than `least` is recorded as a mismatch.
-        """
+        """Send one request of a session. A prompt of fewer tokens than `least` is recorded as a mismatch."""
         exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
         reply = BEHAVIOURS[wire.request.step.behaviour].act(exchange)

@@ -48,18 +48,12 @@ def flag() -> Flag:
 
 
 def spawn(work: Callable[..., None], *args: object) -> Greenlet:
-    """Run `work(*args)` in a new greenlet.
-
-    It begins when the caller next waits.
-    """
+    """Run `work(*args)` in a new greenlet. It begins when the caller next waits."""
     return cast("Greenlet", _gevent.spawn(work, *args))
 
 
 def sleep(seconds: float) -> None:
-    """Let other greenlets run for this many seconds.
-
-    With 0 each ready one runs once.
-    """
+    """Let other greenlets run for this many seconds. With 0 each ready one runs once."""
     _gevent.sleep(seconds)
 
 
@@ -69,18 +63,12 @@ def current() -> Any:
 
 
 def hub() -> Any:
-    """The greenlet that polls.
-
-    `hub().switch()` waits until somebody switches back.
-    """
+    """The greenlet that polls. `hub().switch()` waits until somebody switches back."""
     return _gevent.get_hub()
 
 
 def loop() -> Any:
-    """The hub's libev loop.
-
-    Its watchers call back inside the hub and may not wait.
-    """
+    """The hub's libev loop. Its watchers call back inside the hub and may not wait."""
     return _gevent.get_hub().loop
 
 
@@ -90,10 +78,7 @@ def ready() -> bool:
 
 
 def resume(greenlet: Any) -> None:
-    """Wake a greenlet that waits in the hub.
-
-    It runs when the caller next waits.
-    """
+    """Wake a greenlet that waits in the hub. It runs when the caller next waits."""
     _gevent.get_hub().loop.run_callback(greenlet.switch)
 
 

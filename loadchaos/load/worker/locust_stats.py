@@ -101,10 +101,7 @@ def _entry(environment: Environment, traffic: str, kind: str) -> Any:
 
 
 def _add_times(entry: Any, times: Mapping[float, int], now: float) -> None:
-    """Add many times at once, as StatsEntry.log would.
-
-    An answer has thousands of gaps.
-    """
+    """Add many times at once, as StatsEntry.log would. An answer has thousands of gaps."""
     n = sum(times.values())
     entry.num_requests += n
     entry.num_reqs_per_sec[int(now)] += n

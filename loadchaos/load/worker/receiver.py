@@ -85,10 +85,7 @@ class Receiver:
         return watcher.end is not None
 
     def yield_to_reads(self) -> None:
-        """Let pending reads run first.
-
-        `sleep(0)` only lets other greenlets run, for up to 5 ms.
-        """
+        """Let pending reads run first. `sleep(0)` only lets other greenlets run, for up to 5 ms."""
         self._yielded.append(current())
         self._poll_at_once.start(_noop)
         self._switch()
@@ -157,10 +154,7 @@ class Receiver:
 
 
 class _Watcher:
-    """Reads one connection, from its first `collect` to its end.
-
-    While idle it detects a close.
-    """
+    """Reads one connection, from its first `collect` to its end. While idle it detects a close."""
 
     __slots__ = (
         "_arrived",
@@ -236,10 +230,7 @@ class _Watcher:
             self.stop()  # an end stays readable
 
     def deliver(self, at_ns: int, data: bytes | OSError) -> bool:
-        """Feed an arrival.
-
-        Wakes the greenlet and returns False when the answer ends.
-        """
+        """Feed an arrival. Wakes the greenlet and returns False when the answer ends."""
         if self.feed is None:
             # It follows the answer. Where requests were pipelined, the next exchange reads it.
             self._unexpected = True

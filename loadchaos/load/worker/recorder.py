@@ -66,10 +66,7 @@ class RequestRecorder:
         self._heartbeat_ns = time.monotonic_ns()
 
     def begin(self, exchange: Exchange) -> None:
-        """Record a request's begin before its first byte.
-
-        Waits while rows are held.
-        """
+        """Record a request's begin before its first byte. Waits while rows are held."""
         request_id = exchange.wire.request_id
         row = request_rows.begin_row(exchange)
         if self._compact:
@@ -113,10 +110,7 @@ class RequestRecorder:
                 self._put(begin)
 
     def hold(self) -> None:
-        """Hold rows until `release` writes them together.
-
-        Only the hub may hold them.
-        """
+        """Hold rows until `release` writes them together. Only the hub may hold them."""
         self._writer.holding = True
 
     def release(self) -> None:

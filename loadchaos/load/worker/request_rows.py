@@ -16,10 +16,7 @@ _ONLY_OK: list[Outcome] = ["ok"]
 
 
 def expected_outcomes(request: Request) -> list[Outcome]:
-    """Outcomes that are correct.
-
-    The payload's (a rung above the limit) override the step's.
-    """
+    """Outcomes that are correct. The payload's (a rung above the limit) override the step's."""
     expect = request.step.expect if request.expect == _OK else request.expect
     return _ONLY_OK if expect == _OK else list(expect)
 
@@ -77,10 +74,7 @@ def ends_in_call(body: bytes, reply: Reply) -> bool:
 
 
 def end_row(exchange: Exchange, reply: Reply) -> EndRow:
-    """Build the end row.
-
-    `length_mismatch`: the server counted other prompt tokens than planned.
-    """
+    """Build the end row. `length_mismatch`: the server counted other prompt tokens than planned."""
     step, request = exchange.step, exchange.wire.request
     detail, signs = reply.detail, reply.signs
     if ends_in_call(request.body, reply):

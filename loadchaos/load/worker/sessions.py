@@ -26,10 +26,7 @@ _BYTES_PER_TOKEN = 4
 
 
 class SendTurn(Protocol):
-    """Sends a request and records it.
-
-    `least` is the fewest prompt tokens that the server can count; None: unknown.
-    """
+    """Sends a request and records it. `least` is the fewest prompt tokens that the server can count; None: unknown."""
 
     def __call__(
         self, wire: WireRequest, due_ns: int, slot: Slot, least: int | None, /
@@ -48,10 +45,7 @@ class Going(Protocol):
 
 
 class Hands(NamedTuple):
-    """Functions of a worker that its sessions use.
-
-    They send, write rows, and open a slot for a continuation.
-    """
+    """Functions of a worker that its sessions use. They send, write rows, and open a slot for a continuation."""
 
     send: SendTurn
     write: Callable[[ConversationRow | AnswerRow], None]
@@ -255,10 +249,7 @@ class SessionRun:
 
 
 def _answer_tokens(reply: Reply, answer: live.SentBack) -> int:
-    """Tokens of an answer, as the server counted them.
-
-    Without its `usage` an estimate from above.
-    """
+    """Tokens of an answer, as the server counted them. Without its `usage` an estimate from above."""
     if reply.completion_tokens is not None:
         return reply.completion_tokens
     size = len(answer.text.encode()) + sum(len(c.name) + len(c.arguments.encode()) for c in answer.calls)

@@ -64,10 +64,7 @@ def with_behaviour_options(step: Step) -> Step:
 
 
 def user_share(total: int, worker: int, workers: int) -> int:
-    """Return one worker's part of `total` users, at least 1.
-
-    Parts differ by one at most.
-    """
+    """Return one worker's part of `total` users, at least 1. Parts differ by one at most."""
     return max(1, total // workers + (worker < total % workers))
 
 
@@ -123,10 +120,7 @@ class WorkerPlan:
         return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
 
     def phases(self) -> Iterator[tuple[WorkerPhase, Iterator[Step]]]:
-        """Yield each phase with this worker's steps.
-
-        Those of a closed phase with `for_s` never end.
-        """
+        """Yield each phase with this worker's steps. Those of a closed phase with `for_s` never end."""
         from_phase, behind_s = self._resume_point
         for number, phase in enumerate(self.profile.load):
             if number < from_phase:

@@ -67,10 +67,7 @@ class _Samples:
         self.times: dict[tuple[str, tuple[Label, ...]], array[float]] = {}
 
     def add(self, at_s: float, page: Iterable[Metric]) -> None:
-        """Add a page of metrics.
-
-        Buckets of a histogram share their labels: `le` and the suffix distinguish them.
-        """
+        """Add a page of metrics. Buckets of a histogram share their labels: `le` and the suffix distinguish them."""
         for family in page:
             self.heads.setdefault(family.name, (family.type, family.documentation))
             seen = set()

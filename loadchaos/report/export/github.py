@@ -34,19 +34,13 @@ _MOST = 10
 
 
 def fenced(text: str) -> str:
-    """Switch workflow commands off around a text.
-
-    A log line such as `::set-output` then stays text.
-    """
+    """Switch workflow commands off around a text. A log line such as `::set-output` then stays text."""
     token = secrets.token_hex(16)
     return f"::stop-commands::{token}\n{text}\n::{token}::"
 
 
 def annotate(verdict: Verdict, profile: str) -> list[str]:
-    """Build an annotation for each failure and rule not met, worst first.
-
-    They are shown on the file `profile`.
-    """
+    """Build an annotation for each failure and rule not met, worst first. They are shown on the file `profile`."""
     found = []
     for f in sorted(verdict.failures, key=worst_first):
         mild = f.accepted or f.before_load or f.attribution != "server"

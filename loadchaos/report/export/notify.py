@@ -112,10 +112,7 @@ def _apprise(to: str, content: Mapping[str, Any]) -> str:
 
 
 def to_environment(addresses: Sequence[str]) -> dict[str, str]:
-    """Environment that passes the addresses to the follower.
-
-    A command line could be read by all users.
-    """
+    """Environment that passes the addresses to the follower. A command line could be read by all users."""
     return {VARIABLE: orjson.dumps(list(addresses)).decode()} if addresses else {}
 
 

@@ -139,20 +139,14 @@ def export(folder: RunFolder, given: str, say: progress.Say | None = None) -> Ot
 
 
 class _Answers:
-    """Spans that a receiver rejects in its answers (`partial_success`).
-
-    The exporter counts them as sent.
-    """
+    """Spans that a receiver rejects in its answers (`partial_success`). The exporter counts them as sent."""
 
     def __init__(self) -> None:
         self.rejected = 0
         self.message = ""
 
     def session(self) -> requests.Session | None:
-        """Make a session that reads the answers.
-
-        None where the user's variables make one of their own.
-        """
+        """Make a session that reads the answers. None where the user's variables make one of their own."""
         import requests
 
         if any(name.endswith(_OWN_SESSION) for name in os.environ):
@@ -289,10 +283,7 @@ def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _resource(folder: RunFolder, run: Mapping[str, Any]) -> Resource:
-    """Make the resource of the spans.
-
-    OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first.
-    """
+    """Make the resource of the spans. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
     from opentelemetry.sdk.resources import Resource
 
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")

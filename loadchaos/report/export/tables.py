@@ -70,10 +70,7 @@ Record = tuple[Any, ...]
 
 
 class Rows(Protocol):
-    """Builds the records of a table from ledger rows.
-
-    `rest` gives those that only the end of the run completes.
-    """
+    """Builds the records of a table from ledger rows. `rest` gives those that only the end of the run completes."""
 
     def feed(self, row: Mapping[str, Any], /) -> Iterable[Record]:
         """Return the records that this row completes."""

@@ -189,10 +189,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _decades(scale: AxisScale) -> list[float]:
-    """Round values on a logarithmic axis, 1, 2 and 5 in each decade.
-
-    Fewer where that are too many.
-    """
+    """Round values on a logarithmic axis, 1, 2 and 5 in each decade. Fewer where that are too many."""
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
     for parts in ((1, 2, 5), (1, 3), (1,)):
         found = [p * 10.0**n for n in range(first, last + 1) for p in parts]

@@ -211,10 +211,7 @@ def _named(span: Span, n: int) -> tuple[str, str, float, float]:
 
 
 def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
-    """Shades of states other than healthy, then of attacks.
-
-    Overlapping spans become one.
-    """
+    """Shades of states other than healthy, then of attacks. Overlapping spans become one."""
     kinds: dict[str, list[tuple[float, float]]] = {}
     for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
         if span.lane.startswith("attack:"):

@@ -284,10 +284,7 @@ def _caveats(a: Side, b: Side) -> list[str]:
 
 
 class _Sample:
-    """A histogram and its number of independent values.
-
-    The gaps of one answer are not independent.
-    """
+    """A histogram and its number of independent values. The gaps of one answer are not independent."""
 
     def __init__(self, of: LatencyHistograms | Mapping[str, LogHistogram], kind: str) -> None:
         self.hist = of[kind]

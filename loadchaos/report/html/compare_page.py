@@ -61,10 +61,7 @@ def headline(found: Comparison) -> str:
 
 
 def by_chance(found: Comparison) -> str:
-    """Say how many comparisons would differ by chance alone.
-
-    Each has a chance of 5 %.
-    """
+    """Say how many comparisons would differ by chance alone. Each has a chance of 5 %."""
     n = sum(d.says != "too few" for d in found.differences)
     return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 

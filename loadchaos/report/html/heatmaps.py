@@ -93,10 +93,7 @@ def _cells(column: Mapping[int, int], row_of: Mapping[int, int]) -> Counter[int]
 
 
 def _bounds(most: int) -> list[int]:
-    """Smallest count of each colour; they grow by a factor.
-
-    A busy second has thousands of gaps, an outlier is one.
-    """
+    """Smallest count of each colour; they grow by a factor. A busy second has thousands of gaps, an outlier is one."""
     return sorted({round(most ** (i / COLOURS)) for i in range(COLOURS)})
 
 

@@ -255,10 +255,7 @@ def _noticed(after_s: float | None) -> str:
 
 
 def server_facts(folder: Path) -> list[tuple[str, str]]:
-    """Describe what was measured of the server before the load.
-
-    It comes from facts.json; empty without it.
-    """
+    """Describe what was measured of the server before the load. It comes from facts.json; empty without it."""
     try:
         facts = orjson.loads((folder / "facts.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):

@@ -69,10 +69,7 @@ class Plot:
 
 
 def plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]:
-    """Build all charts of a run, in the order of the page.
-
-    `event_tokens`: tokens per event of an answer.
-    """
+    """Build all charts of a run, in the order of the page. `event_tokens`: tokens per event of an answer."""
     # A chart that only some servers and machines have data for is left out without data.
     return [*_load_plots(points, width_s, event_tokens), *(p for p in _server_plots(points) if p.curves)]
 

@@ -145,10 +145,7 @@ def _two_digits(share: float, rounded: Callable[[float], int]) -> str:
 
 
 def rate(count: int, of: int) -> Rate:
-    """Build a rate with its 95 % bounds.
-
-    They are exact and one-sided at a count of 0, Wilson's above.
-    """
+    """Build a rate with its 95 % bounds. They are exact and one-sided at a count of 0, Wilson's above."""
     if count == 0:
         return Rate(0, of, 0.0, upper_bound_at_zero(of) or 1.0)
     # There can be more than one per exposure (a count of lines): the bound is that of "every time".
@@ -160,10 +157,7 @@ def rate(count: int, of: int) -> Rate:
 
 
 def read(home: Path, profile: str | None = None) -> SoakTrend:
-    """Read all runs of a profile in a folder, deleted ones too.
-
-    The default is the profile that ran last.
-    """
+    """Read all runs of a profile in a folder, deleted ones too. The default is the profile that ran last."""
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
     found = [(v.profile, _trend_run(f, v)) for f in runs if (v := _verdict(f)) is not None]
     present = {run.folder for _, run in found}
@@ -283,10 +277,7 @@ def _server(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dic
 
 
 def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[str] = ()) -> SoakTrend:
-    """Compare each run with the good ones before it, in place.
-
-    Runs are in order of time.
-    """
+    """Compare each run with the good ones before it, in place. Runs are in order of time."""
     good: list[TrendRun] = []
     since: list[TrendRun] = []
     changed = None
@@ -326,10 +317,7 @@ def _mad(values: Sequence[float]) -> float:
 
 
 def _compare_rate(newest: Rate, before: Sequence[Rate], baseline: Sequence[TrendRun]) -> Rate:
-    """Compare a rate with the baseline.
-
-    A failure that is new in this run occurred 0 times before.
-    """
+    """Compare a rate with the baseline. A failure that is new in this run occurred 0 times before."""
     if len(baseline) < _FEWEST:
         return newest
     pooled = _pool(before) if before else rate(0, sum(n.requests for n in baseline))

@@ -37,10 +37,7 @@ def style() -> str:
 
 
 def numbers(picture: ChartSet, utc_s: float | None) -> str:
-    """Encode the values of the charts as JSON for a script element.
-
-    `utc_s` is the Unix time of 0 s. Nulls are gaps.
-    """
+    """Encode the values of the charts as JSON for a script element. `utc_s` is the Unix time of 0 s. Nulls are gaps."""
     data = {
         "from": picture.from_s, "to": picture.to_s, "width": picture.width_s, "utc": utc_s,
         "start": picture.starts[0] if picture.starts else None, "points": len(picture.starts),

@@ -91,10 +91,7 @@ def folder_of(folder: RunFolder, incident: IncidentRecord) -> Path:
 
 
 def remove_others(folder: RunFolder, kept: Sequence[Path]) -> None:
-    """Remove incident folders that the final verdict does not have.
-
-    A folder with foreign files stays.
-    """
+    """Remove incident folders that the final verdict does not have. A folder with foreign files stays."""
     for home in sorted(folder.incidents.glob("[0-9][0-9][0-9]-*")):
         if home in kept or not home.is_dir() or {p.name for p in home.iterdir()} - FILES:
             continue
@@ -115,10 +112,7 @@ def _log_path(folder: RunFolder, name: str) -> Path | None:
 
 
 def _windows(incident: IncidentRecord) -> list[tuple[str, int, int]]:
-    """(file, first line, last line) of the log parts of an incident.
-
-    The judge's window and the evidence line.
-    """
+    """(file, first line, last line) of the log parts of an incident. The judge's window and the evidence line."""
     windows = {file: [w.first, w.last] for file, w in incident.log_lines.items()}
     source, line = incident.evidence.source, incident.evidence.line
     if line is not None and source:
@@ -148,10 +142,7 @@ def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
 
 
 def _around(folder: RunFolder, incident: IncidentRecord) -> tuple[list[str], str, list[str]]:
-    """The evidence line with the lines before and after it.
-
-    Its text alone if it is not from a log.
-    """
+    """The evidence line with the lines before and after it. Its text alone if it is not from a log."""
     evidence, line = incident.evidence, incident.evidence.line
     path = _log_path(folder, evidence.source or "")
     if path is None or not path.exists() or line is None:

@@ -70,10 +70,7 @@ class IncidentView:
 
 
 def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Render the page of an incident.
-
-    `requests` says where the bodies of requests in flight are stored.
-    """
+    """Render the page of an incident. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
     environment = RunEnvironment.from_json(incident.environment)
     parts = [
@@ -102,10 +99,7 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _evidence(incident: IncidentRecord, view: IncidentView) -> tuple[str, Sequence[str]]:
-    """Heading and lines of the evidence, which is not always from a log.
-
-    Wrong answers have a section of their own.
-    """
+    """Heading and lines of the evidence, which is not always from a log. Wrong answers have a section of their own."""
     if incident.evidence.line is not None:
         return "Server log", _fence(view.log)
     return "Evidence", [] if incident.wrong_answers else _fence(view.log)
@@ -117,10 +111,7 @@ def _plain(text: object) -> str:
 
 
 def _span(text: object, limit: int = 400) -> str:
-    """Format foreign text as a code span.
-
-    Backticks become quotes, since only a backtick ends a span.
-    """
+    """Format foreign text as a code span. Backticks become quotes, since only a backtick ends a span."""
     return "`" + clean(text, limit).replace("`", "'") + "`"
 
 

@@ -16,10 +16,7 @@ _MET = {"met": 1, "not_met": 0}
 
 
 def capacity_families(data: CapacityResult, run: str) -> list[Metric]:
-    """Build all families of the page.
-
-    `current` of `data` is the step in progress.
-    """
+    """Build all families of the page. `current` of `data` is the step in progress."""
     page = SamplePage(run)
     profile = Path(str(data.wanted.get("profile") or "")).stem
     page.add("loadchaos_capacity_info", [profile, data.by], 1)

@@ -52,10 +52,7 @@ _PER_REPLICA = len(STATES) + 4
 
 
 class PageCollector(Collector):
-    """Gives a page of metrics at each scrape.
-
-    `lock` separates changes of the page's source from scraping.
-    """
+    """Gives a page of metrics at each scrape. `lock` separates changes of the page's source from scraping."""
 
     def __init__(self, page: Callable[[], list[Metric]]) -> None:
         self._page = page
@@ -100,10 +97,7 @@ class LiveCollector(PageCollector):
 
 
 class _PageBody:
-    """Response body that calls `sent` once it was written completely.
-
-    It does not call it if the scraper hung up.
-    """
+    """Response body that calls `sent` once it was written completely. It does not call it if the scraper hung up."""
 
     def __init__(self, parts: Sequence[bytes], sent: Callable[[], None]) -> None:
         self._parts, self._sent = parts, sent
@@ -194,10 +188,7 @@ def families(live: LiveFigures, run: str, now_ns: int | None = None) -> list[Met
 
 
 def _bounded_traffic(names: list[str]) -> list[tuple[str, list[str]]]:
-    """Group traffic: the first kinds by name, later ones together.
-
-    The grouping never changes during a run.
-    """
+    """Group traffic: the first kinds by name, later ones together. The grouping never changes during a run."""
     groups = [(name, [name]) for name in names[:TRAFFICS]]
     return [*groups, (OTHER, names[TRAFFICS:])] if len(names) > TRAFFICS else groups
 
@@ -335,10 +326,7 @@ _DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = 
 
 
 def _devices(page: SamplePage, live: LiveFigures) -> None:
-    """Add device metrics over all hosts.
-
-    Series per GPU come from the GPU exporter itself.
-    """
+    """Add device metrics over all hosts. Series per GPU come from the GPU exporter itself."""
     for name, (key, aggregate) in _DEVICE_METRICS.items():
         values = [v[key] for v in live.devices.values() if key in v]
         if values:

@@ -38,10 +38,7 @@ class SamplePage:
         self._family(name).add_metric([self._run, *labels], count, total)
 
     def server(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add a sample of a server metric.
-
-        A name outside the table gets a general help text.
-        """
+        """Add a sample of a server metric. A name outside the table gets a general help text."""
         full = server_sample(name)
         if full not in self._families:
             text = SERVER.get(name, "Server metric, with one name for all dialects and versions")

@@ -85,10 +85,7 @@ class View:
                 self._print(plain_line(snapshot))
 
     def _picture(self) -> Live:
-        """Create the live display with the first snapshot.
-
-        Even that writes to the terminal, which may be stopped.
-        """
+        """Create the live display with the first snapshot. Even that writes to the terminal, which may be stopped."""
         if self._live is None:
             console = Console(file=self._stream)
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
@@ -148,10 +145,7 @@ class Screen:
 
 
 def plain_events(s: Snapshot) -> list[tuple[object, str]]:
-    """Lines for state changes, failures and incidents, each with its key.
-
-    The plain log prints each key once.
-    """
+    """Lines for state changes, failures and incidents, each with its key. The plain log prints each key once."""
     lines: list[tuple[object, str]] = []
     for state in s.states:
         signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
@@ -249,10 +243,7 @@ def _totals(s: Snapshot) -> dict[str, int]:
 
 
 def draw(s: Snapshot) -> RenderableType:
-    """Build the live view.
-
-    It fits 80 columns and 24 lines for a few kinds of traffic.
-    """
+    """Build the live view. It fits 80 columns and 24 lines for a few kinds of traffic."""
     parts: list[RenderableType] = [_title(s), _server(s)]
     if s.load_s is None and s.preflight:
         parts.append(_preflight(s))

@@ -66,10 +66,7 @@ _FAILURE_COUNTS = {
 
 
 def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 80) -> str:
-    """Render verdict.json in lines of at most `width` characters.
-
-    Paths and addresses are never broken.
-    """
+    """Render verdict.json in lines of at most `width` characters. Paths and addresses are never broken."""
     page = _TextPage(max(40, width), color)
     _headline(page, verdict)
     failures = sorted(verdict.failures, key=worst_first)
@@ -88,10 +85,7 @@ def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 
 
 
 class _TextPage:
-    """Lines of text with or without colour.
-
-    Foreign text goes through `clean` before it gets here.
-    """
+    """Lines of text with or without colour. Foreign text goes through `clean` before it gets here."""
 
     def __init__(self, width: int, color: bool) -> None:
         self.width, self._color, self._lines = width, color, list[str]()

@@ -60,10 +60,7 @@ SLOWEST_GAUGES_S = max(dialect.metrics_refresh_s for dialect in DIALECTS.values(
 
 
 def any_server(texts: Callable[[Dialect], Sequence[re.Pattern[str]]]) -> tuple[re.Pattern[str], ...]:
-    """Patterns of all dialects, without repeats.
-
-    A gateway may hide which server is behind it.
-    """
+    """Patterns of all dialects, without repeats. A gateway may hide which server is behind it."""
     return tuple(dict.fromkeys(p for dialect in DIALECTS.values() for p in texts(dialect)))
 
 

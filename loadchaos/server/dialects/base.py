@@ -278,10 +278,7 @@ class Dialect:
         )
 
     def at(self, version: str | None) -> Dialect:
-        """Return this dialect as `version` speaks it.
-
-        None or an unreadable version is the newest.
-        """
+        """Return this dialect as `version` speaks it. None or an unreadable version is the newest."""
         key = version_key(version)
         if key is None:
             return self

@@ -126,10 +126,7 @@ def _era_version(version: str | None, at_least: str | None, below: str | None) -
 
 
 def _development(pages: Mapping[str, ProbedPage], dialect: Dialect) -> bool | None:
-    """Presence of the development endpoints, which come all together.
-
-    405 means present, 404 absent.
-    """
+    """Presence of the development endpoints, which come all together. 405 means present, 404 absent."""
     if dialect.development_path is None:
         return None
     status = _status(pages, dialect.development_path)

@@ -14,8 +14,5 @@ _LIVENESS_TEXT = "I'm alive!"
 
 
 def is_litellm(status: int | None, headers: Mapping[str, str], body: str) -> bool:
-    """True for LiteLLM's answer to `LIVENESS_PATH`.
-
-    Header names are in lower case.
-    """
+    """True for LiteLLM's answer to `LIVENESS_PATH`. Header names are in lower case."""
     return status == 200 and (_LIVENESS_TEXT in body or any(name.startswith(_HEADER) for name in headers))

@@ -167,10 +167,7 @@ _BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
 
 
 def _log_limits(log: str, version: str | None) -> Limits:
-    """Context length and KV cache capacity by the log (--log-level INFO).
-
-    No endpoint tells the context length.
-    """
+    """Context length and KV cache capacity by the log (--log-level INFO). No endpoint tells the context length."""
     found: dict[str, int] = {}
     if sessions := _SESSION_IN_LOG.findall(log):
         found["max_model_len"] = int(sessions[-1])  # the last one is after its own adjustments

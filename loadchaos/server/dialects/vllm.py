@@ -147,10 +147,7 @@ def _limits(metrics: str, _version: str | None) -> Limits:
 
 
 def _log_limits(log: str, _version: str | None) -> Limits:
-    """Most tokens of a step, by the log of the newest start.
-
-    /server_info tells them in development mode only.
-    """
+    """Most tokens of a step, by the log of the newest start. /server_info tells them in development mode only."""
     steps = _STEP_IN_LOG.findall(log)
     return {"step_tokens": int(steps[-1])} if steps else {}
 

@@ -122,10 +122,7 @@ async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryRes
 
 
 def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
-    """Describe a version range.
-
-    The text begins with a number, which `Dialect.at` can read.
-    """
+    """Describe a version range. The text begins with a number, which `Dialect.at` can read."""
     if below is None:
         return f"{at_least} or later" if at_least else None
     major, minor = (int(n) for n in below.split(".")[:2])
@@ -195,10 +192,7 @@ def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, Discover
 
 
 def with_log(facts: Facts, log: str) -> Facts:
-    """Add the limits that only the first lines of the log tell.
-
-    What is known already stays.
-    """
+    """Add the limits that only the first lines of the log tell. What is known already stays."""
     limits = DIALECTS.get(facts.dialect, UNKNOWN).log_limits(log, facts.version)
     alone = ("max_model_len", "step_tokens")  # the others belong together
     kept = {n: value for n, value in limits.items() if getattr(facts, n if n in alone else "kv_blocks") is None}
@@ -209,10 +203,7 @@ def with_log(facts: Facts, log: str) -> Facts:
 
 
 async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:
-    """Look for the admin endpoints.
-
-    GET on a POST route gives 405 if it exists and 404 if not.
-    """
+    """Look for the admin endpoints. GET on a POST route gives 405 if it exists and 404 if not."""
     if dialect.development_path is None:
         return facts
     answer = client.pages.get(dialect.development_path)
@@ -224,10 +215,7 @@ async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) 
 
 
 async def calibrate(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure how text, images and videos become tokens.
-
-    This generates at most a few single tokens.
-    """
+    """Measure how text, images and videos become tokens. This generates at most a few single tokens."""
     facts = await measure_text(client, facts, request)
     if request.images_per_request:
         facts = await measure_images(client, facts, request)

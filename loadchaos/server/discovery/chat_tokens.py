@@ -131,10 +131,7 @@ async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) 
 async def _keep_their_cost(
     counter: TokenCounter, text: TextFacts, words: list[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Keep the words whose token count is the same between any others.
-
-    Each is put between all of them once.
-    """
+    """Keep the words whose token count is the same between any others. Each is put between all of them once."""
     around = "".join(w for w, _ in words)
     base = await counter.plain(around + text.unit)
     if base is None:

@@ -129,10 +129,7 @@ class DiscoveryClient:
     remembered: int = 0
 
     async def find_health_path(self) -> None:
-        """Find the page to ask for health: /health, or LiteLLM's liveness page.
-
-        Without an answer it stays unknown.
-        """
+        """Find the page to ask for health: /health, or LiteLLM's liveness page. Without an answer it stays unknown."""
         if self.health_path is None:
             answer = await self.ask("GET", LIVENESS_PATH, admin=True, limit_s=3.0)
             if 0 < answer.status < 500:  # a 502 may come from a gateway in front of it
@@ -164,10 +161,7 @@ class DiscoveryClient:
             self.memory.keep(key, answer, process=process)
 
     async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
-        """POST to an endpoint that not every server has.
-
-        After 403, 404 or 405 it is not called again.
-        """
+        """POST to an endpoint that not every server has. After 403, 404 or 405 it is not called again."""
         if path in self.absent:
             return self.absent[path]
         answer = await self.ask("POST", path, body, admin=admin)
@@ -208,10 +202,7 @@ class DiscoveryClient:
         return DiscoveryResponse(response.status, response.headers, response.text)
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
-        """Request a chat completion of one token.
-
-        `process`: each process of the server is asked anew.
-        """
+        """Request a chat completion of one token. `process`: each process of the server is asked anew."""
         return await self.post(CHAT_PATH, chat_body(model, content, 1), process=process)
 
     async def post(

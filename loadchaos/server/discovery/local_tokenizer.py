@@ -96,10 +96,7 @@ def _token(value: object) -> str | None:
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Read the chat template, which newer models have in its own file.
-
-    Of several templates the `default` counts.
-    """
+    """Read the chat template, which newer models have in its own file. Of several templates the `default` counts."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text("utf-8")
@@ -110,10 +107,7 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 
 def _render(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
-    """Render a chat template in a sandbox, as transformers does.
-
-    The original is `utils/chat_template_utils.py`.
-    """
+    """Render a chat template in a sandbox, as transformers does. The original is `utils/chat_template_utils.py`."""
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -30,10 +30,7 @@ class LengthLimit:
 
 
 def prompt_limit_unknown(facts: Facts) -> bool:
-    """True if the longest prompt is not known.
-
-    The context length is missing, or the KV cache may not hold it.
-    """
+    """True if the longest prompt is not known. The context length is missing, or the KV cache may not hold it."""
     if facts.max_model_len is None:
         return True
     dialect = DIALECTS.get(facts.dialect)

@@ -26,10 +26,7 @@ _SMALL_SIDE = 224
 
 
 def plain_png(width: int, height: int) -> str:
-    """Make a data URL of a one-colour PNG.
-
-    The token count depends on the size only.
-    """
+    """Make a data URL of a one-colour PNG. The token count depends on the size only."""
     from PIL import Image  # only where images are measured
 
     buffer = io.BytesIO()
@@ -123,10 +120,7 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
 
 
 async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Find out if a server that counts no tokens refuses images.
-
-    One that answers them stays unknown.
-    """
+    """Find out if a server that counts no tokens refuses images. One that answers them stays unknown."""
     small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
     if small.status not in _NO_IMAGES or not (await client.generate(facts.model, "Hello")).is_completion:
         return facts
@@ -164,10 +158,7 @@ async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: Discov
 async def _max_images(
     client: DiscoveryClient, facts: Facts, request: CalibrationRequest, prompts: _PromptCounter, sentence: str
 ) -> Facts:
-    """Read the limit of images per prompt from a refusal.
-
-    The images sent are small.
-    """
+    """Read the limit of images per prompt from a refusal. The images sent are small."""
     most = request.images_per_request
     content = _image_content(sentence, [plain_png(32, 32)] * most)
     if most < 2:

@@ -38,10 +38,7 @@ class DiscoveryMemory:
         self.generated = False
 
     def identified(self, facts: Facts) -> bool:
-        """Note what a server is.
-
-        Another one than before: forget everything and return False.
-        """
+        """Note what a server is. Another one than before: forget everything and return False."""
         identity = (facts.dialect, facts.version, facts.model, facts.max_model_len, facts.lora_adapters)
         same = self._identity in ((), identity)
         if not same:

@@ -190,10 +190,7 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
 
 
 def _is_before(version: str | None, since: str) -> bool:
-    """True if the server told an older version.
-
-    A range found by its paths (`0.9 to 0.15`) does not count.
-    """
+    """True if the server told an older version. A range found by its paths (`0.9 to 0.15`) does not count."""
     mine, theirs = version_key(version), version_key(since)
     return mine is not None and theirs is not None and " " not in (version or "") and mine < theirs
 

@@ -98,10 +98,7 @@ async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFac
 
 
 async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
-    """Return words with their token counts, and a unit word of one token.
-
-    Without a unit the words are useless.
-    """
+    """Return words with their token counts, and a unit word of one token. Without a unit the words are useless."""
 
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
@@ -198,10 +195,7 @@ async def _no_chat_text(client: DiscoveryClient, answer: DiscoveryResponse) -> s
 
 
 async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer) -> Facts:
-    """Count words by the local tokenizer.
-
-    The template is measured by one request, and both are checked by another.
-    """
+    """Count words by the local tokenizer. The template is measured by one request, and both are checked by another."""
     counter = LocalCounter(folder)
     words, unit = await _costs(counter, _WORDS)
     if unit is None:

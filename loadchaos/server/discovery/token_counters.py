@@ -31,10 +31,7 @@ class TokenCounter(Protocol):
 
 
 class TokenizeCounter:
-    """Count by vLLM's POST /tokenize.
-
-    Newer versions count images, older ones do not.
-    """
+    """Count by vLLM's POST /tokenize. Newer versions count images, older ones do not."""
 
     source = "tokenize"
 
@@ -99,10 +96,7 @@ class RenderCounter:
 
 
 class EncodeCounter:
-    """Count by LMDeploy's POST /v1/encode.
-
-    `do_preprocess` adds the chat template to one user message.
-    """
+    """Count by LMDeploy's POST /v1/encode. `do_preprocess` adds the chat template to one user message."""
 
     source = "encode"
 
@@ -124,10 +118,7 @@ class EncodeCounter:
 
 
 class LocalCounter:
-    """Count by a local tokenizer.
-
-    Its chat template may differ from the server's.
-    """
+    """Count by a local tokenizer. Its chat template may differ from the server's."""
 
     source = "tokenizer"
 

@@ -101,10 +101,7 @@ NODE = DeviceExporter(
 
 
 class DeviceScraper:
-    """Scrape one exporter until cancelled; `run()` is the task.
-
-    Writes `device` rows.
-    """
+    """Scrape one exporter until cancelled; `run()` is the task. Writes `device` rows."""
 
     def __init__(
         self,

@@ -10,10 +10,7 @@ _REPEAT_S = 10.0
 
 
 class CoverageGap:
-    """Write `gap` rows for one source of one replica.
-
-    A gap gets a row at its start, every 10 s, and at its end.
-    """
+    """Write `gap` rows for one source of one replica. A gap gets a row at its start, every 10 s, and at its end."""
 
     def __init__(self, emit: Emit, replica: str, source: str) -> None:
         self._emit, self._replica, self._source = emit, replica, source

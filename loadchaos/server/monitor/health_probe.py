@@ -37,10 +37,7 @@ _MODELS_OK = (401, 403, 429)
 
 
 class HealthProbe:
-    """Probe one replica until cancelled; `run()` is the task.
-
-    `healthy` is set while the last /health was good.
-    """
+    """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
 
     def __init__(
         self,

@@ -140,10 +140,7 @@ async def tcp_connect(endpoint: Endpoint, limit_s: float) -> tuple[int, str | No
 
 
 async def get(endpoint: Endpoint, limit_s: float) -> HttpResponse:
-    """GET an endpoint on a new connection.
-
-    Never raises for what the server or the network does.
-    """
+    """GET an endpoint on a new connection. Never raises for what the server or the network does."""
     begin = time.monotonic_ns()
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)

@@ -30,10 +30,7 @@ _QUOTING = re.compile(
 
 
 class LogAlarms:
-    """Scan one log of the run folder.
-
-    Writes `heard` rows; of repeated texts one every 5 s. Never waits or raises.
-    """
+    """Scan one log of the run folder. Writes `heard` rows; of repeated texts one every 5 s. Never waits or raises."""
 
     def __init__(self, path: Path, replica: str, emit: Emit) -> None:
         self._path, self._replica, self._emit = path, replica, emit
@@ -57,10 +54,7 @@ class LogAlarms:
             self._row(what, line[:_LINE_CHARS])
 
     def _whole_lines(self, data: bytes) -> bytes:
-        """Join what a log collector cut.
-
-        A held line is scanned as far as it has come.
-        """
+        """Join what a log collector cut. A held line is scanned as far as it has come."""
         now_ns = time.monotonic_ns()
         self._joiner.expire(now_ns)  # it has been scanned
         texts: list[str] = []

@@ -39,10 +39,7 @@ class FollowedLog:
 
 
 class LogFollower:
-    """Follow one log.
-
-    `start` and `stop` are called on the loop; everything else happens in the thread.
-    """
+    """Follow one log. `start` and `stop` are called on the loop; everything else happens in the thread."""
 
     def __init__(self, log: FollowedLog, folder: Path, emit: Emit, redactor: Redactor) -> None:
         self._log, self._emit, self._redactor = log, emit, redactor

@@ -172,10 +172,7 @@ class Monitor:
         self._alarms[-1].poll()
 
     def poll_logs(self) -> None:
-        """Scan the logs for shutdown and death texts now.
-
-        Called before a sign of death is judged.
-        """
+        """Scan the logs for shutdown and death texts now. Called before a sign of death is judged."""
         for alarms in self._alarms:
             alarms.poll()
 
@@ -185,10 +182,7 @@ class Monitor:
             await scraper.save_page(why)
 
     async def read_head(self, replica: str) -> str:
-        """Return the first 64 kB of this replica's logs, redacted.
-
-        They hold version and flags.
-        """
+        """Return the first 64 kB of this replica's logs, redacted. They hold version and flags."""
         return "".join([await follower.head() for follower in self._followers.get(replica, ())])
 
     async def stop(self) -> None:

@@ -68,10 +68,7 @@ def _docker(page: str) -> ContainerStatus:
 
 
 def _kubernetes(container: str | None) -> Reader:
-    """Read `kubectl get pod -o json`.
-
-    The state includes the one before the last restart.
-    """
+    """Read `kubectl get pod -o json`. The state includes the one before the last restart."""
 
     def read(page: str) -> ContainerStatus:
         status = json.loads(page)["status"]
@@ -97,10 +94,7 @@ def _kubernetes(container: str | None) -> Reader:
 
 
 def _systemd(page: str) -> ContainerStatus:
-    """Read `systemctl show`.
-
-    Result and ExecMain* are of the newest end until the unit starts again.
-    """
+    """Read `systemctl show`. Result and ExecMain* are of the newest end until the unit starts again."""
     shown = dict(line.split("=", 1) for line in page.splitlines() if "=" in line)
     if shown.get("LoadState") not in (None, "loaded"):
         raise ValueError(f"the unit is {shown['LoadState']}")
@@ -121,10 +115,7 @@ def _systemd(page: str) -> ContainerStatus:
 
 
 def _docker_ends(page: str, now: ContainerStatus) -> ContainerStatus:
-    """Read the last end from `docker events`.
-
-    `docker inspect` forgets it once the container runs again.
-    """
+    """Read the last end from `docker events`. `docker inspect` forgets it once the container runs again."""
     events = [json.loads(line) for line in page.splitlines() if line.strip()]
     dies = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
     oom = any(e.get("Action") == "oom" for e in events)

@@ -67,10 +67,7 @@ class ProcessMonitor:
         self._set_at = 0.0
 
     def set_pid(self, pid: int | None) -> None:
-        """Monitor this process and its children.
-
-        The ones known before stay until they are gone.
-        """
+        """Monitor this process and its children. The ones known before stay until they are gone."""
         self._root = pid
         self._set_at = time.monotonic()
         self._changed.set()
@@ -117,10 +114,7 @@ class ProcessMonitor:
             self._gone(known)
 
     def _rename(self, known: _KnownProcess, process: psutil.Process, title: str) -> None:
-        """Handle a new title of a process, or a reused pid.
-
-        vLLM sets titles after loading.
-        """
+        """Handle a new title of a process, or a reused pid. vLLM sets titles after loading."""
         if process != known.process:
             self._gone(known)
             self._add(process, title)

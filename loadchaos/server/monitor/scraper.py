@@ -25,10 +25,7 @@ _PAGE_EVERY_S = 600.0
 
 
 class RawPageWriter:
-    """Number and write raw pages under `folder`.
-
-    Shared by all replicas, so that names are unique.
-    """
+    """Number and write raw pages under `folder`. Shared by all replicas, so that names are unique."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor

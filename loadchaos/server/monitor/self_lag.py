@@ -16,10 +16,7 @@ _LATE_S = 1.0
 
 
 class EventLoopLag:
-    """Measure the event loop's lag until cancelled; `run()` is the task.
-
-    `worst_s` is the largest lag so far.
-    """
+    """Measure the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest lag so far."""
 
     def __init__(self, emit: Emit) -> None:
         self._gap = CoverageGap(emit, "", "watch")

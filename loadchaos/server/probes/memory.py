@@ -74,9 +74,6 @@ class ProbeMemory:
 
 
 def _passes(row: QuestionRow) -> bool:
-    """True for an error that another try may not get.
-
-    One with status 200 ended an answer.
-    """
+    """True for an error that another try may not get. One with status 200 ended an answer."""
     status = row["status"]
     return not status or status >= _FAILED or status in REFUSED_NOW or (status < 400 and bool(row["error"]))

@@ -16,16 +16,10 @@ _SHORTEST_WAIT_S = 0.05
 
 
 class Prober:
-    """Runs the parts of `correctness`.
-
-    Call `learn`, `start`, `stop` and `check` in this order.
-    """
+    """Runs the parts of `correctness`. Call `learn`, `start`, `stop` and `check` in this order."""
 
     def __init__(self, asker: RecordedAsker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
-        """Take the parts.
-
-        `memory`: what earlier runs on the server have learned, and where this run adds to it.
-        """
+        """Take the parts. `memory`: what earlier runs on the server have learned, and where this run adds to it."""
         self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
 

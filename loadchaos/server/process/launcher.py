@@ -96,28 +96,19 @@ def parse_command_line(line: str | Sequence[str]) -> CommandLine:
 
 
 def _default_port(parts: Sequence[str]) -> int:
-    """Return the port of a command without --port.
-
-    It is the default of the server it names, else vLLM's.
-    """
+    """Return the port of a command without --port. It is the default of the server it names, else vLLM's."""
     special = [d for d in DIALECTS.values() if d.command_word and d.default_port != DEFAULT_DIALECT.default_port]
     named = (d for d in special if any(d.command_word in part for part in parts))
     return next(named, DEFAULT_DIALECT).default_port
 
 
 def _at_home(word: str) -> str:
-    """Expand `~/x` as a shell does.
-
-    Leave every other argument (a URL, JSON) as it is.
-    """
+    """Expand `~/x` as a shell does. Leave every other argument (a URL, JSON) as it is."""
     return str(Path(word).expanduser()) if word.startswith("~") else word
 
 
 def refuse_taken_port(url: str) -> None:
-    """Raise OptionError if a server listens there already.
-
-    That server would be tested instead of the one we start.
-    """
+    """Raise OptionError if a server listens there already. That server would be tested instead of the one we start."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
         s.settimeout(0.5)
@@ -168,10 +159,7 @@ class ServerExit:
 
 
 class LaunchedServer:
-    """A server started by us.
-
-    `pid` is set by `start`; `exit` is done once the server's process has ended.
-    """
+    """A server started by us. `pid` is set by `start`; `exit` is done once the server's process has ended."""
 
     def __init__(self, command: LaunchCommand, folder: Path, emit: Emit, shown: Sequence[str]) -> None:
         self._command = command
@@ -189,10 +177,7 @@ class LaunchedServer:
         self.exit: asyncio.Future[ServerExit] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Start supervisor and server.
-
-        Return once the server's process exists or could not be started.
-        """
+        """Start supervisor and server. Return once the server's process exists or could not be started."""
         self._gpus = await nvml.memory_used_mib()
         # We hold the reading end as well: a server whose supervisor is killed must not fail on writing its output.
         self._output, output = os.pipe()
@@ -240,10 +225,7 @@ class LaunchedServer:
         self._started.set()
 
     def _supervisor_lost(self) -> None:
-        """Record that the supervisor was killed.
-
-        The server may live on: this is no proof of its death.
-        """
+        """Record that the supervisor was killed. The server may live on: this is no proof of its death."""
         self.lost = True
         self._gap(time.monotonic_ns(), "the supervisor process was killed; later server output is not recorded")
 
@@ -304,10 +286,7 @@ class LaunchedServer:
         self._row("ready", time.monotonic_ns(), reason="")
 
     async def wait_recorded(self, limit_s: float = 10.0) -> None:
-        """Wait until the output of an ended server is recorded.
-
-        Its supervisor has ended then.
-        """
+        """Wait until the output of an ended server is recorded. Its supervisor has ended then."""
         await self._wait_for_supervisor(limit_s)
         await self._record_gpu_memory()
 
@@ -330,10 +309,7 @@ class LaunchedServer:
         await self._wait_for_supervisor(5.0)
 
     async def _record_gpu_memory(self) -> None:
-        """Record if its GPU memory is free again.
-
-        The next server lacks what is not.
-        """
+        """Record if its GPU memory is free again. The next server lacks what is not."""
         before, self._gpus = self._gpus, None
         found = await nvml.wait_memory_freed(before, _FREED_WITHIN_S) if before else None
         if found is not None:

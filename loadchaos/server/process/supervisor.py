@@ -126,10 +126,7 @@ class ServerSupervisor:
         self._asked = False
 
     def start(self, command: list[str]) -> bool:
-        """Start the server in its own session.
-
-        False (after an exit report) when the command cannot be run.
-        """
+        """Start the server in its own session. False (after an exit report) when the command cannot be run."""
         try:
             self._server = subprocess.Popen(
                 command,
@@ -152,20 +149,14 @@ class ServerSupervisor:
         return True
 
     def _limit(self) -> None:
-        """Set the limits in the new process before the server runs.
-
-        Our own hard limits cap them.
-        """
+        """Set the limits in the new process before the server runs. Our own hard limits cap them."""
         for name, most in self._limits.items():
             _, hard = resource.getrlimit(LIMITS[name])
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(LIMITS[name], (most, most))
 
     def wait(self) -> int:
-        """Wait for the server's exit, report it and stop its remaining processes.
-
-        Return our exit code, 0.
-        """
+        """Wait for the server's exit, report it and stop its remaining processes. Return our exit code, 0."""
         assert self._server is not None
         code = self._server.wait()
         reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
@@ -181,10 +172,7 @@ class ServerSupervisor:
         return 0
 
     def end(self, grace_s: float = _TERM_GRACE_S) -> None:
-        """Send SIGTERM to the server, after `grace_s` SIGKILL to all processes.
-
-        Repeated calls are safe.
-        """
+        """Send SIGTERM to the server, after `grace_s` SIGKILL to all processes. Repeated calls are safe."""
         if self._server is None or not self._ending.acquire(blocking=False):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -233,10 +221,7 @@ class ServerSupervisor:
         self._log.append(self._redactor.flush(), time.monotonic_ns())
 
     def _read_orders(self) -> None:
-        """Read orders from `run`, one JSON object per line.
-
-        End of file means that `run` is gone.
-        """
+        """Read orders from `run`, one JSON object per line. End of file means that `run` is gone."""
         for line in sys.stdin:
             try:
                 order = json.loads(line)

@@ -9,8 +9,5 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """End each call at the mark.
-
-    So does the hermes parser of vLLM 0.32.0 in streams.
-    """
+    """End each call at the mark. So does the hermes parser of vLLM 0.32.0 in streams."""
     rules.ends_calls_at = "</tool_call>"

@@ -11,8 +11,5 @@ PLACES = 20
 
 
 def plant(rules: EngineRules) -> None:
-    """Leak a place for each unfinished request.
-
-    Without half-open clients every connection is answered.
-    """
+    """Leak a place for each unfinished request. Without half-open clients every connection is answered."""
     rules.most_unfinished_connections = PLACES

@@ -12,8 +12,5 @@ REMEDIES: dict[str, object] = {"cache_max_entry_count": 0.8}
 
 
 def plant(rules: EngineRules) -> None:
-    """Answer a 500.
-
-    The engine's limit is the same (limits.py): only the API server reads this rule.
-    """
+    """Answer a 500. The engine's limit is the same (limits.py): only the API server reads this rule."""
     rules.kv_error_as_500 = True

@@ -9,8 +9,5 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """Leak one block per abort.
-
-    It kills nothing; after enough aborts the KV cache is full.
-    """
+    """Leak one block per abort. It kills nothing; after enough aborts the KV cache is full."""
     rules.blocks_leaked_on_abort = 1

@@ -9,8 +9,5 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """Clear the queue on resume.
-
-    Without a pause under load no request is lost.
-    """
+    """Clear the queue on resume. Without a pause under load no request is lost."""
     rules.forgets_queue_on_resume = True

@@ -9,8 +9,5 @@ REMEDIES: dict[str, object] = {"num_gpu_blocks": 8192}
 
 
 def plant(rules: EngineRules) -> None:
-    """Use stale KV blocks after a preemption.
-
-    Without a preemption every answer is right.
-    """
+    """Use stale KV blocks after a preemption. Without a preemption every answer is right."""
     rules.stale_after_preemption = True

@@ -25,10 +25,7 @@ def ordered_opening(ids: Sequence[int], pictures: Sequence[str] = ()) -> tuple[i
 
 
 class AnswerText:
-    """An endless text that is read token by token.
-
-    `opening` are the tokens it begins with.
-    """
+    """An endless text that is read token by token. `opening` are the tokens it begins with."""
 
     __slots__ = ("_first", "_opening", "_right_tokens", "_spoils", "_state", "seed")
 
@@ -41,10 +38,7 @@ class AnswerText:
         self._spoils: list[tuple[TokenFault, int]] = []
 
     def next_text(self, tokens: int) -> str:
-        """Return the next `tokens` tokens as text.
-
-        The first word of all has no blank before it.
-        """
+        """Return the next `tokens` tokens as text. The first word of all has no blank before it."""
         if self._spoils:
             return self._spoiled_text(tokens)
         if self._right_tokens is not None:
@@ -83,10 +77,7 @@ class AnswerText:
         return text + (self.next_text(tokens - right - 1) if tokens > right + 1 else "")
 
     def derail(self, after: int) -> None:
-        """Continue with wrong text after so many more tokens.
-
-        A model does so when its context is lost.
-        """
+        """Continue with wrong text after so many more tokens. A model does so when its context is lost."""
         self._right_tokens = after
 
     def _derailed_text(self, right_tokens: int, tokens: int) -> str:

@@ -31,17 +31,11 @@ class OutputSink(Protocol):
 
 
 class EngineDiedEarlyError(Exception):
-    """The engine core ended before it was ready.
-
-    Its own traceback is in the log.
-    """
+    """The engine core ended before it was ready. Its own traceback is in the log."""
 
 
 class EngineClient:
-    """One engine core and its requests.
-
-    The server sets `on_step(scheduled_tokens)` and `on_death`.
-    """
+    """One engine core and its requests. The server sets `on_step(scheduled_tokens)` and `on_death`."""
 
     def __init__(self, config: EngineConfig, title: str) -> None:
         self.config = config
@@ -83,10 +77,7 @@ class EngineClient:
         await self._ready
 
     def add(self, request: EngineRequest, sink: OutputSink) -> None:
-        """Send a request; its outputs go to `sink`.
-
-        A dead engine tells the sink at once.
-        """
+        """Send a request; its outputs go to `sink`. A dead engine tells the sink at once."""
         if self.dead:
             sink.engine_died()
             return
@@ -137,10 +128,7 @@ class EngineClient:
             self._process.wait()
 
     def fail_all_requests(self) -> None:
-        """Tell every sink that the engine is gone.
-
-        SIGTERM does the same to requests in flight.
-        """
+        """Tell every sink that the engine is gone. SIGTERM does the same to requests in flight."""
         self.dead = True
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():

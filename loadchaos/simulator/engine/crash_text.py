@@ -80,10 +80,7 @@ def dump(config: EngineConfig, batch: Batch) -> list[str]:
 def death(
     config: EngineConfig, batch: Batch, error: str, frames: Sequence[Frame], raw: Sequence[str] = ()
 ) -> EngineFault:
-    """Return the EngineFault that the engine core reports.
-
-    `error` is `Type: message`, possibly of several lines.
-    """
+    """Return the EngineFault that the engine core reports. `error` is `Type: message`, possibly of several lines."""
     return EngineFault(error.splitlines()[0], traceback(error, frames), dump(config, batch), raw)
 
 
@@ -154,10 +151,7 @@ _RECEIVE: tuple[Frame, ...] = (
 
 
 def input_thread_death(missing: str) -> list[str]:
-    """Return the output of an input thread killed by a desynced cache.
-
-    This happens in eras before 0.14.
-    """
+    """Return the output of an input thread killed by a desynced cache. This happens in eras before 0.14."""
     return ["Exception in thread Thread-1 (process_input_sockets):", *traceback(f"AssertionError: {missing}", _RECEIVE)]
 
 

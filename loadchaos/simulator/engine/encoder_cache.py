@@ -32,10 +32,7 @@ class EncoderCache:
         return mm_hash in self._tokens
 
     def grow_for(self, item: MMItem) -> bool:
-        """Return True if an item can ever be held.
-
-        The cache grows for it where no size was given.
-        """
+        """Return True if an item can ever be held. The cache grows for it where no size was given."""
         if item.tokens > self.size and self._grows:
             self.size = item.tokens
         return item.tokens <= self.size
@@ -49,10 +46,7 @@ class EncoderCache:
         return self._unread.get(mm_hash, 0)
 
     def room_for(self, tokens: int, pinned: int) -> bool:
-        """Return True if `tokens` more fit.
-
-        Entries without readers may be evicted, except `pinned` tokens of them.
-        """
+        """Return True if `tokens` more fit. Entries without readers may be evicted, except `pinned` tokens of them."""
         return tokens <= self.size - self.used + self.unread_tokens - pinned
 
     def hold(self, item: MMItem, request_id: str) -> bool:
@@ -91,10 +85,7 @@ class EncoderCache:
         return evicted
 
     def reset(self) -> None:
-        """Forget everything, readers included.
-
-        vLLM warns about it when requests are in progress.
-        """
+        """Forget everything, readers included. vLLM warns about it when requests are in progress."""
         self._tokens.clear()
         self._readers.clear()
         self._unread.clear()

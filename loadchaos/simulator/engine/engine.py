@@ -74,10 +74,7 @@ class Engine:
         return self._paused is not None
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request.
-
-        A bad request comes out of the next step as an output with an error.
-        """
+        """Queue a request. A bad request comes out of the next step as an output with an error."""
         if self.input_thread_dead:
             return
         error = self._receive_images(request)
@@ -140,10 +137,7 @@ class Engine:
         return StepResult(outputs, duration_s, log, batch.tokens if batch else 0)
 
     def reset_mm_cache(self) -> list[str]:
-        """Clear the engine's side of the processor cache.
-
-        The encoder cache stays. Returns the lines it logs.
-        """
+        """Clear the engine's side of the processor cache. The encoder cache stays. Returns the lines it logs."""
         if self._rules.reset_in_order:
             self._receiver.clear()
         else:
@@ -151,10 +145,7 @@ class Engine:
         return self._desync_warning("multi-modal")
 
     def reset_encoder_cache(self) -> list[str]:
-        """Clear the encoder cache in scheduler and runner.
-
-        Even entries with readers go. Returns the lines it logs.
-        """
+        """Clear the encoder cache in scheduler and runner. Even entries with readers go. Returns the lines it logs."""
         warning = self._desync_warning("encoder")
         self._scheduler.encoder.reset()
         self._runner.embeddings.clear()
@@ -231,10 +222,7 @@ class Engine:
         )
 
     def _next_batch(self) -> Batch | None:
-        """Return the oldest planned step, to run now.
-
-        Async scheduling keeps a second step planned behind it.
-        """
+        """Return the oldest planned step, to run now. Async scheduling keeps a second step planned behind it."""
         frozen = self._paused == "keep" or self.sleeping
         ahead = 2 if self.config.async_scheduling else 1
         while len(self._in_flight) < ahead and not frozen:

@@ -20,10 +20,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Guided(NamedTuple):
-    """The text of a guided answer; with `tool`, the arguments of its call.
-
-    `named`: the request named the tool.
-    """
+    """The text of a guided answer; with `tool`, the arguments of its call. `named`: the request named the tool."""
 
     text: str
     tool: str = ""

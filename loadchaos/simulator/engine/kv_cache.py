@@ -34,10 +34,7 @@ class BlockPool:
         return 1.0 - len(self._free) / self.size
 
     def match(self, hashes: Sequence[int], most: int) -> list[int]:
-        """Return the blocks of the longest known prefix of `hashes`.
-
-        At most `most` of them. No block is taken yet.
-        """
+        """Return the blocks of the longest known prefix of `hashes`. At most `most` of them. No block is taken yet."""
         found: list[int] = []
         if not self._caching:
             return found
@@ -64,10 +61,7 @@ class BlockPool:
         self.freed_in_use.update(block for block in blocks if self._refs[block] > 1)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Return `count` free blocks, or None when there are not so many.
-
-        The prefixes they held are forgotten.
-        """
+        """Return `count` free blocks, or None when there are not so many. The prefixes they held are forgotten."""
         if count > len(self._free):
             return None
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
@@ -77,10 +71,7 @@ class BlockPool:
         return taken
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Release one hold on each block.
-
-        The tail of a prompt becomes free before its head, so heads live longer.
-        """
+        """Release one hold on each block. The tail of a prompt becomes free before its head, so heads live longer."""
         for block in reversed(blocks):
             if self._refs[block] <= 0:
                 raise RuntimeError(f"block {block} was freed twice")  # our own bug, not one of the imitated server
@@ -89,10 +80,7 @@ class BlockPool:
                 self._free[block] = None
 
     def remember(self, block: int, prefix_hash: int) -> None:
-        """Note that a full block holds this part of a prompt.
-
-        The first block to hold a prefix keeps its hash.
-        """
+        """Note that a full block holds this part of a prompt. The first block to hold a prefix keeps its hash."""
         if self._caching and self._hash_of[block] is None and prefix_hash not in self._by_hash:
             self._hash_of[block] = prefix_hash
             self._by_hash[prefix_hash] = block

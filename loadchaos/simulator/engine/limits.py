@@ -13,10 +13,7 @@ LMDEPLOY_BLOCK_BYTES = 8388608
 
 
 def lmdeploy_blocks(cache_max_entry_count: float) -> int:
-    """Return the GPU blocks of LMDeploy's pytorch engine.
-
-    int(free memory after its own needs x share / block size).
-    """
+    """Return the GPU blocks of LMDeploy's pytorch engine. int(free memory after its own needs x share / block size)."""
     return int(LMDEPLOY_CACHE_MEMORY_BYTES * cache_max_entry_count / LMDEPLOY_BLOCK_BYTES)
 
 

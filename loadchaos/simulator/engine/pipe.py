@@ -45,10 +45,7 @@ class FrameSplitter:
 
 
 class EngineLink(asyncio.Protocol):
-    """The API server's end of the pipe.
-
-    `lost` is called once, when the engine core's end is gone for any reason.
-    """
+    """The API server's end of the pipe. `lost` is called once, when the engine core's end is gone for any reason."""
 
     def __init__(self, received: Callable[[list[Any]], None], lost: Callable[[], None]) -> None:
         self._received = received

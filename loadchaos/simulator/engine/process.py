@@ -124,10 +124,7 @@ class EngineCore:
                 self._send(["reply", message[1], self._admin_call(message[2], message[3])])
 
     def _admin_call(self, method: str, arguments: list[Any]) -> Any:
-        """Run a call of the admin endpoints.
-
-        Resets log their warnings; every call returns a value.
-        """
+        """Run a call of the admin endpoints. Resets log their warnings; every call returns a value."""
         engine = self._engine
         if method == "reset_mm_cache":
             self._log_warnings(engine.reset_mm_cache())

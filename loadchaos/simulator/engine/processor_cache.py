@@ -11,10 +11,7 @@ from loadchaos.simulator.engine.types import MMItem
 
 
 class ExpectedCachedItemError(Exception):
-    """The API server sent only a hash, and the item is not here.
-
-    The text is vLLM's.
-    """
+    """The API server sent only a hash, and the item is not here. The text is vLLM's."""
 
 
 class ReceiverCache:

@@ -23,10 +23,7 @@ class RunnerCounters:
 
 
 class ModelRunner:
-    """The runner, with the embeddings that were really encoded.
-
-    The scheduler only keeps account of them.
-    """
+    """The runner, with the embeddings that were really encoded. The scheduler only keeps account of them."""
 
     def __init__(self, config: EngineConfig, rules: EngineRules) -> None:
         self.config = config

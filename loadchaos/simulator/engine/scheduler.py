@@ -81,10 +81,7 @@ class Scheduler:
         self._release_resources(request)
 
     def preempt_all(self) -> None:
-        """Send every running request back to the queue.
-
-        /reset_prefix_cache with reset_running_requests does this.
-        """
+        """Send every running request back to the queue. /reset_prefix_cache with reset_running_requests does this."""
         while self.running:
             self._preempt(self.running[-1])
 

@@ -38,10 +38,7 @@ class Log:
         return f"({self._process}{'_DP0' if ranked else ''} pid={os.getpid()}) "
 
     def line(self, level: str, where: str, text: str) -> None:
-        """Write one message at `where` (core.py:1100).
-
-        Every line of it gets the prefix, as with vLLM's formatter.
-        """
+        """Write one message at `where` (core.py:1100). Every line of it gets the prefix, as with vLLM's formatter."""
         self.raw(self._prefixed(level, where, text.split("\n")))
 
     def error(self, where: str, lines: Iterable[str]) -> None:

@@ -61,10 +61,7 @@ class MetricsPage:
         self._lines: list[str] = []
 
     def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float]]) -> None:
-        """Add a counter or gauge with all its samples.
-
-        `name` is as on the page (counters with _total).
-        """
+        """Add a counter or gauge with all its samples. `name` is as on the page (counters with _total)."""
         self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         self._lines += [f"{name}{label_text(labels)} {number(value)}" for labels, value in samples]
 

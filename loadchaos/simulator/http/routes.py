@@ -14,10 +14,7 @@ R = TypeVar("R", bound=Exception)
 
 
 class Routes(Generic[R]):
-    """The endpoints of an API.
-
-    `refuse` answers with a `refusal` exception that a handler raised.
-    """
+    """The endpoints of an API. `refuse` answers with a `refusal` exception that a handler raised."""
 
     def __init__(
         self, table: Mapping[tuple[str, str], Route], refusal: type[R], refuse: Callable[[HttpExchange, R], None]

@@ -79,10 +79,7 @@ class HttpExchange:
     def send(
         self, status: int, body: bytes = b"", content_type: str | None = "application/json", close: bool = False
     ) -> None:
-        """Answer whole.
-
-        `close` ends the connection afterwards, as uvicorn does after an unhandled exception.
-        """
+        """Answer whole. `close` ends the connection afterwards, as uvicorn does after an unhandled exception."""
         if self.done or self.started:
             return
         kind = f"content-type: {content_type}\r\n".encode() if content_type else b""
@@ -282,10 +279,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 class HttpServer:
-    """A listener that knows its connections.
-
-    A dying server can then close them in order.
-    """
+    """A listener that knows its connections. A dying server can then close them in order."""
 
     def __init__(self, handler: Handler, quiet: bool = False, most_unfinished: int = 0) -> None:
         self.handler = handler
@@ -322,10 +316,7 @@ class HttpServer:
             sys.stdout.flush()
 
     def close_listener(self) -> None:
-        """Refuse new connections and close idle ones.
-
-        Connections with a request end after their answer.
-        """
+        """Refuse new connections and close idle ones. Connections with a request end after their answer."""
         self.closing = True
         if self._server is not None:
             self._server.close()

@@ -315,10 +315,7 @@ class LmdeployApi:
 
 
 def _template(messages: Sequence[Any], urls: list[str]) -> str:
-    """Apply the chat template to messages.
-
-    A mark stands for each image; its URL is added to `urls`.
-    """
+    """Apply the chat template to messages. A mark stands for each image; its URL is added to `urls`."""
     text = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else ""

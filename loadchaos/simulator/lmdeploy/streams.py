@@ -120,10 +120,7 @@ class LmdeployGeneration:
             self._end(failed=True)
 
     def finish(self, reason: str, text: str | None = None) -> None:
-        """End with a finish_reason.
-
-        `text` replaces the answer's text where the server answers with an error text.
-        """
+        """End with a finish_reason. `text` replaces the answer's text where the server answers with an error text."""
         self.finished = True
         if not self._stream:
             shown = self._text() if text is None else text

@@ -11,10 +11,7 @@ AUDIO = "data:audio/"
 
 
 class ImageError(Exception):
-    """An image that the server refuses.
-
-    `status` and `kind` are the answer's HTTP status and error type.
-    """
+    """An image that the server refuses. `status` and `kind` are the answer's HTTP status and error type."""
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         super().__init__(message)
@@ -23,10 +20,7 @@ class ImageError(Exception):
 
 
 class AspectRatioError(ImageError):
-    """An image longer than 200 times its width.
-
-    The API writes the message, because it quotes the whole prompt.
-    """
+    """An image longer than 200 times its width. The API writes the message, because it quotes the whole prompt."""
 
     def __init__(self, width: int, height: int) -> None:
         ratio = max(width, height) / min(width, height)
@@ -49,10 +43,7 @@ class DecodedImage:
     content: str = ""
 
     def named(self, name: str) -> DecodedImage:
-        """Return the image under a client's own name (`uuid` of a content part).
-
-        Its bytes are not hashed then.
-        """
+        """Return the image under a client's own name (`uuid` of a content part). Its bytes are not hashed then."""
         return replace(self, hash=hashlib.blake2b(name.encode(), digest_size=32).hexdigest())
 
 

@@ -9,10 +9,7 @@ from collections import OrderedDict
 
 
 class SenderCache:
-    """The last `items` images by hash, in the order they were sent.
-
-    The engine's side does the same on receipt.
-    """
+    """The last `items` images by hash, in the order they were sent. The engine's side does the same on receipt."""
 
     def __init__(self, items: int) -> None:
         self._items = items

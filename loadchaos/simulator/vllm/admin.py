@@ -76,10 +76,7 @@ class Admin:
         return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
     async def _call_engine(self, exchange: HttpExchange, method: str, *arguments: object) -> object:
-        """Call the engine core.
-
-        On its death the exchange is answered and None returned.
-        """
+        """Call the engine core. On its death the exchange is answered and None returned."""
         try:
             return await self._api.engine.call(method, *arguments)
         except EngineDiedEarlyError:

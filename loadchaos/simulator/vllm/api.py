@@ -44,10 +44,7 @@ _MOST_SEEN = 4096
 
 
 class VllmApi:
-    """HTTP API of vLLM's server, in the configured era.
-
-    `handle` is the HTTP server's handler.
-    """
+    """HTTP API of vLLM's server, in the configured era. `handle` is the HTTP server's handler."""
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
         self.options = options
@@ -354,10 +351,7 @@ class VllmApi:
         return decoded
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
-        """Send a checked request to the engine.
-
-        From here on its generation answers it.
-        """
+        """Send a checked request to the engine. From here on its generation answers it."""
         ids, images = requests.assemble(checked.prompt, decoded)
         images = tuple((offset, self._as_engine_has(image)) for offset, image in images)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)

@@ -72,10 +72,7 @@ def paused() -> VllmRefusal:
 
 
 def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:
-    """Answer with an error.
-
-    Up to 0.10 a dead engine was a 500 without a body.
-    """
+    """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
     if exchange.path.startswith("/v1/messages"):
         error = {"type": refusal.kind, "message": refusal.message}
         exchange.send(refusal.status, orjson.dumps({"type": "error", "error": error}))
@@ -86,10 +83,7 @@ def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None
 
 
 def bad_parameter(message: str, name: str, value: object = None) -> VllmRefusal:
-    """Return the refusal of a bad sampling parameter.
-
-    Its message ends with `(parameter=top_p, value=2.0)`.
-    """
+    """Return the refusal of a bad sampling parameter. Its message ends with `(parameter=top_p, value=2.0)`."""
     shown = f"(parameter={name})" if value is None else f"(parameter={name}, value={value})"
     return VllmRefusal(f"{message} {shown}", param=name)
 
@@ -144,10 +138,7 @@ def too_long_with_images(count: int, limit: int) -> VllmRefusal:
 
 
 def aspect_ratio(width: int, height: int) -> VllmRefusal:
-    """Return the refusal of an image with a bad aspect ratio.
-
-    The reason itself is not in the message.
-    """
+    """Return the refusal of an image with a bad aspect ratio. The reason itself is not in the message."""
     return VllmRefusal(
         "Failed to apply Qwen3VLProcessor on data={'text': '<|vision_start|><|image_pad|><|vision_end|>', 'images': "
         f"[<PIL.Image.Image image mode=RGB size={width}x{height}>]}} with kwargs={{'text_kwargs': {{'truncation': "

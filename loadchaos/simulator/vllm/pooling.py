@@ -58,10 +58,7 @@ class _Sink:
 
 
 class PoolingRequest:
-    """One request being answered.
-
-    Each of its prompts is a request of the engine.
-    """
+    """One request being answered. Each of its prompts is a request of the engine."""
 
     def __init__(self, server: PoolingContext, exchange: HttpExchange) -> None:
         self._server, self._exchange = server, exchange

@@ -39,10 +39,7 @@ class Sampling:
 
 
 class MediaSource(NamedTuple):
-    """URL of an image or video, and the client's name for it.
-
-    vLLM's caches then know it by that name alone.
-    """
+    """URL of an image or video, and the client's name for it. vLLM's caches then know it by that name alone."""
 
     url: str
     uuid: str | None

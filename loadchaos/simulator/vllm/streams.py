@@ -90,10 +90,7 @@ class Choice:
 
 
 class VllmGeneration:
-    """One HTTP request being answered.
-
-    The engine's side calls `output`, `fail` and `abort`.
-    """
+    """One HTTP request being answered. The engine's side calls `output`, `fail` and `abort`."""
 
     def __init__(
         self, server: VllmContext, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
@@ -193,10 +190,7 @@ class VllmGeneration:
         self._server.generation_ended(self)
 
     def abort(self) -> None:
-        """End with finish_reason abort and the text so far.
-
-        /abort_requests, /pause and /sleep do this.
-        """
+        """End with finish_reason abort and the text so far. /abort_requests, /pause and /sleep do this."""
         if self.finished:
             return
         self._server.abort_in_engine(self.ids)
@@ -247,10 +241,7 @@ class VllmGeneration:
         return choice.answer.next_text(tokens) if tokens else ""
 
     def _write(self, choice: Choice) -> None:
-        """Write one chunk for all new tokens.
-
-        The role comes before the first chunk of all.
-        """
+        """Write one chunk for all new tokens. The role comes before the first chunk of all."""
         text = orjson.dumps(self._unwritten_text(choice))
         chat = self._checked.chat
         if chat and not choice.written:
@@ -350,10 +341,7 @@ class VllmGeneration:
         return orjson.dumps({**body, "kv_transfer_params": None})
 
     def _finish_reason(self, choice: Choice) -> str | None:
-        """Finish reason that the client reads.
-
-        It is `stop` for a call that the request named, as in vLLM 0.32.
-        """
+        """Finish reason that the client reads. It is `stop` for a call that the request named, as in vLLM 0.32."""
         called = self._checked.chat and self._tool and not self._named and choice.finish == "stop"
         return "tool_calls" if called else choice.finish
 
@@ -374,10 +362,7 @@ class VllmGeneration:
         return {"index": choice.index, "message": message, "logprobs": logprobs, **rest}
 
     def _disconnected(self) -> None:
-        """End after a disconnect.
-
-        Such requests are counted in no finished_reason (measured on 0.32).
-        """
+        """End after a disconnect. Such requests are counted in no finished_reason (measured on 0.32)."""
         if not self.finished:
             self.finished = True
             self._server.abort_in_engine(self.ids)
@@ -385,10 +370,7 @@ class VllmGeneration:
 
 
 def token_logprob(text: str, top: int) -> dict[str, object]:
-    """Return one token's entry of `logprobs`.
-
-    The second likely token is far behind.
-    """
+    """Return one token's entry of `logprobs`. The second likely token is far behind."""
 
     def entry(token: str, logprob: float) -> dict[str, object]:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

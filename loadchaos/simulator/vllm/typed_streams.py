@@ -130,10 +130,7 @@ class MessagesGeneration(VllmGeneration):
     """A running generation of /v1/messages."""
 
     def fail(self, refusal: VllmRefusal) -> None:
-        """End with an error.
-
-        In a stream vLLM fails to read its own error, and sends an error about that.
-        """
+        """End with an error. In a stream vLLM fails to read its own error, and sends an error about that."""
         if not self._checked.sampling.stream or self.finished:
             super().fail(refusal)
             return

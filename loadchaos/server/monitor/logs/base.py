@@ -12,10 +12,7 @@ Feed = Callable[[bytes], None]
 
 
 class ReportGap(Protocol):
-    """Called for a gap in the log.
-
-    Missing seconds (0 if unknown or none), the reason, and whether lines are lost.
-    """
+    """Called for a gap in the log. Missing seconds (0 if unknown or none), the reason, and whether lines are lost."""
 
     def __call__(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         """Record the gap."""
@@ -26,15 +23,9 @@ class LogSource(Protocol):
     """A place where a log can be followed."""
 
     def head(self, limit_bytes: int) -> bytes:
-        """Return the beginning of the log, which has version and flags.
-
-        Empty if it cannot be read.
-        """
+        """Return the beginning of the log, which has version and flags. Empty if it cannot be read."""
         ...
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Feed every new byte in order and report gaps, until `stop` is set.
-
-        Runs in its own thread.
-        """
+        """Feed every new byte in order and report gaps, until `stop` is set. Runs in its own thread."""
         ...

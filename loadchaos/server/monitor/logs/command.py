@@ -53,10 +53,7 @@ class CommandSource:
         return _output(self._head_argv, limit_bytes) if self._head_argv is not None else b""
 
     def _catch_up(self, feed: Feed) -> None:
-        """Feed lines before a restart that were not printed.
-
-        This needs a kept log of that time.
-        """
+        """Feed lines before a restart that were not printed. This needs a kept log of that time."""
         past = _output(self._past_argv, _MOST_PAST_BYTES) if self._past_argv is not None else b""
         if not past or past[-_KNOWN_BYTES:] == self._caught_up:
             return
@@ -118,10 +115,7 @@ class CommandSource:
 
 
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
-    """Return the beginning of what a command prints within ten seconds.
-
-    Empty if it cannot be started.
-    """
+    """Return the beginning of what a command prints within ten seconds. Empty if it cannot be started."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True

@@ -19,10 +19,7 @@ _KNOWN_BYTES = 64
 
 
 class FileSource:
-    """Follow one path.
-
-    A file that does not exist yet is waited for and read from its beginning.
-    """
+    """Follow one path. A file that does not exist yet is waited for and read from its beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,10 +106,7 @@ class FileSource:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Go to the first byte of data.
-
-        A writer that kept its position in a truncated file leaves a hole before it.
-        """
+        """Go to the first byte of data. A writer that kept its position in a truncated file leaves a hole before it."""
         assert self._fd is not None
         try:
             self._position = os.lseek(self._fd, 0, getattr(os, "SEEK_DATA", os.SEEK_SET))

@@ -21,10 +21,7 @@ _TEXTS = re.compile(rb"NVRM: Xid|Out of memory: Killed process|oom-kill:constrai
 
 
 class KernelSource:
-    """Follow the kernel log from its present end.
-
-    One that may not be read gives one gap without length.
-    """
+    """Follow the kernel log from its present end. One that may not be read gives one gap without length."""
 
     def __init__(self, path: Path = DEVICE) -> None:
         self._path = path

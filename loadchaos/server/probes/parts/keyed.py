@@ -118,10 +118,7 @@ class KeyedPart:
         return (is_exact if self._exact[kind] else is_right)(question.expected, row["text"])
 
     def _redrawn(self, question: Question) -> Question:
-        """The question with a new image.
-
-        The server may keep a wrong embedding of the old one.
-        """
+        """The question with a new image. The server may keep a wrong embedding of the old one."""
         if not question.images:
             return question
         return replace(question, images=(draw(question.expected, mark=self._rng.getrandbits(24)),))

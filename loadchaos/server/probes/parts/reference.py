@@ -66,10 +66,7 @@ class ReferencePart:
         self._sent = 0
 
     async def learn(self) -> None:
-        """Ask each prompt alone, then several times all of them at once.
-
-        A slow server is asked fewer of them.
-        """
+        """Ask each prompt alone, then several times all of them at once. A slow server is asked fewer of them."""
         begin_s = time.monotonic()
         if self._memory is not None:
             self._memory.prompts = self._prompts
@@ -91,10 +88,7 @@ class ReferencePart:
             await asyncio.gather(*asked)
 
     async def recall(self, memory: ProbeMemory) -> bool:
-        """Take the prompts.
-
-        A server that was restarted has to give one of the answers again.
-        """
+        """Take the prompts. A server that was restarted has to give one of the answers again."""
         kind, question = memory.prompts[0]
         if not memory.confirmed:
             row = await self._asker.ask(question, Purpose("reference", kind, "idle"))
