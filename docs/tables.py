@@ -15,12 +15,12 @@ from pathlib import Path
 
 from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.state import limits as of_state
-from loadchaos.analysis.state.signals import S
 from loadchaos.chaos.toxics import TOXICS
 from loadchaos.core import limits
 from loadchaos.core.attack_names import ATTACK_KINDS
 from loadchaos.core.expectation_names import NAMES
 from loadchaos.core.latency_names import FEWEST_ITL_ANSWERS, FEWEST_SAMPLES, all_names
+from loadchaos.core.units import NS_PER_S as S
 from loadchaos.core.units import describe_duration, figure
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import PAYLOADS

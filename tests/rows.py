@@ -7,8 +7,9 @@ from typing import Any
 
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Terms
+from loadchaos.core.units import NS_PER_S
 
-S = 1_000_000_000
+S = NS_PER_S
 MS = 1_000_000
 Row = dict[str, Any]
 

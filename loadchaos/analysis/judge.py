@@ -19,7 +19,6 @@ from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.figures.by_endpoint import EndpointFigures
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.figures.run_figures import RunFigures
 from loadchaos.analysis.figures.sessions import MOST_CUT
 from loadchaos.analysis.incidents import bad_answers
@@ -73,8 +72,9 @@ from loadchaos.core.ledger.rows import (
     SupervisorRow,
 )
 from loadchaos.core.model import KERNEL_LOG, Decision, Facts, Row, Terms
+from loadchaos.core.units import NS_PER_S
 
-_POLL_NS = S // 4
+_POLL_NS = NS_PER_S // 4
 _MOST_STATES = 10_000
 _MOST_OPEN = 16  # newest incidents that may still get candidates
 
@@ -445,7 +445,7 @@ class Judge(RowFold):
 
     def _at_s(self, at_ns: int) -> float | None:
         begin_ns = self._zero_ns()
-        return None if begin_ns is None else round((at_ns - begin_ns) / S, 3)
+        return None if begin_ns is None else round((at_ns - begin_ns) / NS_PER_S, 3)
 
     def _state_changes(self) -> list[StateChange]:
         return [
@@ -507,7 +507,9 @@ class Judge(RowFold):
             outcomes=groups.outcomes(),
             latency=groups.latency(),
             recoveries_s=[i.recovered_after_s() for i in down],
-            away_s=max(((self._health.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
+            away_s=max(
+                ((self._health.newest_ns - i.opened_ns) / NS_PER_S for i in down if i.back_ns is None), default=None
+            ),
             void=void,
             drifts=self._growth.growths(),
         )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.verdict.model import CheckResult
 from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts
-from loadchaos.core.units import figure
+from loadchaos.core.units import NS_PER_S, figure
 
-_STILL_DRAFTING_NS = 5 * S
-_JUST_DRAFTED_NS = 2 * S
+_STILL_DRAFTING_NS = 5 * NS_PER_S
+_JUST_DRAFTED_NS = 2 * NS_PER_S
 _LEAST_POSITION = 1024
 _GAUGES = {"queueing": "requests_waiting"}
 _FEWEST_READINGS = 2

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
+from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import Dialect
 
 WORKER_FIGURES = ("in_flight", "images_in_prefill", "aborts_per_s")
 """Figures in our workers' heartbeats, every 250 ms: requests in flight; those with images and no byte of the answer yet;
 requests aborted by the client or the server within the last second. All other names are those of metrics.jsonl."""
-_ABORT_WINDOW_NS = 1_000_000_000
+_ABORT_WINDOW_NS = NS_PER_S
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip

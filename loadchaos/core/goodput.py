@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import sample_of
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.units import NS_PER_S
 
-_S = 1_000_000_000
 NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "unfinished"})
 
 
@@ -50,5 +50,5 @@ def figures_of(row: EndRow, names: Iterable[str]) -> dict[str, float]:
     for name in names:
         ns = found_ns[name] if name in found_ns else gaps.statistic(name.removeprefix("itl_"))
         if ns is not None:
-            figures[name] = ns / _S
+            figures[name] = ns / NS_PER_S
     return figures

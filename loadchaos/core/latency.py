@@ -14,8 +14,8 @@ from typing import Annotated, NamedTuple
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.model import Row
 from loadchaos.core.typed_json import Keywords
+from loadchaos.core.units import NS_PER_S
 
-_NS = 1_000_000_000
 _FEWEST_TOKENS = 2
 LATE_NS = 5_000_000
 """A delay of our own client from which on a request was sent late."""
@@ -270,4 +270,4 @@ class LatencyHistograms:
 
 
 def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / _NS:.5g}")
+    return None if ns is None else float(f"{ns / NS_PER_S:.5g}")

@@ -6,11 +6,11 @@ from typing import Any
 
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
+from loadchaos.core.units import NS_PER_S
 
 _LATE_S, _LATE_SHARE = 0.005, 0.1
 _BUSY = 0.95
 _FEWEST_BEATS = 8
-_S = 1_000_000_000
 
 
 class ClientLoad:
@@ -35,7 +35,7 @@ class ClientLoad:
     def limit_reason(self) -> str | None:
         """Reason why our own client limits the step; None where it does not."""
         lag, e2e = self._lag.quantile(0.5), self._e2e.quantile(0.5)
-        if self._open and lag is not None and e2e is not None and lag > max(_LATE_SHARE * e2e, _LATE_S * _S):
+        if self._open and lag is not None and e2e is not None and lag > max(_LATE_SHARE * e2e, _LATE_S * NS_PER_S):
             return f"our own client sends late: the median delay is {lag / 1e6:.0f} ms"
         busy = self._busy()
         if busy is not None and busy >= _BUSY:
@@ -52,5 +52,5 @@ class ClientLoad:
         found: dict[str, Any] = {"cpu_share": self._busy(), "limit": self.limit_reason()}
         for label, q in (("p50", 0.5), ("p99", 0.99)):
             lag = self._lag.quantile(q)
-            found[f"send_delay_{label}_s"] = None if lag is None else float(f"{lag / _S:.4g}")
+            found[f"send_delay_{label}_s"] = None if lag is None else float(f"{lag / NS_PER_S:.4g}")
         return found

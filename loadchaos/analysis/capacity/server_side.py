@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.core.ledger.rows import MetricsRow
+from loadchaos.core.units import NS_PER_S
 
 _GAUGES = ("requests_running", "requests_waiting", "kv_usage_ratio")
 _COUNTERS = ("prompt_tokens_total", "generation_tokens_total", "preemptions_total")
-_S = 1_000_000_000
 
 Scrapes = list[tuple[int, Mapping[str, float]]]
 
@@ -49,7 +49,7 @@ class ServerLoad:
                 if len(points) > 1:
                     rise = max(0.0, points[-1][1] - points[0][1])
                     key = name.removesuffix("_total")
-                    seconds = (points[-1][0] - points[0][0]) / _S
+                    seconds = (points[-1][0] - points[0][0]) / NS_PER_S
                     key, value = (key, rise) if key == "preemptions" else (f"{key}_per_s", rise / seconds)
                     found[key] = found.get(key, 0.0) + value
         return {name: float(f"{value:.5g}") for name, value in found.items()}

@@ -10,8 +10,7 @@ from loadchaos.analysis.capacity.queue_model import variance_to_mean
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import e2e_ns, tpot_ns, ttft_ns
 from loadchaos.core.ledger.rows import EndRow
-
-_S = 1_000_000_000
+from loadchaos.core.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,12 @@ def figures(
 
     Throughput counts the answers that ended between `from_ns` and `now_ns`; latencies are those of the measured requests.
     """
-    seconds = (now_ns - from_ns) / _S
+    seconds = (now_ns - from_ns) / NS_PER_S
     ended = [r for r in requests if r.ok and from_ns <= r.end_ns < now_ns]
     answered = [r for r in measured if r.ok]
     bins = [0] * int(seconds)
     for request in ended:
-        second = (request.end_ns - from_ns) // _S
+        second = (request.end_ns - from_ns) // NS_PER_S
         if second < len(bins):
             bins[second] += 1
     found: dict[str, Any] = {
@@ -81,7 +80,7 @@ def _quantiles(name: str, histogram: LogHistogram) -> dict[str, float | None]:
 
 
 def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / _S:.4g}")
+    return None if ns is None else float(f"{ns / NS_PER_S:.4g}")
 
 
 def _rounded(value: float) -> float:

@@ -19,8 +19,8 @@ from loadchaos.analysis.capacity.step_figures import StepRequest, figures
 from loadchaos.core.goodput import figures_of, had_to_succeed
 from loadchaos.core.ledger.rows import BeginRow, EndRow, as_typed
 from loadchaos.core.model import Row
+from loadchaos.core.units import NS_PER_S
 
-_S = 1_000_000_000
 _LEAST_WARM_UP_S, _MOST_WARM_UP = 3.0, 0.4
 _FEWEST_EARLY = 30
 _LEAST_EARLY_S = 10.0
@@ -61,7 +61,7 @@ class StepWindow:
     @property
     def seconds(self) -> float:
         """Length of the measured time."""
-        return max(0.0, (self.to_ns - self.from_ns) / _S)
+        return max(0.0, (self.to_ns - self.from_ns) / NS_PER_S)
 
     @property
     def ended(self) -> int:
@@ -176,13 +176,13 @@ class StepWatch:
 
     def _change(self, at_ns: int, by: int) -> None:
         if self._begin_ns is not None:
-            self._changes[int((at_ns - self._begin_ns) / _S / _BIN_S)] += by
+            self._changes[int((at_ns - self._begin_ns) / NS_PER_S / _BIN_S)] += by
 
     # --- decision -----------------------------------------------------------------------------------------------------
 
     def reason(self) -> str | None:
         """Reason to end the step now; None to go on."""
-        if self.status is None and self._now_ns - self._looked_ns >= _S:
+        if self.status is None and self._now_ns - self._looked_ns >= NS_PER_S:
             self._looked_ns = self._now_ns
             self._decide(final=False)
         return self.why if self.status is not None else None
@@ -229,7 +229,7 @@ class StepWatch:
 
     def _loaded_s(self, window: StepWindow) -> float:
         """Time since the warm-up."""
-        return (self._now_ns - window.from_ns) / _S
+        return (self._now_ns - window.from_ns) / NS_PER_S
 
     def _look_is_due(self, window: StepWindow) -> bool:
         look_s = self.plan.look_s * float(2**self._looks)
@@ -270,19 +270,19 @@ class StepWatch:
     # --- the measured time --------------------------------------------------------------------------------------------
 
     def _median_s(self) -> float:
-        return self._e2e_ns[len(self._e2e_ns) // 2] / _S if self._e2e_ns else 0.0
+        return self._e2e_ns[len(self._e2e_ns) // 2] / NS_PER_S if self._e2e_ns else 0.0
 
     def _window(self) -> StepWindow | None:
         """The measured time so far; None before the end of the warm-up."""
         if self._begin_ns is None or self._now_ns <= self._begin_ns:
             return None
-        elapsed_s = (self._now_ns - self._begin_ns) / _S
+        elapsed_s = (self._now_ns - self._begin_ns) / NS_PER_S
         warm_s = min(max(_LEAST_WARM_UP_S, 2 * self._median_s()), max(_LEAST_WARM_UP_S, _MOST_WARM_UP * elapsed_s))
-        longest_s = self._e2e_ns[int(0.95 * (len(self._e2e_ns) - 1))] / _S if self._e2e_ns else 0.0
+        longest_s = self._e2e_ns[int(0.95 * (len(self._e2e_ns) - 1))] / NS_PER_S if self._e2e_ns else 0.0
         left_s = elapsed_s - warm_s
-        from_ns = self._begin_ns + int(warm_s * _S)
-        to_ns = self._now_ns - int(min(1.5 * longest_s, left_s / 2) * _S)
-        if left_s <= 0 or to_ns - from_ns < _S:
+        from_ns = self._begin_ns + int(warm_s * NS_PER_S)
+        to_ns = self._now_ns - int(min(1.5 * longest_s, left_s / 2) * NS_PER_S)
+        if left_s <= 0 or to_ns - from_ns < NS_PER_S:
             return None
         bad, whole, pending = [0] * rule.GROUPS, [0] * rule.GROUPS, [0] * rule.GROUPS
         measured = []
@@ -306,7 +306,10 @@ class StepWatch:
     def _growth(self, window: StepWindow) -> rule.QueueGrowth:
         """Growth of the queue from the end of the warm-up until now."""
         begin_ns = self._begin_ns or 0
-        first, last = int((window.from_ns - begin_ns) / _S / _BIN_S), int((self._now_ns - begin_ns) / _S / _BIN_S)
+        first, last = (
+            int((window.from_ns - begin_ns) / NS_PER_S / _BIN_S),
+            int((self._now_ns - begin_ns) / NS_PER_S / _BIN_S),
+        )
         if self.plan.by != "rate" or last - first < 4 * rule.GROUPS:
             return rule.QueueGrowth()
         levels, level = [], 0
@@ -329,7 +332,7 @@ class StepWatch:
 
     def progress(self) -> StepProgress:
         """The step so far."""
-        elapsed_s = (self._now_ns - self._begin_ns) / _S if self._begin_ns is not None else 0.0
+        elapsed_s = (self._now_ns - self._begin_ns) / NS_PER_S if self._begin_ns is not None else 0.0
         window = self._window()
         if window is None or not window.ended:
             return StepProgress(elapsed_s, len(self._in_flight))
@@ -356,8 +359,8 @@ class StepWatch:
         return {
             **found,
             "leans": None if share is None else share >= plan.goal and not growth.possible,
-            "seconds": round((self._now_ns - self._begin_ns) / _S, 2),
-            "warm_up_s": round((window.from_ns - self._begin_ns) / _S, 2),
+            "seconds": round((self._now_ns - self._begin_ns) / NS_PER_S, 2),
+            "warm_up_s": round((window.from_ns - self._begin_ns) / NS_PER_S, 2),
             "measured_s": round(window.seconds, 2),
             "requests": due, "good": due - bad, "unfinished": sum(window.pending), "not_sent": window.not_sent,
             "goodput": None if share is None else round(share, 6),

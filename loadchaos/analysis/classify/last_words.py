@@ -16,6 +16,7 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import LogLine
 from loadchaos.analysis.classify.signature_file import Signature
 from loadchaos.analysis.verdict.model import CandidateLine, Evidence
+from loadchaos.core.units import NS_PER_S
 
 _MOST_KEPT = 200  # of one log
 _MOST_SOURCES = 64
@@ -25,7 +26,6 @@ _BEFORE_API = 30  # for what the API server only logged: request errors, most of
 _BEFORE, _AFTER = 400, 60  # lines around what shows the death
 _BEFORE_S, _AFTER_S = 60, 10  # the same by time
 _END = 8  # lines at the end of a log that may be its last words
-_S = 1_000_000_000
 _FATAL, _RAISED, _CRITICAL, _LOGGED, _SAID = 90, 80, 70, 60, 30  # ranks
 
 _SIGNS = (
@@ -119,7 +119,7 @@ class LastWords:
         found: list[Candidate] = []
         for source, kept in self.kept.items():
             if replica is None or source == kernel or PurePath(source).stem == replica:
-                since, until = at_ns - _BEFORE_S * _S, at_ns + _AFTER_S * _S
+                since, until = at_ns - _BEFORE_S * NS_PER_S, at_ns + _AFTER_S * NS_PER_S
                 found += [c for c in kept if c.at_ns is not None and since <= c.at_ns <= until]
         return [c.shown() for c in best(found)]
 

@@ -15,16 +15,16 @@ from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.verdict.model import CandidateLine
 from loadchaos.core.ledger.rows import LogRow
 from loadchaos.core.model import KERNEL_LOG
+from loadchaos.core.units import NS_PER_S
 from loadchaos.core.whole_lines import LineJoiner, WholeLine
 
-_QUIET_NS = 2 * S
-_LONGEST_NS = 10 * S
+_QUIET_NS = 2 * NS_PER_S
+_LONGEST_NS = 10 * NS_PER_S
 _MOST_MATCHES = 5_000
-_CONTEXT_NS = 300 * S  # the longest within_s of any signature: rpc_timeout, the hint of a sleep
+_CONTEXT_NS = 300 * NS_PER_S  # the longest within_s of any signature: rpc_timeout, the hint of a sleep
 _MOST_CONTEXT = 1_000
 _MOST_STOPS = 1_000
 

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.wrong_answer import WrongAnswer, wrong_failure
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow
+from loadchaos.core.units import NS_PER_S
 
 _MOST_BODIES = 5_000
-_LATE_NS = 12 * S
+_LATE_NS = 12 * NS_PER_S
 """Counters may be this old when they are read: only answers that ended before are compared."""
 _SLACK, _SLACK_TOKENS = 0.005, 256
 _FOREIGN = 0.1

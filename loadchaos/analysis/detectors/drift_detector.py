@@ -12,9 +12,9 @@ from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import SERVER_ROLES, Severity
+from loadchaos.core.units import NS_PER_S
 
 _LATENCY_SPAN_S = 120.0
 _LATENCY_BY = 0.5
@@ -90,7 +90,7 @@ class _Phase:
 
     def flying(self, at_ns: int, n: int) -> None:
         """Count requests in flight. A load that grows is not steady yet."""
-        self.in_flight.add(at_ns / S, float(n))
+        self.in_flight.add(at_ns / NS_PER_S, float(n))
         if n > max(_MORE_BY * self.peak, self.peak + _MORE):
             self.peak, self.answers, self.steady_ns = n, 0, None
             self.ttft, self.tpot = Samples(), Samples()
@@ -104,7 +104,7 @@ class _Phase:
 
     def steady(self, samples: Samples) -> list[Point]:
         """Points of the steady time."""
-        since_s = self.steady_ns / S if self.steady_ns is not None else float("inf")
+        since_s = self.steady_ns / NS_PER_S if self.steady_ns is not None else float("inf")
         return [point for point in samples.points() if point[0] >= since_s]
 
 
@@ -136,11 +136,11 @@ class DriftDetector(Detector):
         self._phase.answered(int(row["at_ns"]))
         if self._phase.steady_ns is None or sent_ns < self._phase.steady_ns:
             return
-        at_s = row["at_ns"] / S
-        self._phase.ttft.add(at_s, (first_ns - sent_ns) / S)
+        at_s = row["at_ns"] / NS_PER_S
+        self._phase.ttft.add(at_s, (first_ns - sent_ns) / NS_PER_S)
         tokens = int(row.get("completion_tokens") or 0)
         if tokens > 1 and last_ns:
-            self._phase.tpot.add(at_s, (last_ns - first_ns) / S / (tokens - 1))
+            self._phase.tpot.add(at_s, (last_ns - first_ns) / NS_PER_S / (tokens - 1))
 
     def on_heartbeat(self, row: HeartbeatRow) -> None:
         self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)
@@ -158,14 +158,14 @@ class DriftDetector(Detector):
                 and (key in handles or len(handles) < MOST_PROCESSES * len(_HANDLES))
             ):
                 # a file a connection: only under one load they are comparable
-                handles.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(value))
+                handles.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / NS_PER_S, float(value))
 
     def on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         usage, key = values.get("kv_usage_ratio"), (str(row.get("replica")), str(row.get("engine")))
         self._queues[key] = float(values.get("requests_running") or 0), float(values.get("requests_waiting") or 0)
         for samples, i in ((self._phase.running, 0), (self._phase.waiting, 1)):
-            samples.add(row["at_ns"] / S, sum(queue[i] for queue in self._queues.values()))
+            samples.add(row["at_ns"] / NS_PER_S, sum(queue[i] for queue in self._queues.values()))
         if usage is None or "requests_running" not in values:
             return
         if self._restarted:
@@ -182,7 +182,7 @@ class DriftDetector(Detector):
     def _note_idle(self, key: tuple[str, str], now_ns: int) -> None:
         """Keep the KV use of an idle period long enough for a current gauge."""
         idle = self._idle[key]
-        if idle.since_ns is not None and (now_ns - idle.since_ns) / S >= _IDLE_FOR_S:
+        if idle.since_ns is not None and (now_ns - idle.since_ns) / NS_PER_S >= _IDLE_FOR_S:
             left = self._kv_after_idle.setdefault(key, [])
             left.append(idle.usage)
             del left[:-MOST_PROCESSES]
@@ -244,7 +244,7 @@ class DriftDetector(Detector):
                 list(self._kv_after_idle.get((replica, engine), ())),
                 self._idle.get((replica, engine), _Idle()),
             )
-            if idle.since_ns is not None and (now_ns - idle.since_ns) / S >= _IDLE_FOR_S:
+            if idle.since_ns is not None and (now_ns - idle.since_ns) / NS_PER_S >= _IDLE_FOR_S:
                 values.append(idle.usage)
             rise = kv_rise(values)
             if rise is not None:

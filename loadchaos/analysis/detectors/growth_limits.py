@@ -20,10 +20,10 @@ from loadchaos.analysis.detectors.trend_tests import (
     mann_kendall_z,
     slope,
 )
-from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import ConfigurationRow, DeviceRow, EndRow, MetricsRow, ProcessRow, StateRow
 from loadchaos.core.model import BLAMELESS, SERVER_ROLES, Row
+from loadchaos.core.units import NS_PER_S
 
 FIGURES = {
     "rss": "memory of the server's processes",
@@ -113,7 +113,7 @@ class GrowthTracker(RowFold):
         self._image_cache.on_end(row)
         first_ns, sent_ns = row.get("first_token_ns"), row.get("sent_ns")
         if row.get("outcome") == "ok" and first_ns and sent_ns:
-            self._life.samples["ttft"].add(_second(row), (first_ns - sent_ns) / S)
+            self._life.samples["ttft"].add(_second(row), (first_ns - sent_ns) / NS_PER_S)
         if (share := _errors(self._life, row, _second(row))) is not None:
             self._life.samples["error_rate"].add(*share)
 
@@ -167,7 +167,7 @@ def growth(
 
 
 def _second(row: EndRow | ProcessRow | MetricsRow | DeviceRow) -> float:
-    return (row.get("at_ns") or 0) / S
+    return (row.get("at_ns") or 0) / NS_PER_S
 
 
 def _processes(life: _Life, row: ProcessRow) -> Iterator[tuple[str, float]]:

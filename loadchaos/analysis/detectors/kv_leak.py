@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import (
     ConfigurationRow,
@@ -29,9 +28,10 @@ from loadchaos.core.ledger.rows import (
 )
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.model import Facts
+from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
-_SOON_NS = 2 * S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
+_SOON_NS = 2 * NS_PER_S  # vLLM frees the request of a closed connection within 0.1 s, and is scraped once a second
 _SLACK_BLOCKS = 2.5
 """Use at rest is known to the block; some versions keep one or two for themselves from the first request on."""
 _SLACK_SHARE = 0.001
@@ -160,8 +160,8 @@ class KvLeakDetector(Detector):
         if self._load_end_ns is None or not self._aborted or self._other_clients:
             return found
         for (replica, _), engine in self._engines.items():
-            refresh_ns = int(self._dialect.metrics_refresh_s * S)
-            if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + int(SCRAPE_EVERY_S * S)):
+            refresh_ns = int(self._dialect.metrics_refresh_s * NS_PER_S)
+            if engine.newest.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + int(SCRAPE_EVERY_S * NS_PER_S)):
                 continue
             if engine.newest.busy:
                 found[replica] = "lost_requests_held", f"{requests(engine.newest.busy)} still in the server"

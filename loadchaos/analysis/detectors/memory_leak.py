@@ -13,10 +13,10 @@ from loadchaos.analysis.detectors.devices import MOST_PROCESSES
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend, slope
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import ConfigurationRow, EndRow, ProcessRow
 from loadchaos.core.model import SERVER_ROLES
+from loadchaos.core.units import NS_PER_S
 
 SPAN_S = 600.0
 """Time over which memory grows before that is a leak."""
@@ -69,7 +69,7 @@ class MemoryLeakDetector(Detector):
         if row.get("what") == "gone":
             self._resident.pop(key, None)
         elif role in SERVER_ROLES and resident and (key in self._resident or len(self._resident) < MOST_PROCESSES):
-            self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(resident))
+            self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / NS_PER_S, float(resident))
 
     def poll(self, now_ns: int) -> list[Failure]:
         """Leaks as of now."""

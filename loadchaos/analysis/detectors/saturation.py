@@ -13,9 +13,9 @@ from loadchaos.analysis.detectors.devices import MOST_DEVICES
 from loadchaos.analysis.detectors.memory_leak import leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import DeviceRow, ProcessRow
 from loadchaos.core.model import GPU_SLOWED, Severity
+from loadchaos.core.units import NS_PER_S
 
 THROTTLED_S = 30.0
 """Time for which a GPU throttles before that is a failure."""
@@ -96,10 +96,10 @@ class SaturationDetector(Detector):
         if "host_files_open" in values and values.get("host_files_limit"):
             self._files(key, device, values["host_files_open"], values["host_files_limit"], at_ns)
         if values.get("gpu_memory_used_bytes"):
-            device.memory.add(at_ns / S, values["gpu_memory_used_bytes"])
+            device.memory.add(at_ns / NS_PER_S, values["gpu_memory_used_bytes"])
 
     def _throttle(self, key: _Key, device: _Device, reasons: int, at_ns: int) -> None:
-        device.throttle = [*device.throttle[-_MOST_THROTTLE_READINGS:], (at_ns / S, reasons)]
+        device.throttle = [*device.throttle[-_MOST_THROTTLE_READINGS:], (at_ns / NS_PER_S, reasons)]
         if (found := throttled(device.throttle)) is not None:
             title = f"{key[2]} on {key[1]} throttled for {found[0]:.0f} s: {found[1]}"
             remedy = "Check cooling, power supply and the neighbours of that GPU."

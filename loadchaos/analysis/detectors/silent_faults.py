@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.state.signals import PROGRESS
 from loadchaos.core.ledger.rows import AttackRow, BeginRow, EndRow, FactsRow, HeartbeatRow, MetricsRow, StateRow
 from loadchaos.core.model import Facts, Severity
+from loadchaos.core.units import NS_PER_S
 
 _STALL_S = 30.0
 _LOST_S = 15.0
@@ -124,7 +124,7 @@ class SilentFaultDetector(Detector):
 
     def _judge_gauges(self, key: tuple[str, str], gauges: _Gauges, at_ns: int) -> None:
         where = f"{key[0]} engine {key[1]}"
-        if gauges.stuck_ns is not None and (at_ns - gauges.stuck_ns) / S >= _STALL_S:
+        if gauges.stuck_ns is not None and (at_ns - gauges.stuck_ns) / NS_PER_S >= _STALL_S:
             n, kv = gauges.values["requests_waiting"], gauges.values.get("kv_usage_ratio")
             used = f" ({kv:.0%} of the KV cache in use)" if kv is not None else ""
             title = f"{requests(n)} waiting, 0 running, no progress for {_STALL_S:.0f} s{used}"
@@ -133,7 +133,7 @@ class SilentFaultDetector(Detector):
             )
             name = "kv_capacity_deadlock" if kv is not None and kv < 0.95 else "preempt_thrash_deadlock"
             self._pending.append(_failure(name, "hang", title, remedy, gauges.stuck_ns, where))
-        if gauges.held_ns is not None and (at_ns - gauges.held_ns) / S >= _LOST_S:
+        if gauges.held_ns is not None and (at_ns - gauges.held_ns) / NS_PER_S >= _LOST_S:
             n = gauges.values["requests_running"]
             title = f"{requests(n)} still running {_LOST_S:.0f} s after the last client disconnected"
             remedy = RELEASE

@@ -10,9 +10,9 @@ from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import within
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.core.ledger.rows import FactsRow, LogRow, ProcessRow, StateRow
 from loadchaos.core.model import Facts
+from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ID = "mm_cache_spin"
@@ -20,7 +20,7 @@ _DESYNC = "Expected a cached item for mm_hash"
 _AFFECTED = ">=0.11.0, <0.24.0"  # 0.23.0 still puts a key into the order that it does not hold, 0.24.0 does not (read)
 _SPINS = 0.2
 """Of a processor: a machine that others use leaves it no more, and an engine that waits uses a hundredth of that."""
-_OBSERVED_NS = 20 * S
+_OBSERVED_NS = 20 * NS_PER_S
 
 
 @dataclass
@@ -72,7 +72,7 @@ class SpinningDetector(Detector):
         cpu = [sample for sample in engine.cpu if sample[0] >= since_ns]
         if not cpu or cpu[-1][0] - cpu[0][0] < _OBSERVED_NS:
             return
-        seconds, cpu_s = (cpu[-1][0] - cpu[0][0]) / S, cpu[-1][1] - cpu[0][1]
+        seconds, cpu_s = (cpu[-1][0] - cpu[0][0]) / NS_PER_S, cpu[-1][1] - cpu[0][1]
         if cpu_s >= _SPINS * seconds:
             text = f"engine core used {cpu_s:.0f} s of CPU in {seconds:.0f} s without progress, after the log line"
             self._pending.append(_spinning(replica, since_ns, f"{text} `{_DESYNC}`"))

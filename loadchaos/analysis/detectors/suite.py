@@ -13,12 +13,12 @@ from importlib import import_module
 from loadchaos.analysis import detectors
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import at
 from loadchaos.analysis.incidents.explain import Record
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
+from loadchaos.core.units import NS_PER_S
 
 
 def _found() -> list[Callable[[], Detector]]:
@@ -31,8 +31,8 @@ def _found() -> list[Callable[[], Detector]]:
 DETECTORS: list[Callable[[], Detector]] = [*_found(), *ORACLES]
 """Every detector of a run: the `Detector` classes of this folder, by file name, and the oracles."""
 
-_SLOW_POLL_NS = 10 * S
-_DEATH_WAIT_NS = 10 * S
+_SLOW_POLL_NS = 10 * NS_PER_S
+_DEATH_WAIT_NS = 10 * NS_PER_S
 """A device page is read every 5 s and dcgm-exporter updates every 30 s: wait for the death that a fault may explain."""
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 from loadchaos.analysis.figures.requests import Part
 from loadchaos.analysis.verdict.model import AcceptanceQuantiles, EfficiencyFigures
 from loadchaos.core.ledger.rows import BeginRow, DeviceRow, EndRow, MetricsRow
+from loadchaos.core.units import NS_PER_S
 
-_NS = 1_000_000_000
 _LEAST_COVERED = 0.8
 """Share of the load that readings of power must cover."""
 _HITS, _QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
@@ -95,7 +95,7 @@ class Efficiency:
         if before is None or self._first_ns is None or at_ns <= self._first_ns:
             return
         since_ns = max(before[0], self._first_ns)
-        joules = (before[1] + watts) / 2 * (at_ns - since_ns) / _NS
+        joules = (before[1] + watts) / 2 * (at_ns - since_ns) / NS_PER_S
         self._energy[key[0]] = self._energy.get(key[0], 0.0) + joules
         self._covered[key] += at_ns - since_ns
 
@@ -175,8 +175,8 @@ class Efficiency:
         devices = [ns for key, ns in covered.items() if key[0] == source]
         if source is None or length_ns <= 0 or min(devices) < _LEAST_COVERED * length_ns:
             return None, None
-        power_w = energy[source] / (max(devices) / _NS)
-        return power_w * length_ns / _NS, power_w
+        power_w = energy[source] / (max(devices) / NS_PER_S)
+        return power_w * length_ns / NS_PER_S, power_w
 
 
 def _rounded(value: float | None) -> float | None:

@@ -15,8 +15,8 @@ from loadchaos.analysis.verdict.model import GoodputFigures, GoodputPart
 from loadchaos.core.goodput import counts_for_goodput, figures_of
 from loadchaos.core.latency import own_delay_ns
 from loadchaos.core.ledger.rows import EndRow, MissedRow
+from loadchaos.core.units import NS_PER_S
 
-_S = 1_000_000_000
 _FROM_DUE = ("ttft", "e2e")
 """Figures that count from the time a request was due: a delay of our own client is in them."""
 
@@ -49,7 +49,7 @@ class GoodputCount:
         over = [name for name, seconds in figures.items() if seconds > limits_s[name]]
         self._over.update(over)
         self._good[traffic] += not over
-        if over and (delay_s := own_delay_ns(row) / _S):
+        if over and (delay_s := own_delay_ns(row) / NS_PER_S):
             self._late[traffic] += all(name in _FROM_DUE and figures[name] - delay_s <= limits_s[name] for name in over)
 
     def on_missed(self, row: MissedRow) -> None:

@@ -48,11 +48,11 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import OUTCOMES, Row
+from loadchaos.core.units import NS_PER_S
 
 WINDOW_S = 10
 _MOST_DEVICES = 256
 STALE_S = 5
-_NS = 1_000_000_000
 
 # vLLM's own bounds (its /metrics page, 0.32), so that a panel can compare both sides; ITL has finer ones.
 TTFT_BOUNDS_S = (
@@ -70,7 +70,7 @@ E2E_BOUNDS_S = (
 _BOUNDS = {"ttft": TTFT_BOUNDS_S, "itl": ITL_BOUNDS_S, "tpot": ITL_BOUNDS_S, "e2e": E2E_BOUNDS_S}
 
 
-_SETTLES_NS = 4 * _NS
+_SETTLES_NS = 4 * NS_PER_S
 
 
 class BucketHistogram:
@@ -171,7 +171,7 @@ class LiveFigures(RowFold):
             self._open_sessions.remove(name)
             timed = row.get("end") == "finished" or row.get("why") in LOWER_BOUNDS
             if timed and not self.figures.warm_up.covers(row):
-                e2e_s = (int(row["at_ns"]) - int(row["due_ns"])) / _NS
+                e2e_s = (int(row["at_ns"]) - int(row["due_ns"])) / NS_PER_S
                 self.bounded(str(row.get("traffic"))).sessions.add(e2e_s, request_id=name[:64])
 
     def on_begin(self, row: BeginRow) -> None:
@@ -190,9 +190,9 @@ class LiveFigures(RowFold):
         request, bounded = str(row.get("request_id") or row.get("id") or "")[:64], self.bounded(str(row.get("traffic")))
         for kind, value in (("ttft", sample.ttft_ns), ("tpot", sample.tpot_ns), ("e2e", sample.e2e_ns)):
             if value is not None:
-                bounded.latency[kind].add(value / _NS, request_id=request)
+                bounded.latency[kind].add(value / NS_PER_S, request_id=request)
         for index, count in sample.gaps.counts.items():
-            bounded.latency["itl"].add(bucket_middle(index) / _NS, count)
+            bounded.latency["itl"].add(bucket_middle(index) / NS_PER_S, count)
 
     def on_missed(self, row: MissedRow) -> None:
         count = int(row.get("count") or 1)
@@ -234,8 +234,8 @@ class LiveFigures(RowFold):
         # A long gap has several rows with its length so far: only the part since the last one is added.
         source, at = str(row.get("source")), int(row.get("at_ns") or 0)
         key = str(row.get("replica") or ""), source
-        since = max(at - round(float(row.get("seconds") or 0) * _NS), self._gap_known_ns.get(key, 0))
-        self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / _NS
+        since = max(at - round(float(row.get("seconds") or 0) * NS_PER_S), self._gap_known_ns.get(key, 0))
+        self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / NS_PER_S
         self._gap_known_ns[key] = at
 
     def on_process(self, row: ProcessRow) -> None:
@@ -326,11 +326,11 @@ class LiveFigures(RowFold):
     # -- reading -------------------------------------------------------------------------------------------------
 
     def _bucket(self, row: BeginRow | EndRow | MissedRow | HeartbeatRow) -> Bucket:
-        second = int(row.get("at_ns") or self.now_ns) // _NS
+        second = int(row.get("at_ns") or self.now_ns) // NS_PER_S
         bucket = self._window.get(second)
         if bucket is None:
             bucket = self._window[second] = Bucket()
-            for old in [s for s in self._window if s < self.now_ns // _NS - WINDOW_S]:
+            for old in [s for s in self._window if s < self.now_ns // NS_PER_S - WINDOW_S]:
                 del self._window[old]
         return bucket  # one that is too old is folded into nothing
 
@@ -339,7 +339,7 @@ class LiveFigures(RowFold):
 
         By default `now_ns` is the time of the newest row.
         """
-        last = (now_ns or self.now_ns) // _NS
+        last = (now_ns or self.now_ns) // NS_PER_S
         recent = Bucket()
         for second in sorted(self._window):
             if last - WINDOW_S <= second < last:
@@ -348,7 +348,7 @@ class LiveFigures(RowFold):
 
     def fresh_server(self, now_ns: int | None = None) -> dict[tuple[str, str], dict[str, float]]:
         """Server metrics that are not older than STALE_S."""
-        oldest = max(now_ns or 0, self.now_ns) - STALE_S * _NS
+        oldest = max(now_ns or 0, self.now_ns) - STALE_S * NS_PER_S
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
     def _worst(self, key: str) -> int:
@@ -364,14 +364,14 @@ class LiveFigures(RowFold):
         limits_s = [s for s in (terms.get("planned_s"), self.run.get("duration_s")) if s]
         until = self.load_end_ns or now
         # A run that began less than ten seconds ago.
-        span = min(WINDOW_S, max(1, now // _NS - begun // _NS)) if begun is not None else WINDOW_S
+        span = min(WINDOW_S, max(1, now // NS_PER_S - begun // NS_PER_S)) if begun is not None else WINDOW_S
         return Snapshot(
             run=self.run,
             now_ns=now,
-            load_s=(until - begun) / _NS if begun is not None else None,
+            load_s=(until - begun) / NS_PER_S if begun is not None else None,
             load_over=self.load_end_ns is not None,
             ended=self.ended,
-            sent_s=(until - requests.first_sent_ns) / _NS if requests.first_sent_ns is not None else None,
+            sent_s=(until - requests.first_sent_ns) / NS_PER_S if requests.first_sent_ns is not None else None,
             planned=terms.get("planned_requests"),
             sessions={name: _session_line(counts) for name, counts in figures.sessions.by_traffic.items()},
             slo_s=figures.slo_s,
@@ -386,8 +386,8 @@ class LiveFigures(RowFold):
             done_per_s=_done(recent) / span,
             tokens_per_s=recent.events * figures.answers.event_tokens.mean / span,
             recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
-            lag_s=self._worst("lag_ns") / _NS,
-            oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
+            lag_s=self._worst("lag_ns") / NS_PER_S,
+            oldest_silence_s=self._worst("oldest_silence_ns") / NS_PER_S,
             states=tuple(self.states.values()),
             attacks_in_force=tuple(self.in_force.values()),
             attacks=dict(self.attacks),
@@ -423,5 +423,5 @@ def _session_line(counts: Mapping[str, int]) -> SessionLine:
 
 def percentiles(hist: LogHistogram) -> Percentiles:
     """p50, p90, p99 in seconds of a histogram in nanoseconds."""
-    p50, p90, p99 = (None if (v := hist.quantile(q)) is None else v / _NS for q in (0.5, 0.9, 0.99))
+    p50, p90, p99 = (None if (v := hist.quantile(q)) is None else v / NS_PER_S for q in (0.5, 0.9, 0.99))
     return Percentiles(p50, p90, p99, hist.n)

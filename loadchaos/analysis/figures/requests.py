@@ -14,8 +14,8 @@ from loadchaos.core.goodput import NOT_DUE_TO_SUCCEED, had_to_succeed
 from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
 from loadchaos.core.model import BLAMELESS
+from loadchaos.core.units import NS_PER_S
 
-S = 1_000_000_000
 _MOST_ADMITTED = 200
 _NOT_CONNECTED = frozenset({"connect_error", "reset"})
 """Outcomes of a request whose second connection failed, too."""
@@ -56,7 +56,7 @@ class Sent(NamedTuple):
             "tokens": self.tokens,
             "images": self.images,
             "edge": self.edge,
-            "age_s": round((now_ns - self.sent_ns) / S, 3),
+            "age_s": round((now_ns - self.sent_ns) / NS_PER_S, 3),
         }
 
 
@@ -84,7 +84,9 @@ class PhaseStats:
         if self.no_slot <= 0.01 * (self.ended + self.no_slot):
             return None
         e2e = self.e2e.quantile(0.5)
-        slow = f", as answers took {e2e / S:.3g} s (median)" if e2e is not None else ", as no request was answered"
+        slow = (
+            f", as answers took {e2e / NS_PER_S:.3g} s (median)" if e2e is not None else ", as no request was answered"
+        )
         missed = f"{self.no_slot} request{'s were' if self.no_slot > 1 else ' was'} not sent"
         return f"{limit} was reached{slow}: {missed}"
 
@@ -266,7 +268,7 @@ class RequestStats:
         Clients may get errors before the first sign of a death: then the first failed request in the second before `ns`
         is the moment that counts. Requests sent after that were never in flight.
         """
-        ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - S <= at_ns < ns), default=ns)
+        ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - NS_PER_S <= at_ns < ns), default=ns)
         ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
 

@@ -28,11 +28,11 @@ from loadchaos.core.ledger.rows import (
     StateRow,
 )
 from loadchaos.core.model import Row
+from loadchaos.core.units import NS_PER_S
 
 POINTS = 4000
 """Points at most: a run of an hour keeps its seconds, a run of a day has points of 32 s."""
 
-_NS = 1_000_000_000
 _UNTIMED = frozenset({"header", "log", "facts", "failure", "incident"})
 """Kinds of rows that no chart shows."""
 
@@ -165,7 +165,7 @@ class Series(RowFold):
 
     def on_gap(self, row: GapRow) -> None:
         at = row["at_ns"]
-        since = at - round(float(row.get("seconds") or 0) * _NS)
+        since = at - round(float(row.get("seconds") or 0) * NS_PER_S)
         self._closed.append(("gap", str(row.get("source")), since, at, str(row.get("why") or "")))
 
     # -- folding -------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Series(RowFold):
 
     def _bucket(self, at: int) -> Bucket:
         begin = self.begin_ns if self.begin_ns is not None else at
-        index = max(0, at - begin) // (self.width_s * _NS)
+        index = max(0, at - begin) // (self.width_s * NS_PER_S)
         while index >= self._at_most:
             self._halve()
             index //= 2
@@ -205,17 +205,17 @@ class Series(RowFold):
     @property
     def origin_utc_s(self) -> float | None:
         """Unix time of 0 s; None if the record has no header."""
-        return None if self._utc_ns is None else (self.origin_ns + self._utc_ns) / _NS
+        return None if self._utc_ns is None else (self.origin_ns + self._utc_ns) / NS_PER_S
 
     def seconds(self, at_ns: int) -> float:
         """Convert a monotonic time to seconds on the charts."""
-        return (at_ns - self.origin_ns) / _NS
+        return (at_ns - self.origin_ns) / NS_PER_S
 
     def points(self) -> list[tuple[float, Bucket | None]]:
         """(start in seconds, bucket or None) of each point, in order."""
         if not self._buckets or self.begin_ns is None:
             return []
-        start = (self.begin_ns - self.origin_ns) / _NS
+        start = (self.begin_ns - self.origin_ns) / NS_PER_S
         return [(start + i * self.width_s, self._buckets.get(i)) for i in range(max(self._buckets) + 1)]
 
     def spans(self) -> list[Span]:

@@ -15,10 +15,10 @@ from loadchaos.core.histogram import LogHistogram
 from loadchaos.core.latency import LOWER_BOUNDS, statistics_of
 from loadchaos.core.ledger.rows import BeginRow, ConversationRow
 from loadchaos.core.session_ids import place_of
+from loadchaos.core.units import NS_PER_S
 
 SESSION_TIME = "session_e2e"
 """Name of the time of a session among the latencies of `expect`."""
-_NS = 1_000_000_000
 _COUNTS = ("turns", "turns_lost", "turns_left", "turns_cut", "requests", "tool_calls", "bad_calls")
 _MUST_CALL = ("required", "named")
 SESSION_ENDS = ("finished", "lost", "left", "cut")
@@ -223,4 +223,4 @@ class SessionCount:
 
 
 def _mean_s(sum_ns: int, n: int) -> float | None:
-    return float(f"{sum_ns / n / _NS:.5g}") if n else None
+    return float(f"{sum_ns / n / NS_PER_S:.5g}") if n else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from loadchaos.analysis.verdict.model import ThroughputFigures
 from loadchaos.core.ledger.rows import BeginRow, EndRow
-
-_S = 1_000_000_000
+from loadchaos.core.units import NS_PER_S
 
 
 class Throughput:
@@ -38,7 +37,7 @@ class Throughput:
         """Time from the first request to the last end; None without one."""
         if self._first_ns is None or self._last_ns is None or self._last_ns <= self._first_ns:
             return None
-        return (self._last_ns - self._first_ns) / _S
+        return (self._last_ns - self._first_ns) / NS_PER_S
 
     def figures(self) -> ThroughputFigures:
         """The figures of verdict.json; tokens need usage in every answer."""

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadchaos.analysis.verdict.model import WarmUpFigures
-
-_NS = 1_000_000_000
+from loadchaos.core.units import NS_PER_S
 
 
 class WarmUp:
@@ -23,7 +22,7 @@ class WarmUp:
         """Take the rule of `Terms.warm_up`; without one nothing is left out."""
         self._rule = dict(rule or {})
         self._phases = frozenset(self._rule.get("phases") or ())
-        self._length_ns = round(float(self._rule.get("seconds") or 0.0) * _NS)
+        self._length_ns = round(float(self._rule.get("seconds") or 0.0) * NS_PER_S)
         self._begin_ns: int | None = None
         self.left_out = 0
 

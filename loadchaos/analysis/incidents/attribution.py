@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.record import NearAttack
 from loadchaos.analysis.verdict.model import KnownIssue
 from loadchaos.core.attack_names import STALLS
 from loadchaos.core.ledger.rows import AttackRow
 from loadchaos.core.model import OUTCOMES, Attribution
+from loadchaos.core.units import NS_PER_S
 
-_AFTER_NS = 10 * S
+_AFTER_NS = 10 * NS_PER_S
 _HARMS = {
     "process": "expected",
     "network": "expected",
@@ -24,7 +24,9 @@ _HARMS = {
 }
 # Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
-_SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
+_SABOTAGE_NS = (
+    50 * NS_PER_S
+)  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
 _DEATHS = frozenset({"death", "engine_death"})
 # A reset leaves this behind: one side of the cache still expects images that the other has lost.
 _LASTING = frozenset({
@@ -62,7 +64,7 @@ class _Attack:
 
     def in_force(self, at_ns: int) -> bool:
         until = None if self.end_ns is None else self.end_ns + _AFTER_NS
-        return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
+        return self.begin_ns - NS_PER_S <= at_ns and (until is None or at_ns <= until)
 
 
 def known_and_remedy(
@@ -151,7 +153,7 @@ class AttackLog:
                 n=a.n,
                 kind=a.kind,
                 effects=tuple(sorted(a.effects)),
-                began_before_s=round((at_ns - a.begin_ns) / S, 3),
+                began_before_s=round((at_ns - a.begin_ns) / NS_PER_S, 3),
             )
             for a in found[-20:]
         ]

@@ -11,13 +11,13 @@ from loadchaos.analysis.classify import signature_file
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.state.signals import MODEL_TEXT, says_engine_dead
 from loadchaos.analysis.wrong_answer import OUTCOME, WrongAnswer
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import BLAMELESS, Facts
+from loadchaos.core.units import NS_PER_S
 
-WAIT_NS = 15 * S
+WAIT_NS = 15 * NS_PER_S
 """A bad answer waits this long for state and log before it is a failure of its own."""
 MIXED_UP = "An answer contains text of another request: the server mixes up requests"
 _AFTER_THE_END = {
@@ -77,7 +77,15 @@ class BadAnswerQueue:
         text = "" if _is_model_text(row) else str(row.get("error") or "")[:_MOST_TEXT]
         part = next(iter(row.get("wrong") or ()), None)
         began = row.get("first_token_ns") is not None and not text.startswith(_NO_BYTE)
-        key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text), row.get("image_file"), began)
+        key = (
+            at_ns // NS_PER_S,
+            sent_ns // NS_PER_S,
+            row.get("traffic"),
+            outcome,
+            _short(text),
+            row.get("image_file"),
+            began,
+        )
         known = self._waiting.get(key)
         if known is not None:
             known.count += 1

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.record import ReadingRecord
 from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
+from loadchaos.core.units import NS_PER_S
 
-_BEFORE_NS = 60 * S
+_BEFORE_NS = 60 * NS_PER_S
 _APART_NS = 4_500_000_000
 _MOST_KEPT, _MOST_SHOWN = 2_000, 60
 _OF_A_SERVER = (
@@ -41,7 +41,7 @@ class Reading:
 
     def record(self, base_ns: int) -> ReadingRecord:
         """The reading as in incident.json."""
-        return ReadingRecord(at_s=round((self.at_ns - base_ns) / S, 3), whose=self.whose, **self.values)
+        return ReadingRecord(at_s=round((self.at_ns - base_ns) / NS_PER_S, 3), whose=self.whose, **self.values)
 
 
 def reading(row: MetricsRow | DeviceRow) -> Reading | None:

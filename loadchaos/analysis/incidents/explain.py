@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
-from loadchaos.analysis.figures.requests import S, Sent
+from loadchaos.analysis.figures.requests import Sent
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.core.model import Facts
+from loadchaos.core.units import NS_PER_S
 
-_NEAR_NS = 5 * S
-_BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
+_NEAR_NS = 5 * NS_PER_S
+_BURST_NS = 20 * NS_PER_S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
 _UNINFORMATIVE = ("", "internal server error", "internal error happened", "internal error")
 _MOST_EXAMPLES = 100
 

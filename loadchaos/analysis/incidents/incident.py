@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.figures.requests import S, Sent
+from loadchaos.analysis.figures.requests import Sent
 from loadchaos.analysis.incidents.attribution import ProcessEnds, known_and_remedy
 from loadchaos.analysis.incidents.context import Reading
 from loadchaos.analysis.incidents.record import (
@@ -27,8 +27,9 @@ from loadchaos.analysis.wrong_answer import WrongAnswer
 from loadchaos.core.ledger.rows import IncidentRow
 from loadchaos.core.model import Attribution, Severity, State
 from loadchaos.core.typed_json import from_json
+from loadchaos.core.units import NS_PER_S
 
-_WINDOW_NS = 60 * S
+_WINDOW_NS = 60 * NS_PER_S
 _MOST_SHOWN = 50
 _NUMBER = re.compile(r"[\d.]+")
 _PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
@@ -179,7 +180,7 @@ class Incident:
     def covers(self, sent_ns: int, ended_ns: int) -> bool:
         """True when a request in flight from `sent_ns` to `ended_ns` overlaps it. The margin is 2 s on each side."""
         until_ns = self.back_ns or self.closed_ns
-        return ended_ns >= self.opened_ns - 2 * S and (until_ns is None or sent_ns <= until_ns + 2 * S)
+        return ended_ns >= self.opened_ns - 2 * NS_PER_S and (until_ns is None or sent_ns <= until_ns + 2 * NS_PER_S)
 
     def open_at(self, at_ns: int) -> bool:
         """True when it was open at a time."""
@@ -214,13 +215,13 @@ class Incident:
 
     def recovered_after_s(self) -> float | None:
         """Seconds from the first sign to healthy again; None without recovery."""
-        return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / S, 3)
+        return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / NS_PER_S, 3)
 
     def noticed_after_s(self) -> float | None:
         """Seconds from its death or first sign until it was noticed."""
         if self.noticed_ns is None:
             return None
-        return round((self.noticed_ns - (self.died_ns or self.opened_ns)) / S, 3)
+        return round((self.noticed_ns - (self.died_ns or self.opened_ns)) / NS_PER_S, 3)
 
     def record(self) -> IncidentRecord:
         """The incident as in incident.json."""
@@ -229,7 +230,7 @@ class Incident:
         known, remedy = known_and_remedy(self.attribution, self._known(named), self.remedy or named.remedy)
 
         def at_s(ns: int | None) -> float | None:
-            return None if ns is None else round((ns - base) / S, 3)
+            return None if ns is None else round((ns - base) / NS_PER_S, 3)
 
         return IncidentRecord(
             schema=1,

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Collection, Iterator
 
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.core.units import NS_PER_S
 
-LATE_LOG_NS = 30 * S
+LATE_LOG_NS = 30 * NS_PER_S
 """A log line up to this long before or after an incident may belong to it."""
-SAME_DEATH_NS = 60 * S
+SAME_DEATH_NS = 60 * NS_PER_S
 
 
 class RecentIncidents:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadchaos.analysis.failure import Failure
-from loadchaos.analysis.figures.requests import RequestStats, S
+from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
@@ -16,10 +16,11 @@ from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.verdict.model import Kind
 from loadchaos.core.ledger.rows import DeviceRow, IncidentRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
+from loadchaos.core.units import NS_PER_S
 
-_BACK_AFTER_LOG_NS = 5 * S
-_EXIT_NEAR_NS = 10 * S
-_STOPPING_NS = 20 * S
+_BACK_AFTER_LOG_NS = 5 * NS_PER_S
+_EXIT_NEAR_NS = 10 * NS_PER_S
+_STOPPING_NS = 20 * NS_PER_S
 _MOST_SNAPSHOTS = 100
 _ONE_OF_SEVERAL = "one of several servers behind the address died"
 _ANOTHER_ANSWERS = (

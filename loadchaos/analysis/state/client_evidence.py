@@ -19,14 +19,14 @@ from loadchaos.analysis.state.limits import (
     STREAMED_S,
 )
 from loadchaos.analysis.state.prefill_time import PER_IMAGE_NS, PER_TOKEN_NS, PrefillTime, Prompts
-from loadchaos.analysis.state.signals import S
 from loadchaos.core.ledger.rows import BeginRow, EndRow, HeartbeatRow
 from loadchaos.core.limits import HEARTBEAT_S
+from loadchaos.core.units import NS_PER_S
 
 _FEWEST = 3  # requests: fewer prove no outage
-_BEAT_NS = int(0.8 * HEARTBEAT_S * S)  # heartbeats of several workers within it count once
+_BEAT_NS = int(0.8 * HEARTBEAT_S * NS_PER_S)  # heartbeats of several workers within it count once
 _STREAMED_BEATS, _FAST_BEATS = round(STREAMED_S / HEARTBEAT_S), round(FAST_S / HEARTBEAT_S)
-_FRESH_NS = 2 * S
+_FRESH_NS = 2 * NS_PER_S
 _LIMITS = frozenset({"stalled", "timeout"})
 _NO_EVIDENCE = frozenset({"stalled", "timeout", "aborted", "missed", "unfinished"})
 _BROKEN = frozenset({"reset", "connect_error", "truncated", "stream_error"})
@@ -122,7 +122,7 @@ class ClientEvidence:
         longest = max((ns[0] for _, ns, _ in self._silences.values() if ns), default=0)
         if longest < 0.8 * (at_ns - since_ns):
             return  # a behaviour that does not read, or an answer that does not stream
-        if since_ns < self._progress_ns - S:
+        if since_ns < self._progress_ns - NS_PER_S:
             return  # others had tokens meanwhile
         self._limit_end_ns = at_ns
         if self._limit_since_ns is None or since_ns < self._limit_since_ns:
@@ -147,7 +147,7 @@ class ClientEvidence:
         if pending:
             return None  # sent before the first failure, and still waiting
         causes = ", ".join(f"{label}: {count}" for label, count in self._labels.most_common(3))
-        return first, f"every request fails for {(newest - first) / S:.1f} s ({causes})"
+        return first, f"every request fails for {(newest - first) / NS_PER_S:.1f} s ({causes})"
 
     def failed_since(self, ns: int) -> bool:
         """True if requests failed after `ns` and none was answered since."""

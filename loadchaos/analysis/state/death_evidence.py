@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 
 from loadchaos.analysis.state.limits import LAST_WORD_NS, TEXT_ALONE_NS, TEXT_BESIDE_NS
-from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, S, TrafficSignals
+from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, TrafficSignals
 from loadchaos.core.ledger.rows import HeardRow
+from loadchaos.core.units import NS_PER_S
 
 _LATER_NS = 300 * MS
-_NEAR_NS = 10 * S
+_NEAR_NS = 10 * NS_PER_S
 _OWN_TITLE = re.compile(r"\b[A-Za-z]+::\w+")  # VLLM::EngineCore, sglang::scheduler_TP0
 _INTERPRETER = re.compile(r"(?:\S*/)?python[\d.]*(?: -[^mc\s]\S*)*(?: -m)? (?=[^-\s])")
 
@@ -53,7 +54,9 @@ class LogSignals:
 
     def may_still_explain(self, since_ns: int, now_ns: int) -> bool:
         """True while the log may still explain why a process ended at `since_ns`."""
-        silent = all(ns is None or ns < since_ns - S for ns in (self._failing_ns, self._ending and self._ending[0]))
+        silent = all(
+            ns is None or ns < since_ns - NS_PER_S for ns in (self._failing_ns, self._ending and self._ending[0])
+        )
         return self._listening and silent and now_ns - since_ns < LAST_WORD_NS
 
     def forget(self) -> None:
@@ -90,7 +93,7 @@ class DeathEvidence:
             if role in ("engine_core", "api_server"):
                 # A server that was shut down loses its engine core as a dying one does.
                 (signs if self.log.may_still_explain(at_ns, now_ns) else proofs).append(sign)
-            elif role == "worker" and worked_ns <= at_ns + S + _LATER_NS:
+            elif role == "worker" and worked_ns <= at_ns + NS_PER_S + _LATER_NS:
                 signs.append(sign)
         return proofs, signs
 
@@ -105,7 +108,7 @@ class DeathEvidence:
         if self.log_death is not None:
             weak.append(self.log_death)
         for at_ns, text in weak:
-            if worked_ns > at_ns + S + _LATER_NS:
+            if worked_ns > at_ns + NS_PER_S + _LATER_NS:
                 continue  # tokens came long after it: not (or no longer) true
             limit_ns = TEXT_BESIDE_NS if len(weak) + len(signs) > 1 else TEXT_ALONE_NS
             (proofs if now_ns - at_ns >= limit_ns else signs).append((at_ns, text))

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.state.limits import COUNTERS_FRESH_NS, COUNTERS_STUCK_NS, HUNG_WITHOUT_SIGN_NS
-from loadchaos.analysis.state.signals import PROGRESS, S
+from loadchaos.analysis.state.signals import PROGRESS
 from loadchaos.core.ledger.rows import MetricsRow, StateRow
 from loadchaos.core.model import State
+from loadchaos.core.units import NS_PER_S
 
 
 @dataclass
@@ -77,7 +78,7 @@ class EngineStates:
             since_ns = engine.moved_ns
             others = len(self._engines) - 1
             sign = f"engine {label} reports {engine.running:g} running requests, no progress for "
-            sign += f"{(now_ns - since_ns) / S:.0f} s, {others} other engine{'s' if others > 1 else ''}"
+            sign += f"{(now_ns - since_ns) / NS_PER_S:.0f} s, {others} other engine{'s' if others > 1 else ''}"
         return {
             "row": "state",
             "at_ns": now_ns,
@@ -87,5 +88,5 @@ class EngineStates:
             "to": target,
             "signs": [sign],
             "since_ns": since_ns,
-            "noticed_after_s": round((now_ns - since_ns) / S, 3),
+            "noticed_after_s": round((now_ns - since_ns) / NS_PER_S, 3),
         }

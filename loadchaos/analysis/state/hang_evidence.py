@@ -15,16 +15,11 @@ from loadchaos.analysis.state.limits import (
     IDLE_ENGINE_NS,
     STOPPED_NS,
 )
-from loadchaos.analysis.state.signals import (
-    CounterSignals,
-    NetworkSignals,
-    ProcessSignals,
-    S,
-    TrafficSignals,
-)
+from loadchaos.analysis.state.signals import CounterSignals, NetworkSignals, ProcessSignals, TrafficSignals
 from loadchaos.core.limits import SILENT_STREAMS
+from loadchaos.core.units import NS_PER_S
 
-_IDLE_FOR_NS = 5 * S
+_IDLE_FOR_NS = 5 * NS_PER_S
 
 
 class HangEvidence:
@@ -44,7 +39,7 @@ class HangEvidence:
     def stopped(self, stuck_ns: int, now_ns: int) -> str | None:
         """Sign that the processes are stopped while work waits."""
         stopped = self._processes.stopped()
-        if stopped is None or now_ns - stuck_ns < STOPPED_NS or now_ns - stopped[0] < S:
+        if stopped is None or now_ns - stuck_ns < STOPPED_NS or now_ns - stopped[0] < NS_PER_S:
             return None
         return stopped[1]
 
@@ -65,12 +60,12 @@ class HangEvidence:
         if not reachable:
             return None
         if quiet_ns >= limit_ns:
-            return f"longer than the limit of {limit_ns // S} s"
+            return f"longer than the limit of {limit_ns // NS_PER_S} s"
         streams_ns = min(self._client.stall_limit_ns(now_ns), limit_ns)
         if not may_work and not self._processes.engine_seen(now_ns) and quiet_ns >= streams_ns:
             n = self._client.stalled(streams_ns, now_ns)
             if n >= SILENT_STREAMS:
-                return f"{n} or more streams silent for longer than {streams_ns / S:.3g} s, by its own gaps"
+                return f"{n} or more streams silent for longer than {streams_ns / NS_PER_S:.3g} s, by its own gaps"
         return None
 
     def stuck_requests(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:
@@ -81,11 +76,11 @@ class HangEvidence:
         traffic = self._traffic
         if traffic.busy_since_ns is not None and (n := traffic.in_flight(now_ns)):
             since_ns = max(traffic.busy_since_ns, progress_ns, traffic.waiting_since(now_ns))
-            return since_ns, f"{n} in flight, no tokens for {(now_ns - since_ns) / S:.1f} s"
+            return since_ns, f"{n} in flight, no tokens for {(now_ns - since_ns) / NS_PER_S:.1f} s"
         if (asked_ns := traffic.canary_since()) is not None:
             since_ns = max(asked_ns, progress_ns)
             what = "the question after the load" if traffic.last_question_waits else "canary"
-            return since_ns, f"{what} unanswered for {(now_ns - since_ns) / S:.1f} s"
+            return since_ns, f"{what} unanswered for {(now_ns - since_ns) / NS_PER_S:.1f} s"
         return None if traffic.busy_since_ns is None else (0, "")
 
     def stuck_counters(self, now_ns: int, progress_ns: int) -> tuple[int, str] | None:

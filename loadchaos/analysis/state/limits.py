@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from loadchaos.analysis.state.signals import MS, S
+from loadchaos.analysis.state.signals import MS
 from loadchaos.core.limits import OUTAGE_S
+from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
-DEGRADED_NS = 4 * S
+DEGRADED_NS = 4 * NS_PER_S
 """No progress with requests in flight. It is shown within 5 s: one second is for probes and heartbeats."""
-STOPPED_NS = 5 * S
+STOPPED_NS = 5 * NS_PER_S
 """No progress while a serving process is stopped."""
-IDLE_ENGINE_NS = 8 * S
+IDLE_ENGINE_NS = 8 * NS_PER_S
 """No progress and no CPU time of the engine, which has work."""
-IDLE_API_NS = 10 * S
+IDLE_API_NS = 10 * NS_PER_S
 """No progress and no CPU time of the API server either. It may wait for an image's URL, which vLLM gives 5 s."""
-STALL_NS = 10 * S
+STALL_NS = 10 * NS_PER_S
 """Silence of all streams of a server that streams."""
-FAST_STALL_NS = 5 * S
+FAST_STALL_NS = 5 * NS_PER_S
 """The same, of a server that has streamed for `FAST_S` without a gap over `FAST_GAP_NS`."""
 STREAMED_S = 5.0
 """Time with tokens after which the gaps of a server are known. Before that a first request may compile."""
-FAST_S, FAST_GAP_NS = 30.0, 1 * S
-HUNG_WITHOUT_SIGN_NS = 60 * S
+FAST_S, FAST_GAP_NS = 30.0, 1 * NS_PER_S
+HUNG_WITHOUT_SIGN_NS = 60 * NS_PER_S
 """No progress without any other sign: the engine may be compiling. Three times the longest gap seen, if that is more."""
-COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)
+COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * NS_PER_S)
 """Counters of running requests that stand still. Some servers renew theirs that seldom."""
-COUNTERS_FRESH_NS = 3 * S
+COUNTERS_FRESH_NS = 3 * NS_PER_S
 """Age from which on counters say nothing."""
-MOST_PREFILL_NS = 50 * S
+MOST_PREFILL_NS = 50 * NS_PER_S
 """Most by which prompts without a first token raise the limits of streams."""
-OUTAGE_NS = int(OUTAGE_S * S)
-BALANCER_NS = 10 * S
+OUTAGE_NS = int(OUTAGE_S * NS_PER_S)
+BALANCER_NS = 10 * NS_PER_S
 """Wait before a moved start time or counter is a restart: several servers behind one address look the same at first."""
-TEXT_BESIDE_NS = 2 * S
+TEXT_BESIDE_NS = 2 * NS_PER_S
 """Answers that name a dead engine, with a second sign of a death."""
-TEXT_ALONE_NS = 10 * S
+TEXT_ALONE_NS = 10 * NS_PER_S
 """Answers that name a dead engine alone: vLLM 0.8 answers `/health` with 200 then."""
 LAST_WORD_NS = 300 * MS
 """Time that the log has to show an orderly shutdown, before the end of the engine core is a death."""

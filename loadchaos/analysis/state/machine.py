@@ -19,28 +19,28 @@ from loadchaos.analysis.state.signals import (
     CounterSignals,
     NetworkSignals,
     ProcessSignals,
-    S,
     TrafficSignals,
 )
 from loadchaos.analysis.state.stall_count import Stalls
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
 from loadchaos.core.model import Row, State
+from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
 
-_HEALTH_SILENT_NS = 5 * S
-_UNREACHABLE_NS = 2 * S
-_BLIND_NS = 5 * S
-_BACK_NS = 1 * S
-_BACK_SURE_NS = 10 * S
-_EXIT_WAITS_NS = 60 * S
-_ORCHESTRATOR_NS = 30 * S
-_PAGE_NS = 1 * S
+_HEALTH_SILENT_NS = 5 * NS_PER_S
+_UNREACHABLE_NS = 2 * NS_PER_S
+_BLIND_NS = 5 * NS_PER_S
+_BACK_NS = 1 * NS_PER_S
+_BACK_SURE_NS = 10 * NS_PER_S
+_EXIT_WAITS_NS = 60 * NS_PER_S
+_ORCHESTRATOR_NS = 30 * NS_PER_S
+_PAGE_NS = 1 * NS_PER_S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
 _BREAKS_REQUESTS = frozenset(
     {"connect_error", "reset", "http_error", "stream_error", "truncated", "http_unhandled_500"}
 )
-_ALIVE_NS = 3 * S
+_ALIVE_NS = 3 * NS_PER_S
 _SAME_PROCESS = frozenset({"degraded", "hung", "dying"})  # a single refused probe is no restart that was seen
 
 Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign, the signs
@@ -253,7 +253,9 @@ class StateMachine:
         if not self._sole or not self._was_up or self.state == "restarting":
             return None
         found = self._client.outage(self._now_ns, answers=self._answers())
-        if found is None or self._attacked.in_force(_BREAKS_REQUESTS, self._now_ns, _ALIVE_NS, by_ns=found[0] + S):
+        if found is None or self._attacked.in_force(
+            _BREAKS_REQUESTS, self._now_ns, _ALIVE_NS, by_ns=found[0] + NS_PER_S
+        ):
             return None
         self.outage = True
         return "unreachable", found[0], [found[1]]
@@ -362,7 +364,7 @@ class StateMachine:
         row: StateRow = {
             "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
             "to": target, "signs": signs, "since_ns": since_ns or self._now_ns,
-            "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
+            "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / NS_PER_S, 3),
         }  # fmt: skip
         if self.outage and target == "unreachable":
             row["outage"] = True

@@ -12,16 +12,17 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
-from loadchaos.analysis.state.signals import MS, S
+from loadchaos.analysis.state.signals import MS
 from loadchaos.core.ledger.rows import BeginRow, EndRow
+from loadchaos.core.units import NS_PER_S
 
-PER_TOKEN_NS, PER_IMAGE_NS = 1 * MS, 1 * S
+PER_TOKEN_NS, PER_IMAGE_NS = 1 * MS, 1 * NS_PER_S
 _SILENCE_NS = 500 * MS
 _FEWEST, _MOST = 12, 200  # first tokens
 _SLOWEST = 0.1
 _MARGIN = 1.5
 _LEAST_SHARE = 0.05  # a prefix cache may have held the prompts that were seen, and not those that wait
-_FLOW_GAP_NS, _FLOW_NS = 3 * S, 10 * S  # tokens flow: no silence of this length in this time
+_FLOW_GAP_NS, _FLOW_NS = 3 * NS_PER_S, 10 * NS_PER_S  # tokens flow: no silence of this length in this time
 _SENDS_AT_ONCE = frozenset({"plain", "abort", "churn"})
 _BEYOND = 2  # times the most that has waited
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadchaos.analysis.state.limits import BALANCER_NS
-from loadchaos.analysis.state.signals import CounterSignals, S
+from loadchaos.analysis.state.signals import CounterSignals
 from loadchaos.core.ledger.rows import MetricsRow
 from loadchaos.core.model import State
+from loadchaos.core.units import NS_PER_S
 
 _ANOTHER = "another server behind the address answers"
 _UP = frozenset({"healthy", "degraded"})
@@ -100,7 +101,7 @@ class RestartDetector:
         backs = self._counters.backs
         if self._counters.start_time() is not None or state not in (_UP | _UNDECIDED):
             backs.clear()
-        while backs and backs[0] - healthy_ns < 3 * S:  # the restart that was seen
+        while backs and backs[0] - healthy_ns < 3 * NS_PER_S:  # the restart that was seen
             backs.pop(0)
         if not backs or now_ns - backs[0] <= BALANCER_NS or state in _UNDECIDED:
             return []

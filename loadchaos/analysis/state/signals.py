@@ -21,9 +21,9 @@ from loadchaos.core.ledger.rows import (
     ProcessRow,
 )
 from loadchaos.core.model import Outcome
+from loadchaos.core.units import NS_PER_S
 from loadchaos.server.dialects import any_server
 
-S = 1_000_000_000
 MS = 1_000_000
 PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
 """Counters that grow while a server works."""
@@ -35,7 +35,7 @@ _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort
 """Outcomes of a request whose engine is gone, whatever its error text."""
 MODEL_TEXT: frozenset[Outcome] = frozenset({"finish_error", "wrong_output", "protocol_error"})
 """Outcomes whose text may be what the model wrote: it is never evidence of a death."""
-_HEARTBEAT_FRESH_NS = 2 * S
+_HEARTBEAT_FRESH_NS = 2 * NS_PER_S
 
 
 def says_engine_dead(text: str) -> bool:
@@ -277,7 +277,7 @@ class ProcessSignals:
 
     def engine_seen(self, now_ns: int) -> bool:
         """True while an engine core is observed on this machine."""
-        return any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
+        return any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * NS_PER_S for p in self._alive.values())
 
     def idle_since(self, now_ns: int, for_ns: int) -> int | None:
         """Time since when nothing behind the API server uses CPU.
@@ -304,11 +304,11 @@ class ProcessSignals:
     def _worked(self, process: _Process, at_ns: int, cpu_s: float) -> None:
         before, process.cpu = process.cpu, (at_ns, cpu_s)
         if process.role == "api_server":
-            if before is None or (cpu_s - before[1]) * S > 0.5 * (at_ns - before[0]):
+            if before is None or (cpu_s - before[1]) * NS_PER_S > 0.5 * (at_ns - before[0]):
                 self._api_busy_ns = at_ns
             return
         # More than 2 % of wall time and one tick of the kernel's CPU clock (10 ms) is work; one that is new has worked.
-        if before is None or (cpu_s - before[1]) * S > 0.02 * (at_ns - before[0]) + 10 * MS:
+        if before is None or (cpu_s - before[1]) * NS_PER_S > 0.02 * (at_ns - before[0]) + 10 * MS:
             self._busy_ns = at_ns
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from loadchaos.analysis.state.signals import S
+from loadchaos.core.units import NS_PER_S
 
-_CALM_NS = 10 * S
-_LONGEST_CALM_NS = 120 * S
+_CALM_NS = 10 * NS_PER_S
+_LONGEST_CALM_NS = 120 * NS_PER_S
 
 
 class Stalls:
@@ -34,9 +34,11 @@ class Stalls:
 
     def describe(self) -> str:
         """Count and longest; empty without a stall."""
-        longest = f"{self._longest_ns / S:.1f} s"
+        longest = f"{self._longest_ns / NS_PER_S:.1f} s"
         if self._count > 1:
-            return f"{self._count} stalls in {(self._ended_ns - self._first_ns) / S:.0f} s, the longest {longest}"
+            return (
+                f"{self._count} stalls in {(self._ended_ns - self._first_ns) / NS_PER_S:.0f} s, the longest {longest}"
+            )
         return f"1 stall of {longest}" if self._count else ""
 
     def forget(self) -> None:

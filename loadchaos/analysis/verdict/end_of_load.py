@@ -6,12 +6,12 @@ longer than ever before in the run, nothing shows that the server still worked, 
 
 from __future__ import annotations
 
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow, HeartbeatRow
+from loadchaos.core.units import NS_PER_S
 
-SILENT_NS = 5 * S
+SILENT_NS = 5 * NS_PER_S
 """Silence at the end of the load that proves nothing of the server, where it is also three times the longest gap before."""
 _GAPS = 3
 
@@ -52,5 +52,5 @@ class EndOfLoad(RowFold):
         if self._silent_ns < max(SILENT_NS, _GAPS * self._longest_ns):
             return None
         n = f"{self._stopped} request{'' if self._stopped == 1 else 's'}"
-        text = f"no token for {self._silent_ns / S:.1f} s on {n} in flight, until loadchaos ended the load"
+        text = f"no token for {self._silent_ns / NS_PER_S:.1f} s on {n} in flight, until loadchaos ended the load"
         return Check("end_of_load", "the server answered to the end", text, "unknown")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow
+from loadchaos.core.units import NS_PER_S
 
 _MOVED_S = 0.5
-_SETTLED_NS = 60 * S
+_SETTLED_NS = 60 * NS_PER_S
 _DOWN = ("dead", "dying", "restarting", "terminated", "unreachable", "starting")
 _ABOUT_IT = re.compile(r"restart|start time|counters|process|behind (?:the|one) address")
 
@@ -93,7 +93,7 @@ class OpenRestarts(RowFold):
         for (replica, _), server in self._servers.items():
             if server.moved is not None and not server.balanced:
                 at_ns, what = server.moved
-                ago = (now_ns - at_ns) / S
+                ago = (now_ns - at_ns) / NS_PER_S
                 text = f"{replica}: {what} {ago:.1f} s before the end, and no restart was confirmed"
                 return Check("open_restart", "none at the end", text, "unknown")
         return None

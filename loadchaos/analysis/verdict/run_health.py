@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from loadchaos.analysis.figures.requests import RequestStats, S
+from loadchaos.analysis.figures.requests import RequestStats
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.verdict.model import Generator
@@ -32,6 +32,7 @@ from loadchaos.core.ledger.rows import (
     WorkerRow,
 )
 from loadchaos.core.model import KERNEL_LOG, REPLACED, Decision, Row, Terms
+from loadchaos.core.units import NS_PER_S
 
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
@@ -163,8 +164,8 @@ class RunHealth(RowFold):
         if self.load_begin_ns is None or (self.load_end_ns is not None and at_ns > self.load_end_ns):
             return
         since_ns = max(self._last_probe_ns or self.load_begin_ns, self.load_begin_ns)
-        if (at_ns - since_ns) / S > self._longest_gap[0]:
-            self._longest_gap = ((at_ns - since_ns) / S, since_ns)
+        if (at_ns - since_ns) / NS_PER_S > self._longest_gap[0]:
+            self._longest_gap = ((at_ns - since_ns) / NS_PER_S, since_ns)
 
     def on_gap(self, row: GapRow) -> None:
         loss, why = _log_loss(row), str(row.get("why") or "")
@@ -311,12 +312,12 @@ class RunHealth(RowFold):
         gap_s, since_ns = self._longest_gap
         if gap_s > _PROBE_GAP_S:
             return Check("watching", expected, f"no probe for {gap_s:.0f} s, from {self._at(since_ns)} on", "unknown")
-        load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / S
+        load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / NS_PER_S
         lost: Counter[str] = Counter()
         if self._log_lost:
             return Check("watching", expected, f"part of the log is lost: {self._log_lost}", "unknown")
         for source, at_ns, seconds in self._gaps:
-            down = any(i.covers(at_ns - int(seconds * S), at_ns) for i in episodes)
+            down = any(i.covers(at_ns - int(seconds * NS_PER_S), at_ns) for i in episodes)
             without = source == "scrape" and not self._scrapes  # a server without /metrics is no gap
             if not down and not without:
                 lost[source] += round(seconds * 1000)
@@ -361,7 +362,7 @@ class RunHealth(RowFold):
         return Check("ledger", "complete", _unreadable(bad_rows), verdict)
 
     def _at(self, ns: int) -> str:
-        return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
+        return f"{(ns - (self.first_sent_ns or self.load_begin_ns or self.begin_ns or ns)) / NS_PER_S:.1f} s"
 
     def generator(self, stats: RequestStats, terms: Terms) -> Generator:
         """Generator section of verdict.json: was the generator the limit?
@@ -408,4 +409,4 @@ def _unreadable(rows: int) -> str:
 
 
 def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / S:.4g}")
+    return None if ns is None else float(f"{ns / NS_PER_S:.4g}")

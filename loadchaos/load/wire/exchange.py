@@ -20,6 +20,7 @@ from loadchaos.core.outcome_rules import (
     OutcomeEvent,
     describe_os_error,
 )
+from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire import answer_checks
 from loadchaos.load.wire.completion import Completion
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
@@ -30,7 +31,7 @@ from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
 __all__ = ["CONNECT_AGAIN_S", "SWEEP_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
 
 _JOIN_BYTES = 64 * 1024
-_STALE_WITHIN_NS = 1_000_000_000
+_STALE_WITHIN_NS = NS_PER_S
 _UNANNOUNCED_WITHIN_NS = 100_000_000  # a server that closes later has begun to work on the request, or died
 _CLOSED_UNANNOUNCED = (
     "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed it "

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from loadchaos.core.units import NS_PER_S
+
 _TIMESTAMPNS = 35 if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
 """asm-generic/socket.h; Python's socket module has no name for it. Its value is a struct timespec."""
 _timespec = struct.Struct("qq")
@@ -66,7 +68,7 @@ class StampClock:
         if not stamp:
             return now_ns
         seconds, ns = _timespec.unpack(stamp[0][2])
-        at_ns: int = seconds * 1_000_000_000 + ns + self.ahead_ns
+        at_ns: int = seconds * NS_PER_S + ns + self.ahead_ns
         # Anything else was stamped before somebody set the clock.
         return at_ns if now_ns - _OLDEST_NS < at_ns < now_ns else now_ns
 

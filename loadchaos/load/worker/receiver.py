@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire import timestamps
 from loadchaos.load.wire.sockets import Connection, Feed, Origin, unread_bytes
 from loadchaos.load.worker.greenlets import block_process, current, hub, loop, ready
@@ -145,7 +146,7 @@ class Receiver:
 
         The bytes that end an exchange do not count: a wait would delay the user's next request.
         """
-        dense = self._window_count * 1_000_000_000 > _DENSE_PER_S * (now_ns - self._window_ns)
+        dense = self._window_count * NS_PER_S > _DENSE_PER_S * (now_ns - self._window_ns)
         self._recent_gaps.append(self._shortest_gap_ns)
         self._window_ns, self._window_count, self._shortest_gap_ns = now_ns, 0, _NO_GAP_NS
         shortest_ns = min(self._recent_gaps)

@@ -10,6 +10,7 @@ import os
 import struct
 import time
 
+from loadchaos.core.units import NS_PER_S
 from loadchaos.load.worker.greenlets import current, hub, loop, sleep
 
 _MONOTONIC, _ABSOLUTE = 1, 1
@@ -47,7 +48,7 @@ class Timer:
         if self._io is None:
             sleep(left_ns / 1e9)
             return
-        when = struct.pack("@qqqq", 0, 0, at_ns // 1_000_000_000, at_ns % 1_000_000_000)
+        when = struct.pack("@qqqq", 0, 0, at_ns // NS_PER_S, at_ns % NS_PER_S)
         self._libc.timerfd_settime(self._fd, _ABSOLUTE, when, None)
         self._io.start(current().switch)
         try:

@@ -33,12 +33,12 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.typed_json import to_json
+from loadchaos.core.units import NS_PER_S
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.formatting import parse_time
 from loadchaos.report.metrics.capacity_metrics import capacity_families
 from loadchaos.report.metrics.exporter import families
 
-_NS = 1_000_000_000
 _LAST_POINTS = 10
 """Points of the answer of a search, after its last step."""
 Label = tuple[str, str]
@@ -109,7 +109,7 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
         OptionError: The run has no header with its time.
     """
     live, samples, run = LiveFigures(), _Samples(), folder.path.resolve().name
-    clock, step_ns, tick = RunClock.of(folder), int(step_s * _NS), 0
+    clock, step_ns, tick = RunClock.of(folder), int(step_s * NS_PER_S), 0
     for row in rows_of(folder, "OpenMetrics", say):
         at = row.get("at_ns")
         if isinstance(at, int):

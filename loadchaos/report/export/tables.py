@@ -14,8 +14,7 @@ from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import as_typed
-
-_NS = 1_000_000_000
+from loadchaos.core.units import NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class RunClock:
 
     def utc_s(self, at_ns: int) -> float:
         """Convert to Unix time in seconds."""
-        return (at_ns + self.offset_ns) / _NS
+        return (at_ns + self.offset_ns) / NS_PER_S
 
     def stamp(self, at_ns: object) -> str | None:
         """Format in UTC as `2026-11-21 15:08:32.243000`."""
@@ -63,7 +62,7 @@ class RunClock:
 
     def since_load_s(self, at_ns: object) -> float | None:
         """Seconds since the load began."""
-        return round((at_ns - self.load_ns) / _NS, 6) if isinstance(at_ns, int) else None
+        return round((at_ns - self.load_ns) / NS_PER_S, 6) if isinstance(at_ns, int) else None
 
 
 Record = tuple[Any, ...]
@@ -158,7 +157,7 @@ def _minus(a: object, b: object) -> int | None:
 
 
 def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / _NS
+    return None if ns is None else ns / NS_PER_S
 
 
 # -- metrics and events --------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.ledger.row_fold import RowFold
 from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.units import NS_PER_S
 
 METRICS: Mapping[str, str] = {
     "ttft": "Time to First Token",
@@ -38,7 +39,6 @@ METRICS: Mapping[str, str] = {
 
 _OTHER_NAMES = {"e2e": "e2el"}
 _NS_PER_MS = 1e6
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class _Requests(RowFold):
             values = {
                 "input_lens": row.get("prompt_tokens") or row.get("planned_tokens") or 0,
                 "output_lens": (row.get("completion_tokens") or 0) if found else 0,
-                "ttfts": (found.ttft_ns or 0) / _NS_PER_S if found else 0.0,
-                "latencies": (found.e2e_ns or 0) / _NS_PER_S if found else 0.0,
+                "ttfts": (found.ttft_ns or 0) / NS_PER_S if found else 0.0,
+                "latencies": (found.e2e_ns or 0) / NS_PER_S if found else 0.0,
                 "start_times": sent_ns,
                 "errors": "" if ok else f"{row.get('outcome')}: {row.get('error') or ''}",
             }
@@ -107,7 +107,7 @@ class _Requests(RowFold):
         """Values of each request in the order of the plan."""
         rows = [row for _, row in sorted(self._rows, key=lambda found: found[0])]
         for row in rows:
-            row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / _NS_PER_S, 6)
+            row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / NS_PER_S, 6)
         return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
 
 

@@ -29,9 +29,9 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
+from loadchaos.core.units import NS_PER_S
 
 _DRAWS = 1000
-_NS = 1_000_000_000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
 """Bad ends of sessions with their names; the others finished, or we did not go on."""
 Says = Literal["higher", "lower", "no clear difference", "too few"]
@@ -308,9 +308,9 @@ def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random
         says: Says = "too few"
     else:
         drawn = b.drawn(q, random) - a.drawn(q, random)
-        low, high = (float(x) / _NS for x in np.quantile(drawn, (0.025, 0.975)))
+        low, high = (float(x) / NS_PER_S for x in np.quantile(drawn, (0.025, 0.975)))
         # A bucket of the histogram is 1.6 % wide: a smaller difference cannot be measured.
-        says = _says(low, high, 0.016 * quantile_a / _NS)
+        says = _says(low, high, 0.016 * quantile_a / NS_PER_S)
     return Difference(what, "s", _s(quantile_a), _s(quantile_b), a.n, b.n, low, high, says)
 
 
@@ -336,4 +336,4 @@ def _says(low: float, high: float, least: float) -> Says:
 
 
 def _s(ns: float | None) -> float | None:
-    return None if ns is None else ns / _NS
+    return None if ns is None else ns / NS_PER_S

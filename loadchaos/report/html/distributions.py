@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
+from loadchaos.core.units import NS_PER_S
 from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80
 MOST = 24
 """Kinds of traffic drawn."""
-_NS = 1_000_000_000
 _TITLES = {
     "ttft": "Time to first token",
     "itl": "Gaps between chunks",
@@ -84,7 +84,9 @@ def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bi
     bars = (f"M{_n(i * wide)},100v{_n(-max(3.0, 100 * n / top))}h{_n(wide)}V100z" for i, n in enumerate(bins) if n)
     quantiles = [(q, hist.quantile(q)) for q in REPORTED_QUANTILES.values()]
     marks = tuple(
-        (round(100 * place(v), 2), f"{quantile_label(q)} {duration(v / _NS)}") for q, v in quantiles if v is not None
+        (round(100 * place(v), 2), f"{quantile_label(q)} {duration(v / NS_PER_S)}")
+        for q, v in quantiles
+        if v is not None
     )
     return DistributionRow(
         traffic, "".join(bars), marks, ", ".join([*(m[1] for m in marks), plural(int(hist.n), "sample")])
@@ -110,7 +112,7 @@ def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, s
         at = round(100 * (math.log10(value) - low) / (high - low), 2)
         # Labels need space: on a phone a tenth of the width.
         if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
-            ticks.append((at, tick_duration(value / _NS)))
+            ticks.append((at, tick_duration(value / NS_PER_S)))
     return ticks
 
 

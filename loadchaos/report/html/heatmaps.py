@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from loadchaos.analysis.figures.series import Series
 from loadchaos.core.histogram import bucket_middle
+from loadchaos.core.units import NS_PER_S
 from loadchaos.report.formatting import duration, number, plural
 from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, Chart, ChartLine, ChartSet, Tick
 from loadchaos.report.html.distributions import log_ticks
@@ -22,7 +23,6 @@ COLUMNS, ROWS, COLOURS = 240, 40, 5
 
 _ROWS_AN_OCTAVE = 12  # histograms have 64 buckets an octave: more rows would show their bounds as stripes
 _TICKS_APART = 9  # per cent of the height
-_NS = 1_000_000_000
 _KINDS = {
     "ttft": ("Time to first token, every answer", "answers"),
     "itl": ("Gaps between chunks, every gap", "gaps"),
@@ -135,7 +135,7 @@ def _paths(cells: Sequence[Mapping[int, int]], bounds: Sequence[int], rows: int)
 
 def _text(total: Mapping[int, int], noun: str, columns: Sequence[Mapping[int, int]]) -> str:
     n = sum(total.values())
-    least, most = (duration(bucket_middle(i) / _NS) for i in (min(total), max(total)))
+    least, most = (duration(bucket_middle(i) / NS_PER_S) for i in (min(total), max(total)))
     busy = sum(1 for c in columns if c)
     return (
         f"Heatmap: {number(n)} {noun if n > 1 else noun[:-1]} from {least} to {most}, "

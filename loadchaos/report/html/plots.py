@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from loadchaos.analysis.figures.time_bucket import Bucket
 from loadchaos.core.model import OUTCOMES
+from loadchaos.core.units import NS_PER_S
 from loadchaos.report.phrases import outcome_text
 
-_NS = 1_000_000_000
 _LOG_FROM = 20
 """A chart becomes logarithmic when its highest value is more than this many times its median."""
 
@@ -79,7 +79,7 @@ def _each(points: Points, read: Callable[[Bucket], Value]) -> list[Value]:
 
 
 def _quantile(points: Points, kind: str, q: float) -> list[Value]:
-    return _each(points, lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / _NS)
+    return _each(points, lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / NS_PER_S)
 
 
 def _load_plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]:

@@ -25,6 +25,7 @@ from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot
 from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
+from loadchaos.core.units import NS_PER_S
 from loadchaos.core.whole_file import write_whole
 from loadchaos.report.capacity_text import facts, short_answer
 from loadchaos.report.formatting import clean, duration, number, parse_time, percent, plural
@@ -51,7 +52,6 @@ _POINTS = 600  # all of them are drawn each time
 _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
-_NS = 1_000_000_000
 _NOTHING = Percentiles(None, None, None, 0)
 
 
@@ -128,7 +128,7 @@ class PanelPages:
                     "replica": clean(st.replica, 40),
                     "css": clean(st.state, 20),
                     "state": state_text(st.state),
-                    "since": duration(max(0.0, (s.now_ns - st.at_ns) / _NS)),
+                    "since": duration(max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)),
                     "signs": "; ".join(clean(x, 200) for x in st.signs),
                 }
                 for st in s.states
@@ -195,7 +195,7 @@ class PanelPages:
                 {
                     "name": clean(a.name, 60),
                     "replica": clean(a.replica, 40),
-                    "since": duration(max(0.0, (s.now_ns - a.at_ns) / _NS)),
+                    "since": duration(max(0.0, (s.now_ns - a.at_ns) / NS_PER_S)),
                 }
                 for a in s.attacks_in_force
             ],
@@ -213,7 +213,7 @@ class PanelPages:
             "by": "hand" if int(d.get("n") or 0) < 0 else "plan",
             "result": result,
             "css": css,
-            "took": duration(took / _NS) if isinstance(took, int) else "",
+            "took": duration(took / NS_PER_S) if isinstance(took, int) else "",
             "text": clean(d.get("text"), 200),
         }
 

@@ -27,6 +27,7 @@ from loadchaos.analysis.figures.requests import TrafficFigures
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import ConversationEnd
 from loadchaos.core.model import OUTCOMES, SERVER_ROLES, STATES
+from loadchaos.core.units import NS_PER_S
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,
@@ -42,7 +43,6 @@ from loadchaos.report.metrics.sample_page import SamplePage
 DEFAULT_PORT = 9646
 LAST_SCRAPE_S = 5.0
 """An exporter waits this long for one more scrape before it closes, where Prometheus scrapes that often."""
-_NS = 1_000_000_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
 _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
@@ -302,10 +302,12 @@ def _generator(page: SamplePage, live: LiveFigures) -> None:
     beats = list(live.workers.values())
     page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
     page.add("loadchaos_workers", [], len(beats))
-    page.add("loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / _NS)
+    page.add(
+        "loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / NS_PER_S
+    )
     silence = max((int(w.get("oldest_silence_ns") or 0) for w in beats), default=0)
-    page.add("loadchaos_oldest_silence_seconds", [], silence / _NS)
-    page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / _NS)
+    page.add("loadchaos_oldest_silence_seconds", [], silence / NS_PER_S)
+    page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / NS_PER_S)
     gaps: dict[str, float] = defaultdict(float)
     for n, (source, gap) in enumerate(live.gaps_s.items()):
         gaps[source if n < GAP_SOURCES - 1 else OTHER] += gap

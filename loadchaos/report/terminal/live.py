@@ -19,6 +19,7 @@ from rich.text import Text
 
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot, TrafficLine
 from loadchaos.core.model import BLAMELESS
+from loadchaos.core.units import NS_PER_S
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.phrases import (
     is_server_fault,
@@ -33,7 +34,6 @@ from loadchaos.report.phrases import (
 PLAIN_EVERY_S = 10.0
 _FEWEST_DONE = 5
 """Requests whose mean time says how long the others take."""
-_NS = 1_000_000_000
 _STATE_STYLE = {
     "healthy": "bold green", "starting": "dim", "degraded": "bold yellow", "restarting": "bold yellow",
     "unreachable": "bold yellow",
@@ -78,7 +78,7 @@ class View:
                 self._printed.add(key)
                 self._print(line)
         if snapshot.now_ns >= self._next_line_ns:
-            self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * _NS)
+            self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * NS_PER_S)
             moment = (_phase(snapshot), _totals(snapshot))
             if moment != self._moment:  # the last line may have been printed
                 self._moment = moment
@@ -276,7 +276,7 @@ def _server(s: Snapshot) -> RenderableType:
     grid.add_column(overflow="fold")
     for st in s.states:
         name = "server" if len(s.states) == 1 else clean(st.replica, 16)
-        since = duration(max(0.0, (s.now_ns - st.at_ns) / _NS))
+        since = duration(max(0.0, (s.now_ns - st.at_ns) / NS_PER_S))
         grid.add_row(
             name,
             Text.assemble(

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.classify.rejoin import rejoin
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.judge import Judge
 from loadchaos.cli.main import main
 from loadchaos.core.model import Terms
+from loadchaos.core.units import NS_PER_S as S
 from loadchaos.core.whole_lines import HELD_NS, LineJoiner, WholeLine
 
 CRASHES = Path(__file__).parents[2] / "crashes"

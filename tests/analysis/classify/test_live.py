@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadchaos.analysis.classify.live import LiveClassifier
-from loadchaos.analysis.figures.requests import S
+from loadchaos.core.units import NS_PER_S as S
 
 START = """\
 (APIServer pid=9597) INFO 11-23 19:49:54 [api_utils.py:286] non-default args: {'model_tag': '/models/tiny', 'port': 8233}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.figures.requests import S
 from loadchaos.analysis.incidents.bad_answers import BadAnswer, BadAnswerQueue, failure_of
 from loadchaos.analysis.incidents.queue_order import QueueOrder
+from loadchaos.core.units import NS_PER_S as S
 
 NO_BYTE = "no byte of the answer arrived for 60 s"
 Served = tuple[float, float, float]
