@@ -1,7 +1,6 @@
-"""Send some requests of the profile to the idle server and record answers.
-
-Signs and text ratios of these answers are the reference for those under load (analysis/detectors/answer_signs.py). A short
-load has too few answers to judge by, and gets none.
+"""Send some requests of the profile to the idle server and record answers. Signs and text ratios of these answers are
+the reference for those under load (analysis/detectors/answer_signs.py). A short load has too few answers to judge by,
+and gets none.
 """
 
 from __future__ import annotations
@@ -47,9 +46,8 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
 
 
 async def learn(asker: Asker, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:
-    """Ask the idle server, one request after the other, for 20 s at most.
-
-    Returns True where a request failed: the server may have died of it.
+    """Ask the idle server, one request after the other, for 20 s at most. Returns True where a request failed: the
+    server may have died of it.
     """
     until_s, failed = time.monotonic() + _LIMIT_S, False
     for request in requests(profile, facts, seed):

@@ -49,7 +49,6 @@ class HttpAsker:
         limit_s: float,
         **options: Unpack[AskOptions],
     ) -> Answer:
-        """Ask one question; see `Asker`."""
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
         rules = replace(AnswerRules.of(dialect.outcome_rules), answers=options.get("answers"))
         reading = _Reading(url, rules, stream=options.get("stream", False))
@@ -75,7 +74,6 @@ class HttpAsker:
 
 
 def _end_of(error: Exception) -> End:
-    """End of an exchange that httpx gave up."""
     if isinstance(error, httpx.ConnectError | httpx.InvalidURL | httpx.UnsupportedProtocol):
         return "unreached"
     broken = isinstance(error, httpx.RemoteProtocolError) and not any(text in str(error) for text in _CLOSED)
@@ -100,7 +98,6 @@ class _Reading:
         self._sent_ns = self._last_ns = time.monotonic_ns()
 
     def begin(self, response: httpx.Response) -> None:
-        """Read the head."""
         self._response, self.head_ns = response, time.monotonic_ns()
         if response.is_success:
             declared = response.headers.get("content-type", "").startswith("text/event-stream")
@@ -146,7 +143,6 @@ class _Reading:
 
 
 def _read(answer: Completion, event: OutcomeEvent) -> Answer:
-    """Take over what a reader has read."""
     error = event.text or event.outcome
     if event.outcome == "finish_error":  # its text is the model's
         error = f"finish_reason {answer.finish_reason}"

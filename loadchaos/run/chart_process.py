@@ -1,7 +1,6 @@
-"""Fold the rows of a large run into chart series in a second process.
-
-The verdict and the charts each need all rows in order, and neither needs the other. The second process reads the ledger
-again, folds the charts and writes them, pickled, to its output: `python -m loadchaos.run.chart_process RUN [--strict]`.
+"""Fold the rows of a large run into chart series in a second process. The verdict and the charts each need all rows in
+order, and neither needs the other. The second process reads the ledger again, folds the charts and writes them,
+pickled, to its output: `python -m loadchaos.run.chart_process RUN [--strict]`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class ChartProcess:
         self._process = process
 
     def series(self) -> Series | None:
-        """Wait for the series; None if the process failed."""
         output, _ = self._process.communicate()
         if self._process.returncode:
             return None
@@ -46,9 +44,8 @@ class ChartProcess:
 
 @contextmanager
 def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | None]:
-    """Start the process if the run is large and a second core is there.
-
-    It is ended with the block. It does not get the signals of the terminal.
+    """Start the process if the run is large and a second core is there. It is ended with the block. It does not get the
+    signals of the terminal.
     """
     if not _pays(folder):
         yield None
@@ -74,7 +71,6 @@ def _pays(folder: RunFolder) -> bool:
 
 
 def fold_series(folder: RunFolder, accept: Accept) -> Series:
-    """Fold all rows of a run into its series."""
     series = Series()
     for row in Reader(folder, accept).new(final=True):
         series.fold(row)

@@ -1,7 +1,4 @@
-"""Child processes of a run: Locust, the follower, Parquet compaction.
-
-The run survives the loss of each.
-"""
+"""Child processes of a run: Locust, the follower, Parquet compaction. The run survives the loss of each."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ _LOOK_S = 0.2
 
 
 class ChildProcess:
-    """A process in a session of its own.
-
-    A Ctrl-C on the terminal reaches only the run, which then ends its children in order.
+    """A process in a session of its own. A Ctrl-C on the terminal reaches only the run, which then ends its children in
+    order.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,7 +35,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None before the start."""
         return self._process.pid if self._process else None
 
     @property
@@ -49,7 +44,6 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """True when it was started and has not exited."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path | None) -> None:
@@ -103,9 +97,8 @@ class ChildProcess:
             await self.wait(5.0)
 
     def kill_leftovers(self) -> None:
-        """Kill what is left of its process group.
-
-        After a crash that is every process, after a normal exit only stopped ones.
+        """Kill what is left of its process group. After a crash that is every process, after a normal exit only stopped
+        ones.
         """
         if self.pid is None or self.exit_code is None:
             return
@@ -164,9 +157,8 @@ class Locust(ChildProcess):
         self._emit = emit
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start Locust with further options and environment variables.
-
-        `variables` hold values that plan.json only names.
+        """Start Locust with further options and environment variables. `variables` hold values that plan.json only
+        names.
         """
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
@@ -174,22 +166,18 @@ class Locust(ChildProcess):
         await self.start(argv, env, self._folder.path / "locust.log")
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
-    def feed(self, row: Row) -> None:
-        """Ignore the row: the process ends with its load, so its exit says enough."""
+    def feed(self, row: Row) -> None: ...
 
     def lost_reason(self) -> str | None:
-        """None, as Locust itself records the loss of a worker."""
         return None
 
     def record_exit(self) -> None:
-        """Write the row of its exit and kill leftover workers. Workers without a master would go on unwatched."""
         self.kill_leftovers()
         self._emit(
             {"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.exit_code}
         )
 
     def failure(self) -> str | None:
-        """Describe how it failed; None when it succeeded or never ran."""
         if self.exit_code in (None, 0):
             return None
         log = self._folder.path / "locust.log"
@@ -204,19 +192,16 @@ class Locust(ChildProcess):
 
 
 class ReplayWorker(Locust):
-    """Process of a replay, started before it is needed.
-
-    It waits for `begin` with everything imported, as many short runs follow one another.
+    """Process of a replay, started before it is needed. It waits for `begin` with everything imported, as many short
+    runs follow one another.
     """
 
     _begun = False
 
     def failure(self) -> str | None:
-        """Describe how it failed; None where it never had to send anything."""
         return super().failure() if self._begun else None
 
     async def warm_up(self, variables: Mapping[str, str]) -> None:
-        """Start the process; it sends nothing yet."""
         argv = [sys.executable, "-m", "loadchaos.load.replay_worker"]
         env = {**variables, "LOADCHAOS_PLAN": str(self._folder.plan.resolve())}
         await self.start(argv, env, self._folder.path / "locust.log")
@@ -226,7 +211,6 @@ class ReplayWorker(Locust):
         argv: Sequence[str] = (),  # noqa: ARG002 - options of Locust
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Let the process send the plan."""
         self._begun = True
         if not self.alive:
             await self.warm_up(variables or {})
@@ -235,9 +219,8 @@ class ReplayWorker(Locust):
 
 
 def _kill_stopped(group: int) -> None:
-    """Kill stopped (SIGSTOP) processes of a group.
-
-    They do not notice that their master has exited; all others do, and exit.
+    """Kill stopped (SIGSTOP) processes of a group. They do not notice that their master has exited; all others do, and
+    exit.
     """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
@@ -246,7 +229,6 @@ def _kill_stopped(group: int) -> None:
 
 
 def _last_error(log: Path) -> str:
-    """Last error line of a log, as the end of a sentence."""
     try:
         lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     except OSError:
@@ -315,9 +297,8 @@ class FollowerProcess(ChildProcess):
 
 
 class Compaction(ChildProcess):
-    """Process that makes finished parts of the ledger Parquet.
-
-    It is `python -m loadchaos.core.ledger.parquet`. Killing it loses nothing.
+    """Process that makes finished parts of the ledger Parquet. It is `python -m loadchaos.core.ledger.parquet`. Killing
+    it loses nothing.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -330,10 +311,7 @@ class Compaction(ChildProcess):
         self._starting = asyncio.create_task(self._begin())
 
     async def end(self, grace_s: float = 1.0) -> None:
-        """End the process, as `ChildProcess.end`.
-
-        Raises the error of a failed start.
-        """
+        """End the process, as `ChildProcess.end`. Raises the error of a failed start."""
         if self._starting is not None:
             await self._starting
         await super().end(grace_s)

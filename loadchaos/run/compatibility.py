@@ -1,9 +1,6 @@
-"""Check that the server accepts the profile's special requests.
-
-These are models by name, tools, schemas, sampling options and audio.
-
-A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says what to change.
-Profiles without them send nothing.
+"""Check that the server accepts the profile's special requests. These are models by name, tools, schemas, sampling
+options and audio. A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says
+what to change. Profiles without them send nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +30,7 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def require_models(client: DiscoveryClient, profile: Profile) -> None:
-    """Check that /v1/models has every model that the profile names.
-
-    Raises TargetError otherwise.
-    """
+    """Check that /v1/models has every model that the profile names. Raises TargetError otherwise."""
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
         return  # attacks load and unload models during the run
     page = client.pages["/v1/models"]
@@ -55,9 +49,8 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
 
 
 def require_image_room(profile: Profile, facts: Facts) -> None:
-    """Check that an image of each traffic fits the context of the server.
-
-    Raises TargetError otherwise. Several images are sent as fewer, see payloads/images.py.
+    """Check that an image of each traffic fits the context of the server. Raises TargetError otherwise. Several images
+    are sent as fewer, see payloads/images.py.
     """
     for number, traffic in _active_traffic(profile):
         options = traffic.payload_options.get("images")
@@ -79,10 +72,7 @@ def require_image_room(profile: Profile, facts: Facts) -> None:
 
 
 async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Facts) -> None:
-    """Send one small request for each special payload of the profile.
-
-    Raises TargetError where the server rejects one.
-    """
+    """Send one small request for each special payload of the profile. Raises TargetError where the server rejects one."""
     dialect = DIALECTS[facts.dialect].at(facts.version)
     if dialect.refusal_statuses:
         dialect = replace(dialect, refusal_statuses=dialect.refusal_statuses | _NOT_FOUND)
@@ -110,9 +100,8 @@ def _active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
 
 
 def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
-    """Make the step of a small request.
-
-    Streams end early. Other answers keep their length, as half a tool call may be an error.
+    """Make the step of a small request. Streams end early. Other answers keep their length, as half a tool call may be
+    an error.
     """
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT

@@ -1,7 +1,6 @@
-"""Server discovery for a Locust that the user runs.
-
-Reads `{"base_url", "model", "api_key_env", "headers", "tls", "profile"}` (a profile as JSON) from stdin and prints the
-Facts as JSON. It is a process of its own because gevent has patched Locust's, and asyncio does not work there.
+"""Server discovery for a Locust that the user runs. Reads `{"base_url", "model", "api_key_env", "headers", "tls",
+"profile"}` (a profile as JSON) from stdin and prints the Facts as JSON. It is a process of its own because gevent has
+patched Locust's, and asyncio does not work there.
 """
 
 from __future__ import annotations
@@ -53,14 +52,12 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
 
 
 def _require_authorization(profile: Profile, base: str) -> None:
-    """Check the authorization for the profile's requests. Attacks do not run in the user's Locust."""
     harms = profile.model_copy(update={"attacks": ()}).dangers()
     given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
     authorization.check(base, harms, given, f"export {AUTHORIZE}=")
 
 
 def main() -> int:
-    """Answer the request on stdin. Returns the exit code."""
     try:
         print(json.dumps(asyncio.run(discover_server(json.load(sys.stdin))).to_json()))
     except LoadchaosError as e:

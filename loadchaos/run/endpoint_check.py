@@ -1,7 +1,6 @@
-"""Check that the server has the endpoints of the profile.
-
-One small request shows whether an endpoint is there. Its usage, compared with the words that were sent, shows the tokens
-that the endpoint adds, such as a chat template or special tokens.
+"""Check that the server has the endpoints of the profile. One small request shows whether an endpoint is there. Its
+usage, compared with the words that were sent, shows the tokens that the endpoint adds, such as a chat template or
+special tokens.
 """
 
 from __future__ import annotations
@@ -33,26 +32,20 @@ _ANSWER_TOKENS = 2
 
 
 def uses_chat_template(profile: Profile) -> bool:
-    """Tell whether any traffic needs the chat template."""
     return any(t.endpoint in _TEMPLATED for t in profile.traffic if t.weight)
 
 
 async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
-    """Names of the endpoints beside chat that the server has.
-
-    GET on a POST route gives 405 if it exists; nothing is generated.
+    """Names of the endpoints beside chat that the server has. GET on a POST route gives 405 if it exists; nothing is
+    generated.
     """
     paths = {name: path_at(name, facts.dialect) for name in ENDPOINTS_BESIDE_CHAT}
     return [name for name, path in paths.items() if (await client.ask("GET", path)).status == _METHOD_NOT_ALLOWED]
 
 
 async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Facts) -> Facts:
-    """Send small requests to each endpoint other than chat.
-
-    Returns the facts with the tokens that each endpoint adds.
-
-    Raises:
-        TargetError: the server has no such endpoint.
+    """Send small requests to each endpoint other than chat. Returns the facts with the tokens that each endpoint adds.
+    Raises TargetError: the server has no such endpoint.
     """
     found: dict[str, tuple[int, int] | None] = {}
     for number, traffic in enumerate(profile.traffic):
@@ -64,9 +57,8 @@ async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Fa
 
 
 async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic, number: int) -> tuple[int, int] | None:
-    """Tokens that an endpoint adds to each request and to each text.
-
-    None if the server does not tell, or if they depend on the text.
+    """Tokens that an endpoint adds to each request and to each text. None if the server does not tell, or if they
+    depend on the text.
     """
     bare = replace(facts, endpoints={traffic.endpoint: (0, 0)})
     many = ENDPOINTS[traffic.endpoint].carries("batch")
@@ -88,7 +80,6 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
 
 
 def _step(traffic: Traffic, words: int, texts: int) -> Step:
-    """Make the step of a small request that is not streamed."""
     known = traffic_registry().payloads
     needed = ENDPOINTS[traffic.endpoint].needs
     options: dict[str, Any] = {"text": known["text"].model_validate({"tokens": words})}

@@ -44,10 +44,7 @@ _BODIES_S = 5.0  # bodies not made in this time are listed; `loadchaos judge` ma
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a run for the command line.
-
-    `verdict` is None for a run that was not judged.
-    """
+    """Result of a run for the command line. `verdict` is None for a run that was not judged."""
 
     exit_code: int
     verdict: Verdict | None
@@ -56,20 +53,17 @@ class Result:
 
     @property
     def failures(self) -> tuple[FailureResult, ...]:
-        """Failures of the verdict; none without one."""
         return self.verdict.failures if self.verdict is not None else ()
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """Requests by outcome of the verdict; empty without one."""
         return self.verdict.outcomes if self.verdict is not None else {}
 
 
 async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> Verdict:
-    """Run `conclude` in a thread until the user interrupts again.
-
-    One more interrupt than before the end (the second at least) exits this process, and so do two seconds after two
-    interrupts: the ledger is closed and can be judged at any time.
+    """Run `conclude` in a thread until the user interrupts again. One more interrupt than before the end (the second at
+    least) exits this process, and so do two seconds after two interrupts: the ledger is closed and can be judged at any
+    time.
     """
     bodies = functools.partial(rebuild.store, budget_s=_BODIES_S)
     work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(print_line)))
@@ -149,9 +143,8 @@ def read_verdict(folder: RunFolder) -> Verdict:
 
 
 def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, Verdict]:
-    """Judge a run and fold its charts.
-
-    Those of a large run are folded in a process of their own. They fold the latencies, which the verdict shares.
+    """Judge a run and fold its charts. Those of a large run are folded in a process of their own. They fold the
+    latencies, which the verdict shares.
     """
     with chart_process(folder, accept) as charts:
         judge = Judge(answers=charts is None)
@@ -170,7 +163,6 @@ def _judged(folder: RunFolder, accept: Accept) -> Verdict:
 
 
 def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, folds: Sequence[RowFold]) -> int:
-    """Fold all rows; returns the number of bad ones, with those refused."""
     reader = Reader(folder, accept)
     with _rare_collections():
         for row in progress.rows(reader.new(final=True), "judging", say):

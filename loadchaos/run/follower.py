@@ -1,7 +1,6 @@
-"""Follow a run's ledger: judge it live, show and export findings.
-
-It is a process of its own, so that a slow regex, rendering or terminal never delays a probe or a request. It may be killed
-and restarted at any time: it reads everything again and writes nothing twice.
+"""Follow a run's ledger: judge it live, show and export findings. It is a process of its own, so that a slow regex,
+rendering or terminal never delays a probe or a request. It may be killed and restarted at any time: it reads everything
+again and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -64,11 +63,8 @@ class FollowerOptions:
 
 
 class Follower:
-    """Follower of one run folder, in a process of its own.
-
-    `run` returns when the run has ended and everything was read.
-
-    Once `stopped` is set, the follower reads what is there and returns.
+    """Follower of one run folder, in a process of its own. `run` returns when the run has ended and everything was
+    read. Once `stopped` is set, the follower reads what is there and returns.
     """
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
@@ -89,10 +85,7 @@ class Follower:
             self._messenger = notify.IncidentNotifier(options.addresses, folder.path.resolve(), _print_error)
 
     def run(self) -> bool:
-        """Follow the run to its end.
-
-        Returns False when its terminal is stuck and the drawing thread hangs.
-        """
+        """Follow the run to its end. Returns False when its terminal is stuck and the drawing thread hangs."""
         try:
             while not self._stop.is_set() and not self._live.ended and not self._run_process.gone():
                 self._step()
@@ -112,7 +105,6 @@ class Follower:
             self._findings.close()
 
     def _finish(self) -> None:
-        """Report what the judge knows only at the end of the run."""
         with self._lock:
             self._judge.verdict(bad_rows=self._reader.bad_rows)
         self._report(self._judge.findings())
@@ -141,9 +133,8 @@ class Follower:
             self._pages.write(snapshot)
 
     def _report(self, findings: Sequence[Row]) -> None:
-        """Write findings and incidents, and fold both into the live figures.
-
-        A death is reported when it is named, and again with final counts (`final`) when its incident closes.
+        """Write findings and incidents, and fold both into the live figures. A death is reported when it is named, and
+        again with final counts (`final`) when its incident closes.
         """
         closed = {i.folder for i in self._judge.incidents if i.closed_ns is not None}
         findings = [
@@ -162,7 +153,6 @@ class Follower:
             self._live.count_failures(map(to_json, self._judge.failures()))
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
-        """Start the exporter; None without a free port. A taken port costs only the metrics."""
         if port is None:
             return None
         try:
@@ -199,9 +189,8 @@ def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
 
 
 class RunProcess:
-    """Process that writes the run, from the header of events.jsonl.
-
-    Its exit ends the follower: a killed run has no end row.
+    """Process that writes the run, from the header of events.jsonl. Its exit ends the follower: a killed run has no end
+    row.
     """
 
     def __init__(self) -> None:
@@ -210,7 +199,6 @@ class RunProcess:
         self._checked = 0.0
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Fold one row; only the header of events.jsonl counts."""
         if row.get("row") == "header" and row.get("file") == "events.jsonl":
             self._pid, self._since_s = int(row.get("pid") or 0), int(row.get("utc_ns") or 0) / 1e9
             self.this_boot = row.get("boot_id") == boot_id()
@@ -233,9 +221,8 @@ class RunProcess:
 
 
 class FindingsFile:
-    """Writer of findings.jsonl: one follower at a time, each finding once.
-
-    A second follower of the same run is not `writable` and only shows the run.
+    """Writer of findings.jsonl: one follower at a time, each finding once. A second follower of the same run is not
+    `writable` and only shows the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -259,7 +246,6 @@ class FindingsFile:
 
     @property
     def writable(self) -> bool:
-        """True in the follower that writes the file."""
         return self._writer is not None
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -276,7 +262,6 @@ class FindingsFile:
                 return
 
     def close(self) -> None:
-        """Release the file for the next follower."""
         if self._writer is not None:
             self._writer.close()
         if self._lock_fd >= 0:
@@ -284,7 +269,6 @@ class FindingsFile:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Identity of a finding, so that it is written once."""
     if row.get("row") == "incident":
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":
@@ -329,10 +313,7 @@ class IncidentFolders:
 
 
 def follow(folder: RunFolder, options: FollowerOptions) -> int:
-    """Follow a run to its end, or until SIGTERM or SIGINT.
-
-    Returns the exit code 0.
-    """
+    """Follow a run to its end, or until SIGTERM or SIGINT."""
     # Before anything is opened: a SIGTERM during the start must end the follower in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
@@ -352,7 +333,6 @@ def _port(text: str) -> int | Literal["default"]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line of `python -m loadchaos.run.follower RUN`."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.run.follower", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=_port, help="serve /metrics on 127.0.0.1 (0: a free port, or default)")

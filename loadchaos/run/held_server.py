@@ -26,9 +26,8 @@ _RESET_S = 10.0
 
 
 class HeldServer:
-    """A launched server with a folder of its own: server.log and events.jsonl.
-
-    While a run is attached, its rows go to that run too.
+    """A launched server with a folder of its own: server.log and events.jsonl. While a run is attached, its rows go to
+    that run too.
     """
 
     def __init__(
@@ -39,9 +38,8 @@ class HeldServer:
         limits: Mapping[str, int] | None = None,
         memory: ServerMemory | None = None,
     ) -> None:
-        """Take the command line; `limits` are those of its processes.
-
-        `memory`: what runs on it have learned, which later runs do not ask again; None: each run asks anew.
+        """Take the command line; `limits` are those of its processes. `memory`: what runs on it have learned, which
+        later runs do not ask again; None: each run asks anew.
         """
         folder.mkdir(parents=True, exist_ok=True)
         files = RunFolder(folder)
@@ -59,9 +57,8 @@ class HeldServer:
             self._emit(row)
 
     async def start(self, ready_within_s: float) -> None:
-        """Start the server and wait until it is healthy.
-
-        Raises TargetError where it does not become healthy, OptionError where its port is taken.
+        """Start the server and wait until it is healthy. Raises TargetError where it does not become healthy,
+        OptionError where its port is taken.
         """
         refuse_taken_port(self.url)
         await self.launched.start()
@@ -85,18 +82,15 @@ class HeldServer:
         self.launched.repeat_start(emit)
 
     def detach(self) -> None:
-        """Send no more rows to the run."""
         self._emit = None
 
     @property
     def alive(self) -> bool:
-        """True while the server's process lives."""
         return self.launched.pid is not None and not self.launched.exit.done() and not self.launched.lost
 
     async def reset_caches(self, dialect: str) -> list[str]:
-        """Empty the server's caches through its admin endpoints.
-
-        Returns the names of the caches that could not be emptied.
+        """Empty the server's caches through its admin endpoints. Returns the names of the caches that could not be
+        emptied.
         """
         operations = [o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")]
         kept = []

@@ -54,10 +54,9 @@ SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
 
 
 class Interrupts:
-    """The signals that this process has received; true after the first one.
-
-    A process has one, which the command or the campaign hands to each run. SIGHUP counts as SIGTERM. The part of the
-    program that is at work takes the signals with `handled_by`.
+    """The signals that this process has received; true after the first one. A process has one, which the command or the
+    campaign hands to each run. SIGHUP counts as SIGTERM. The part of the program that is at work takes the signals with
+    `handled_by`.
     """
 
     def __init__(self) -> None:
@@ -65,9 +64,8 @@ class Interrupts:
         self._handlers: list[SignalHandler] = []
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in an event loop.
-
-        A signal that no part of it handles cancels it. Raises StoppedBySignalError then.
+        """Run a coroutine in an event loop. A signal that no part of it handles cancels it. Raises StoppedBySignalError
+        then.
         """
 
         async def main() -> T:
@@ -88,9 +86,8 @@ class Interrupts:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Receive SIGINT, SIGTERM and SIGHUP until the block ends, also without an event loop.
-
-        In an event loop they are received between two callbacks.
+        """Receive SIGINT, SIGTERM and SIGHUP until the block ends, also without an event loop. In an event loop they
+        are received between two callbacks.
         """
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # nohup means: continue without a terminal
@@ -114,7 +111,6 @@ class Interrupts:
 
     @contextlib.contextmanager
     def handled_by(self, handler: SignalHandler) -> Iterator[None]:
-        """Pass signals to `handler` alone until the block ends."""
         self._handlers.append(handler)
         try:
             yield
@@ -122,14 +118,12 @@ class Interrupts:
             self._handlers.remove(handler)
 
     def receive(self, number: signal.Signals) -> None:
-        """Count a signal and pass it to the newest handler."""
         counted = signal.SIGTERM if number == _TERMINAL_GONE else number
         self._signals.append(counted)
         if self._handlers:
             self._handlers[-1](counted)
 
     def raise_if_any(self) -> None:
-        """Raise StoppedBySignalError after a signal."""
         if self._signals:
             raise StoppedBySignalError(self.exit_code) from None
 
@@ -138,12 +132,10 @@ class Interrupts:
 
     @property
     def count(self) -> int:
-        """Number of signals received so far."""
         return len(self._signals)
 
     @property
     def first(self) -> signal.Signals:
-        """The first signal."""
         return self._signals[0]
 
     @property
@@ -153,7 +145,6 @@ class Interrupts:
 
     @property
     def timeouts(self) -> ShutdownTimeouts:
-        """Shutdown timeouts after this many signals."""
         return SHUTDOWN_TIMEOUTS[min(len(self._signals), 2)]
 
     async def wait(self, step: Awaitable[None], poll: Callable[[], None], stopped: Callable[[], bool]) -> bool:

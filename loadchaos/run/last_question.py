@@ -1,7 +1,6 @@
-"""Ask the server one small question after the load.
-
-A server may be healthy and answer no request any more, when none of the load is left in flight to show it. Short runs of a
-hunt, a replay or the minimiser end with this question; the state machine reads its rows.
+"""Ask the server one small question after the load. A server may be healthy and answer no request any more, when none
+of the load is left in flight to show it. Short runs of a hunt, a replay or the minimiser end with this question; the
+state machine reads its rows.
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ class LastQuestion:
         self._model: str | None = None
 
     def learn(self, facts: Facts) -> None:
-        """Note the model; without it nothing is asked."""
         self._model = facts.model
 
     async def ask(self, tick: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
-        """Ask, and wait for the answer, or until the server is known to hang.
-
-        `tick` lets time pass; `stopped` is True when nobody waits any more.
+        """Ask, and wait for the answer, or until the server is known to hang. `tick` lets time pass; `stopped` is True
+        when nobody waits any more.
         """
         if self._model is None or self._server.down or stopped():
             return
@@ -48,7 +45,6 @@ class LastQuestion:
         await asyncio.gather(asking, return_exceptions=True)
 
     async def _send(self, model: str) -> None:
-        """Send it and record its answer, if one comes in time."""
         row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
         self._record.event(row)
         url = self._server.url.rstrip("/") + CHAT_PATH

@@ -41,10 +41,7 @@ _SILENT_S = 20.0  # a vLLM imports for that long before its first line
 
 @dataclass(frozen=True)
 class StartResult:
-    """Result of a launch.
-
-    `log` is the log to classify where the server failed.
-    """
+    """Result of a launch. `log` is the log to classify where the server failed."""
 
     exit_code: int
     text: str
@@ -52,9 +49,8 @@ class StartResult:
 
 
 class StandaloneLaunch:
-    """Launch of one server without a run.
-
-    `run` returns when the server has exited, or with `check` as soon as it is ready.
+    """Launch of one server without a run. `run` returns when the server has exited, or with `check` as soon as it is
+    ready.
     """
 
     def __init__(
@@ -78,11 +74,8 @@ class StandaloneLaunch:
         self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
-        """Start the server and stay with it.
-
-        Returns:
-            Exit code 0 when it became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus the
-            number of a signal.
+        """Start the server and stay with it. Returns exit code 0 when it became ready (with `check`), 4 when it did
+        not, 1 when it exited later, 128 plus the number of a signal.
         """
         with self._interrupts.handled_by(self._interrupted_by):
             await self._server.start()
@@ -119,12 +112,7 @@ class StandaloneLaunch:
         return StartResult(1, f"the server exited unexpectedly: it {ended.reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
-        """Wait until the server is healthy and answers one request.
-
-        Returns its description. Raises TargetError where it does not become ready.
-
-        TargetError where it does not become ready.
-        """
+        """Return a description of the server once it answers one request. Raises TargetError where it does not."""
         stuck = StuckStart(self._folder.server_log)
         async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
             client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
@@ -147,7 +135,6 @@ class StandaloneLaunch:
         return None
 
     async def _print_progress(self, begin_s: float) -> None:
-        """Print the newest log line every 2 s, and silence every 20 s."""
         printed, printed_s = "", begin_s
         while True:
             await asyncio.sleep(_PROGRESS_S)
@@ -178,10 +165,7 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 async def launch_alone(launch: StandaloneLaunch, ready_within_s: float, *, check: bool) -> StartResult:
-    """Start a server and stay with it.
-
-    Raises OptionError when another server has its port.
-    """
+    """Start a server and stay with it. Raises OptionError when another server has its port."""
     launch.announce()
     result = await launch.run(ready_within_s, check=check)
     if result.exit_code != exit_codes.TARGET_ERROR or result.log is None:

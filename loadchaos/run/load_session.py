@@ -36,10 +36,9 @@ class WebStart:
 
 
 class LoadSession:
-    """Load process of one run, with pause gate and web UI commands.
-
-    `begun` stays set once the load process was started, `running` only while it drives, `shortened` when the load was
-    ended before its plan. `begun_s` is the time of the first worker's first row, on the monotonic clock.
+    """Load process of one run, with pause gate and web UI commands. `begun` stays set once the load process was
+    started, `running` only while it drives, `shortened` when the load was ended before its plan. `begun_s` is the time
+    of the first worker's first row, on the monotonic clock.
     """
 
     def __init__(
@@ -91,10 +90,7 @@ class LoadSession:
                 await tick()
 
     async def drive(self, tick: Tick) -> None:
-        """Tick until the load process is done, or stop it.
-
-        Raises LedgerError when it is silent.
-        """
+        """Tick until the load process is done, or stop it. Raises LedgerError when it is silent."""
         stopped_s: float | None = None
         while self._process.alive:
             await tick()
@@ -116,36 +112,30 @@ class LoadSession:
         self.running = False
 
     def close(self) -> None:
-        """Neither pause, resume nor restart anything from now on."""
         self.running = False
         self._gate.closing = True
 
     async def end(self) -> None:
-        """End the load process where it is still alive."""
         if self._process.alive:
             self._record.control("stop", "the run ends", grace_s=1.0)
             await self._process.end(self._interrupts.timeouts.locust_term_s + 2.0)
             self._process.record_exit()
 
     async def record_end(self) -> None:
-        """Write the row `load_end`."""
         if self.begun:
             self._record.run("load_end", shortened=self.shortened, aborted=self._aborted)
 
     async def cancel_restart(self) -> None:
-        """Cancel a restart of the server that is under way."""
         await self._gate.close()
 
     # --- called on each tick --------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Read new rows of the workers and new commands of the web UI."""
         self.read_rows()
         if self._commands is not None:
             self._commands.poll()
 
     def tick(self) -> None:
-        """Pause, resume or restart as the server's state asks for."""
         if self.running:
             self._gate.tick()
 
@@ -169,25 +159,20 @@ class LoadSession:
 
     @property
     def alive(self) -> bool:
-        """True while the load process lives."""
         return self._process.alive
 
     @property
     def has_web_ui(self) -> bool:
-        """True when a web UI controls this load."""
         return self._commands is not None
 
     @property
     def stop_pressed(self) -> bool:
-        """True when Stop was pressed in the web UI."""
         return self._commands is not None and self._commands.stop_asked
 
     def failure(self) -> str | None:
-        """Failure of the load process; None if it did not fail."""
         return self._process.failure()
 
     def _stop_reason(self, loaded_s: float) -> str | None:
-        """Reason to stop the load now; None to continue."""
         duration_s = self._context.options.duration_s
         if self._interrupts:
             return "interrupted"

@@ -28,10 +28,7 @@ _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
 
 @dataclass(frozen=True)
 class Master:
-    """Settings for workers on other machines.
-
-    They connect to `bind_host` and `bind_port` within `wait_s` seconds.
-    """
+    """Settings for workers on other machines. They connect to `bind_host` and `bind_port` within `wait_s` seconds."""
 
     workers: int
     bind_host: str = "*"
@@ -51,10 +48,9 @@ class LoadWatch(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line; texts are as the user gave them.
-
-    `held` is a launched server that other runs use too. A `replay` is one of many short runs: its load process starts
-    early and without Locust, and it has neither a live view nor an exporter. A `watch` ends the load early.
+    """Options of the command line; texts are as the user gave them. `held` is a launched server that other runs use
+    too. A `replay` is one of many short runs: its load process starts early and without Locust, and it has neither a
+    live view nor an exporter. A `watch` ends the load early.
     """
 
     target: str | None = None
@@ -86,7 +82,6 @@ class Options:
 
 
 def worker_count(options: Options) -> int:
-    """Number of workers that share the plan."""
     return options.processes if options.master is None else options.master.workers
 
 
@@ -133,16 +128,12 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
 
 
 def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None:
-    """Load the local tokenizer, where one is named.
-
-    Raises OptionError where its folder is unusable.
-    """
+    """Load the local tokenizer, where one is named. Raises OptionError where its folder is unusable."""
     path = options.tokenizer or profile.target.tokenizer
     return LocalTokenizer.load(path) if path else None
 
 
 def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
-    """URLs of external servers; attacks on each need --authorize."""
     replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
     return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
@@ -159,7 +150,6 @@ def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
 
 
 def _refuse_for_workers(options: Options) -> None:
-    """Refuse options that do not work with workers on other machines."""
     if options.processes > 1:
         raise OptionError(
             "--processes and --master exclude each other: with --master, start one `loadchaos worker` for each process"
@@ -178,10 +168,7 @@ def _refuse_for_workers(options: Options) -> None:
 
 
 def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
-    """Refuse a log file that cannot be read.
-
-    With `may_appear` it may not exist yet, as the server still has to start.
-    """
+    """Refuse a log file that cannot be read. With `may_appear` it may not exist yet, as the server still has to start."""
     kind, rest = read_spec(spec)
     if kind != "file":
         return
@@ -199,9 +186,8 @@ def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
 
 
 def target_kind(profile: Profile, options: Options) -> str:
-    """Kind of target: `embedded`, `launched` or `external`.
-
-    The embedded server is used only where neither a target nor a launch command is given.
+    """Kind of target: `embedded`, `launched` or `external`. The embedded server is used only where neither a target nor
+    a launch command is given.
     """
     if options.target is not None and options.embedded:
         raise OptionError("--target and --embedded exclude each other: give one of them")
@@ -221,10 +207,7 @@ def target_kind(profile: Profile, options: Options) -> str:
 
 
 def headers_of_options(options: Options) -> dict[str, str]:
-    """Request headers with values from the environment.
-
-    Raises OptionError for a variable that is not set.
-    """
+    """Request headers with values from the environment. Raises OptionError for a variable that is not set."""
     headers = {}
     for name, value in options.headers.items():
         headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
@@ -267,7 +250,6 @@ def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dic
 
 
 def header_variables(options: Options) -> dict[str, str]:
-    """Environment variables that `planned_headers` names."""
     texts = enumerate(options.headers.values())
     return {f"{_HEADER_VARIABLE}{n}": value for n, value in texts if not value.startswith("env:")}
 

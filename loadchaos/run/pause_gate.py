@@ -1,7 +1,6 @@
-"""Pause load and attacks while the server is down; restart it.
-
-A server that hangs is not down, and may recover by itself; one whose engine is dead may never exit (vLLM 0.32 waits for
-tasks of its own). With `on_death: restart` such a server is ended after as long as a return is waited for.
+"""Pause load and attacks while the server is down; restart it. A server that hangs is not down, and may recover by
+itself; one whose engine is dead may never exit (vLLM 0.32 waits for tasks of its own). With `on_death: restart` such a
+server is ended after as long as a return is waited for.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ _ENDED = ("dead", "terminated")
 
 
 class PauseGate:
-    """Gate for load and attacks, ticked by the run's loop; it never waits.
-
-    `closing`: the run is ending, nothing is started any more.
+    """Gate for load and attacks, ticked by the run's loop; it never waits. `closing`: the run is ending, nothing is
+    started any more.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class PauseGate:
         self.closing = False
 
     def tick(self) -> None:
-        """Pause or resume, and restart the server where the profile asks for it."""
         down = self._server.down
         if down != (self._down_since_s is not None):
             self._down_since_s = time.monotonic() if down else None

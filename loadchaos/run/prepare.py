@@ -1,9 +1,6 @@
-"""Prepare the load: launch, monitor and identify the server.
-
-It also checks that the profile fits, and writes plan.json.
-
-An error that makes the load impossible is raised: TargetError where the server is the cause, OptionError where our user
-is.
+"""Prepare the load: launch, monitor and identify the server. It also checks that the profile fits, and writes
+plan.json. An error that makes the load impossible is raised: TargetError where the server is the cause, OptionError
+where our user is.
 """
 
 from __future__ import annotations
@@ -58,10 +55,7 @@ class Preparation:
         self._memory = self._target.held.memory if self._target.held is not None else None
 
     async def run(self) -> AttackInjector:
-        """Prepare the load and write facts.json and plan.json.
-
-        Returns the attacks, ready to be started.
-        """
+        """Prepare the load and write facts.json and plan.json. Returns the attacks, ready to be started."""
         self._check_disk()
         await self._start_server()
         await self._server.start_monitor()
@@ -88,7 +82,6 @@ class Preparation:
             return attacks
 
     def _check_disk(self) -> None:
-        """Compare the estimated size of the record with the free disk space."""
         space = disk_space.estimate(
             self._profile, self._options.seed, self._record.folder.path, self._options.duration_s
         )
@@ -97,7 +90,6 @@ class Preparation:
             self._print(f"note: {space.describe()}")
 
     async def _start_server(self) -> None:
-        """Launch the server; print a note for an external one without a log."""
         if self._target.kind != "external":
             self._print(await self._server.launch())
         elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
@@ -137,9 +129,8 @@ class Preparation:
         return announced_ports(launched.pid, self._record.folder.server_log)
 
     async def _refuse_foreign_server(self) -> None:
-        """Raise TargetError where another program has the server's port.
-
-        A container's server is no child of the launched process: then a note says which process answers.
+        """Raise TargetError where another program has the server's port. A container's server is no child of the
+        launched process: then a note says which process answers.
         """
         launched = self._server.launched
         if launched is None or self._target.held is not None:
@@ -188,7 +179,6 @@ class Preparation:
             await asyncio.sleep(_POLL_S)
 
     async def _discover(self, client: calibrate.DiscoveryClient) -> AttackInjector:
-        """Identify the server, check the profile, learn token counts."""
         profile = self._profile
         tokenizer = local_tokenizer(profile, self._options)
         request = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, tokenizer)
@@ -228,10 +218,7 @@ class Preparation:
         return await self._attack_injector(dialect, facts, proxy)
 
     async def _learn_answers(self, facts: Facts) -> bool:
-        """Record answers of the idle server to requests like those of the load.
-
-        Returns True where one failed.
-        """
+        """Record answers of the idle server to requests like those of the load. Returns True where one failed."""
         if not answer_baseline.is_wanted(self._profile):
             return False
         return await answer_baseline.learn(
@@ -239,9 +226,8 @@ class Preparation:
         )
 
     async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
-        """Restart a server that died of a request to the idle server.
-
-        Only where the profile restarts dead servers. Its death is an incident as under load.
+        """Restart a server that died of a request to the idle server. Only where the profile restarts dead servers. Its
+        death is an incident as under load.
         """
         if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
             return
@@ -255,7 +241,6 @@ class Preparation:
         await self._while(lambda: self._server.down, DEATH_SHOWS_S)
 
     def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
-        """Print a note and record it as a preflight check."""
         self._print(f"note: {line}")
         self._record.event(preflight.row(check, ok=ok, text=line if text is None else text))
 
@@ -274,7 +259,6 @@ class Preparation:
         )
 
     async def _open_proxy(self, health_path: str) -> LocalProxy | None:
-        """Open the proxy that network attacks need; None without any."""
         if not any(a.network for a in self._profile.attacks):
             return None
         proxy = await self._server.open_proxy()
@@ -284,10 +268,7 @@ class Preparation:
         return proxy
 
     async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: LocalProxy | None) -> AttackInjector:
-        """Make the attacks and check that each can be done.
-
-        Raises TargetError where one cannot.
-        """
+        """Make the attacks and check that each can be done. Raises TargetError where one cannot."""
         pid_of = self._server.pid_of
         replicas = [
             AttackedReplica(name, url, partial(pid_of, name), proxy) for name, url in self._server.replicas.items()
@@ -327,7 +308,6 @@ class Preparation:
 
 
 def _sent(client: calibrate.DiscoveryClient) -> DiscoveryRow:
-    """Row with the requests that identified and measured the server."""
     return {
         "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads, "generations": client.generations,
         "remembered": client.remembered,

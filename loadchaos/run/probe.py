@@ -1,7 +1,5 @@
-"""Probe a server: what it is, its limits, the profiles that fit it.
-
-It is harmless: at most 20 reads and tokenizer calls, and 3 generations of one token with prompts of at most a quarter of
-the context.
+"""Probe a server: what it is, its limits, the profiles that fit it. It is harmless: at most 20 reads and tokenizer
+calls, and 3 generations of one token with prompts of at most a quarter of the context.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ _MOST_IMAGES_ASKED = 9
 
 @dataclass(frozen=True)
 class ProfileFit:
-    """Fit of a profile to this server.
-
-    Each of `lacks` makes a run impossible or meaningless.
-    """
+    """Fit of a profile to this server. Each of `lacks` makes a run impossible or meaningless."""
 
     name: str
     about: str
@@ -74,7 +69,6 @@ class ProbeResult:
     models: Sequence[str] = field(default_factory=tuple)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping for JSON."""
         facts = self.facts.to_json()
         return {
             "schema": 1,
@@ -151,9 +145,8 @@ def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
 
 
 def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]], *, asked: bool) -> list[str]:
-    """List what could not be found out, each with the reason.
-
-    With `asked` requests were answered; otherwise the trouble explains what only they would show.
+    """List what could not be found out, each with the reason. With `asked` requests were answered; otherwise the
+    trouble explains what only they would show.
     """
     unknown = []
     if facts.dialect == UNKNOWN.name:
@@ -294,7 +287,6 @@ _LABEL = 22
 
 
 def page(probed: ProbeResult) -> str:
-    """Describe a probed server on one page for a terminal."""
     facts = probed.facts
     lines = [
         *_identity(probed),

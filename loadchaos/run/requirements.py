@@ -15,7 +15,6 @@ from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 def calibration_request(
     profile: Profile, model: str | None, api_key_env: str | None, tokenizer: LocalTokenizer | None
 ) -> CalibrationRequest:
-    """Select what is measured on the server for this profile."""
     sizes, most_images = profile.image_sizes()
     return CalibrationRequest(
         image_sizes=sizes,

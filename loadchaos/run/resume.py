@@ -45,7 +45,6 @@ class ResumePoint:
     loaded_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the mapping for plan.json."""
         return {
             "run": self.run,
             "phase": self.phase,
@@ -78,10 +77,7 @@ def hidden(value: object) -> bool:
 
 
 def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
-    """Find the step after the last one of each worker.
-
-    Raises OptionError where nothing was sent or nothing is left.
-    """
+    """Find the step after the last one of each worker. Raises OptionError where nothing was sent or nothing is left."""
     seen = _read(folder)
     if not seen.last:
         raise OptionError(f"--resume {folder.path}: this run sent no request; run the profile again without --resume")
@@ -134,7 +130,6 @@ def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]
 
 
 def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | None:
-    """Count the requests to send; None where time ends the load."""
     left = 0
     for number in range(phase, len(profile.load)):
         if (planned := phase_requests(profile.load[number], seed, number)) is None:
@@ -157,8 +152,6 @@ def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
 
 @dataclass
 class _Progress:
-    """Progress of an interrupted load."""
-
     last: dict[int, int] = field(default_factory=dict)
     begun_ns: dict[int, int] = field(default_factory=dict)
     load_ns: int | None = None
@@ -167,7 +160,6 @@ class _Progress:
 
     @property
     def loaded_s(self) -> float:
-        """Duration of the load."""
         return 0.0 if self.load_ns is None else (self.newest_ns - self.load_ns) / 1e9
 
 

@@ -34,15 +34,12 @@ _TICK_S = 0.1
 async def run_quietly(
     profile: Profile, options: Options, interrupts: Interrupts, print_line: Callable[[str], None]
 ) -> Result:
-    """Run a profile whose lines go to `print_line` instead of the terminal."""
     return await _Run(RunContext.create(profile, options, interrupts, print_line), None).execute()
 
 
 async def run(profile: Profile, options: Options, interrupts: Interrupts, web_start: WebStart | None = None) -> Result:
-    """Run a profile to its end.
-
-    Until then it handles the signals that `interrupts` receives. Raises LoadchaosError for mistakes found before a run
-    folder exists.
+    """Run a profile to its end. Until then it handles the signals that `interrupts` receives. Raises LoadchaosError for
+    mistakes found before a run folder exists.
     """
     with Console() as console:
         context = RunContext.create(profile, options, interrupts, console.print)
@@ -70,12 +67,10 @@ class _Run:
         self._record.listen(self._probes.feed)
 
     async def execute(self) -> Result:
-        """Prepare, load and attack, drain, undo, judge."""
         with self._interrupts.handled_by(self._interrupted):
             return await self._steps()
 
     def _interrupted(self, number: signal.Signals) -> None:
-        """Write the row of a signal and print what happens next."""
         self._record.run("interrupted", signal=number.name)
         if self._interrupts.count == 1:
             self._context.print_line("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
@@ -112,12 +107,10 @@ class _Run:
     # --- before and during the load -------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Launch and monitor the server, check the profile, write the plan."""
         await self._load.warm_up()
         self._attacks.prepared(await Preparation(self._context, self._server, self._probes, self._last_question).run())
 
     async def _load_and_attack(self) -> None:
-        """Drive load and attacks until the load is done or has to stop."""
         options = self._context.options
         if not options.replay:
             await self._follower.begin(
@@ -131,10 +124,7 @@ class _Run:
         await self._load.drive(self._tick)
 
     async def _replay_begin_s(self) -> float | None:
-        """Wait until a replay has begun: its attacks count from there.
-
-        Returns None for any other load.
-        """
+        """Wait until a replay has begun: its attacks count from there. Returns None for any other load."""
         if any(phase.replay is not None for phase in self._context.profile.load):
             while self._load.alive and self._load.begun_s is None and not self._context.interrupts:
                 await self._tick()
@@ -182,7 +172,6 @@ class _Run:
             await self._tick()
 
     async def _ask_last_question(self) -> None:
-        """Ask once more after a run of a hunt, a replay or the minimiser."""
         if self._context.options.replay and self._load.begun:
             await self._last_question.ask(self._tick, lambda: bool(self._interrupts))
 

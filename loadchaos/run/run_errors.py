@@ -33,9 +33,8 @@ class RunErrors:
             self.record_bug(e)
 
     def of_judge(self, error: Exception) -> tuple[int, str | None]:
-        """(exit code, text) for an error that left the run unjudged.
-
-        An error that is no LoadchaosError is recorded as a bug, and the summary has its text.
+        """(exit code, text) for an error that left the run unjudged. An error that is no LoadchaosError is recorded as
+        a bug, and the summary has its text.
         """
         if isinstance(error, LoadchaosError):
             return error.exit_code, str(error)
@@ -43,7 +42,6 @@ class RunErrors:
         return exit_codes.INTERNAL_ERROR, None
 
     def record_bug(self, e: Exception) -> None:
-        """Append the traceback of a bug to loadchaos-error.txt."""
         trace = self._folder / "loadchaos-error.txt"
         text = self._redactor.text("".join(traceback.format_exception(e)))
         with contextlib.suppress(OSError), trace.open("a") as f:

@@ -127,13 +127,10 @@ class RunProbes:
         self._requests = 0
 
     def feed(self, row: Row) -> None:
-        """Count the requests of the load."""
         self._requests += row.get("row") == "end"
 
     async def learn(self, facts: Facts, seed: int) -> list[str]:
-        """Ask the idle server; returns notes for the user.
-
-        They differ from those of an earlier run with the same seed:
+        """Ask the idle server; returns notes for the user. They differ from those of an earlier run with the same seed:
         prompts and images that shall be new would be in the caches of the server.
         """
         options = self._profile.correctness
@@ -154,7 +151,6 @@ class RunProbes:
         return [*notes, *await self._prober.learn()]
 
     def start(self) -> None:
-        """Ask beside the load, except while the server is down."""
         if self._prober is not None:
             self._begun = True
             self._prober.start(lambda: self._server.down)

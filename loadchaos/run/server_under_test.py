@@ -93,12 +93,7 @@ class ServerUnderTest:
     # --- start and end --------------------------------------------------------------------------------------------------
 
     async def launch(self) -> str:
-        """Start or restart the embedded server or the launch command.
-
-        Returns a line that says which.
-
-        OptionError when another server has its port.
-        """
+        """Start or restart the server; returns a line that says which. Raises OptionError where its port is taken."""
         if self.launched is not None:  # server.log has one writer at a time
             why = "it hung" if self.state == "hung" else "its engine was dead and the server did not exit"
             await (self.launched.wait_recorded() if self.launched.exit.done() else self.launched.kill(why))
@@ -122,7 +117,6 @@ class ServerUnderTest:
         return description
 
     def _attach(self, held: HeldServer) -> str:
-        """Use the held server; its rows go to this run from now on."""
         self.url, self.launched, self._log = held.url, held.launched, held.log
         held.attach(self._record.event)
         if self._monitor is not None:
@@ -164,7 +158,6 @@ class ServerUnderTest:
             machine.known_server = self._known_server
 
     async def start_monitor(self, dialect: Dialect | None = None) -> None:
-        """Start the monitor, or restart it for another dialect."""
         if dialect is not None:
             if self._monitor is not None and dialect == self._dialect:
                 return
@@ -196,7 +189,6 @@ class ServerUnderTest:
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
     async def learn_canary(self, facts: Facts) -> None:
-        """Record the canary's answers on the idle server."""
         canary = self._profile.watch.canary
         if canary is not None:
             self._canary = Canary(
@@ -205,7 +197,6 @@ class ServerUnderTest:
             await self._canary.learn()
 
     def start_canary(self) -> None:
-        """Send canary requests beside the load, except while the server is down."""
         if self._canary is not None:
             self._canary.start(lambda: self.down)
 
@@ -231,7 +222,6 @@ class ServerUnderTest:
         return [MonitoredReplica("server", url, logs=logs, pid=pid, here=here)]
 
     async def open_proxy(self) -> LocalProxy:
-        """Open a proxy between clients and server; `stop` closes it."""
         self._proxy = LocalProxy(self.url)
         await self._proxy.open()
         return self._proxy
@@ -272,14 +262,12 @@ class ServerUnderTest:
         return {name: StateMachine(name, launched, health_knows_death, sole=len(names) == 1) for name in names}
 
     def feed(self, row: Row) -> None:
-        """Fold one ledger row and record the state changes that follow."""
         self._idle.feed(row)
         if self._monitor is not None and _may_mean_death(row):
             self._monitor.poll_logs()  # the log comes first: it says whether the server was told to end, or died
         self._record_changes([change for machine in self._machines.values() for change in machine.feed(row)])
 
     def tick(self) -> None:
-        """Let time pass without a row and record the state changes that follow."""
         if self._monitor is not None:
             self._monitor.poll_logs()
         now_ns = time.monotonic_ns()
@@ -301,15 +289,13 @@ class ServerUnderTest:
 
     @property
     def down(self) -> bool:
-        """True when no replica can answer.
-
-        In an outage the load continues: only its requests show the end of the outage.
+        """True when no replica can answer. In an outage the load continues: only its requests show the end of the
+        outage.
         """
         return self.state in DOWN and not any(machine.outage for machine in self._machines.values())
 
     @property
     def dying(self) -> bool:
-        """True when the server is down and its process has not exited."""
         return self.down and self.exit_reason() is None
 
     def unsettled(self, since_ns: int) -> bool:
@@ -336,43 +322,35 @@ class ServerUnderTest:
         return authorization.listener_pid(self.replicas[name])
 
     def exit_reason(self) -> str | None:
-        """Exit reason of the launched server; None while it lives.
-
-        It is the end of a sentence. An external server has none.
+        """Exit reason of the launched server; None while it lives. It is the end of a sentence. An external server has
+        none.
         """
         if (ended := self.exit_status()) is None or self.launched is None or self.launched.pid is None:
             return ended
         return f"{ended}{_last_line(self._log)}; its log is {self._log}"
 
     def exit_status(self) -> str | None:
-        """Exit code or signal of the launched server; None while it lives."""
         if self.launched is None or not self.launched.exit.done():
             return None
         return f"it {self.launched.exit.result().reason}"
 
     @property
     def supervisor_lost(self) -> bool:
-        """True when the server's supervisor process is gone.
-
-        Without it neither log nor exit can be read.
-        """
+        """True when the server's supervisor process is gone. Without it neither log nor exit can be read."""
         return self.launched is not None and self.launched.lost
 
 
 def _may_mean_death(row: Row) -> bool:
-    """True for a row that may be a sign of death."""
     kind, what = row.get("row"), row.get("what")
     return (kind == "process" and what == "gone") or (kind == "launch" and what == "exit") or row.get("ok") is False
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a server's log, as part of a sentence."""
     line = last_line(log)
     return f"; its last log line is {line!r}" if line else " without a log line"
 
 
 def _assumed_dialect(profile: Profile) -> Dialect:
-    """Dialect to monitor with until the server is identified."""
     if profile.target.dialect != "auto":
         return DIALECTS[profile.target.dialect]
     return DIALECTS[profile.target.embedded.dialect] if profile.target.embedded else DEFAULT_DIALECT

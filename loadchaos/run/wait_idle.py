@@ -19,16 +19,14 @@ class IdleWait:
         self._busy: dict[str, tuple[int, float]] = {}  # by engine: time of the gauges, requests
 
     def feed(self, row: Row) -> None:
-        """Fold one row of the ledger."""
         typed = as_typed(row)
         if typed["row"] == "metrics" and "requests_running" in (values := typed.get("values") or {}):
             busy = values["requests_running"] + values.get("requests_waiting", 0)
             self._busy[f"{typed['replica']} {typed['engine']}"] = (typed["at_ns"], busy)
 
     def idle_since(self, begin_ns: int) -> bool:
-        """True when each engine was idle after `begin_ns`, or waiting is useless.
-
-        It is useless without gauges, and after every gauge was updated.
+        """True when each engine was idle after `begin_ns`, or waiting is useless. It is useless without gauges, and
+        after every gauge was updated.
         """
         if not self._busy or time.monotonic_ns() - begin_ns >= _LONGEST_NS:
             return True

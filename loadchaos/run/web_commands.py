@@ -1,6 +1,5 @@
-"""Carry out commands of the web UI and record the answers.
-
-Every manual change (users, attacks, stop) is a row of kind `command`, so that the verdict can mention it.
+"""Carry out commands of the web UI and record the answers. Every manual change (users, attacks, stop) is a row of kind
+`command`, so that the verdict can mention it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class WebCommands:
         self.stop_asked = False
 
     def load_begins(self, attacks: AttackInjector) -> None:
-        """Offer the attacks and apply the number of users at Start."""
         self._attacks = attacks
         self._record.event(
             {

@@ -115,7 +115,6 @@ class Asker(Protocol):
 
 
 def chat_body(model: str, content: Any, most_tokens: int, **options: Any) -> bytes:
-    """Make the body of a chat question with one message of the user, greedy."""
     messages = [{"role": "user", "content": content}]
     body = {"model": model, "messages": messages, "max_tokens": most_tokens, "temperature": 0, **options}
     return json.dumps(body).encode()

@@ -1,7 +1,6 @@
-"""Keep what several runs on one server have asked the idle server.
-
-A hunt has many short runs on one server. What the first of them learned is not asked again while the process of the server
-lives. After a restart the facts of the server and one question show whether it still holds.
+"""Keep what several runs on one server have asked the idle server. A hunt has many short runs on one server. What the
+first of them learned is not asked again while the process of the server lives. After a restart the facts of the server
+and one question show whether it still holds.
 """
 
 from __future__ import annotations
@@ -26,6 +25,5 @@ class ServerMemory:
         self.probes.confirmed = False
 
     def identified(self, facts: Facts) -> None:
-        """Note what the server is; forget everything of another one."""
         if not self.discovery.identified(facts):
             self.probes.forget()

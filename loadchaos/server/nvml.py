@@ -53,10 +53,8 @@ async def memory_used_mib() -> list[int] | None:
 
 
 async def wait_memory_freed(before: Sequence[int], within_s: float) -> tuple[bool, str] | None:
-    """Wait until no GPU uses more memory than `before` (MiB).
-
-    Returns:
-        Success and a description, or None when the memory cannot be read.
+    """Wait until no GPU uses more memory than `before` (MiB). Returns success and a description, or None when the
+    memory cannot be read.
     """
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
@@ -84,11 +82,9 @@ class NvmlMonitor:
         self._last: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop the thread."""
         self._stop.set()
         await asyncio.to_thread(self._thread.join, _STOP_S)
 

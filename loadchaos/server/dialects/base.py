@@ -1,7 +1,4 @@
-"""Define `Dialect`: all knowledge about one kind of server.
-
-It holds values and pure functions.
-"""
+"""Define `Dialect`: all knowledge about one kind of server. It holds values and pure functions."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ class AdminOperation:
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def effects_with(self, params: Mapping[str, str]) -> list[str]:
-        """Effects of a call with these parameters, without repeats."""
         found = list(self.effects)
         for name, value in {**self.params, **params}.items():
             found += self.effects_when.get(f"{name}={value}", ())
@@ -82,9 +78,8 @@ class ProbedPage:
 
 @dataclass(frozen=True)
 class DetectionSign:
-    """A GET response that is a sign of a dialect.
-
-    It has one of `statuses`, and `json_key` in its JSON object if that is given.
+    """A GET response that is a sign of a dialect. It has one of `statuses`, and `json_key` in its JSON object if that
+    is given.
     """
 
     path: str
@@ -95,10 +90,7 @@ class DetectionSign:
 
 @dataclass(frozen=True)
 class Era:
-    """Versions below `before` differ in `changes` (fields of Dialect).
-
-    The oldest era that fits wins.
-    """
+    """Versions below `before` differ in `changes` (fields of Dialect). The oldest era that fits wins."""
 
     before: str
     changes: Mapping[str, Any]
@@ -136,9 +128,8 @@ def _unread_settings(_data: Any) -> ServerSettings:
 
 @dataclass(frozen=True)
 class Dialect:
-    """Everything that differs from one kind of server to another.
-
-    Regexes are searched in the server's text as it was sent. Only `name` and `title` are required.
+    """Everything that differs from one kind of server to another. Regexes are searched in the server's text as it was
+    sent. Only `name` and `title` are required.
     """
 
     name: str
@@ -268,7 +259,6 @@ class Dialect:
 
     @property
     def outcome_rules(self) -> OutcomeRules:
-        """Rules by which answers of this server are judged."""
         return OutcomeRules(
             validation=self.validation,
             shed=self.shed,
@@ -290,16 +280,12 @@ class Dialect:
 
 
 def version_key(version: str | None) -> tuple[int, ...] | None:
-    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1).
-
-    Returns None without a leading number.
-    """
+    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1). Returns None without a leading number."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
     return tuple(int(n) for n in match[1].split(".")) if match else None
 
 
 def patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
-    """Compile a table of regexes."""
     return tuple(re.compile(text) for text in texts)
 
 

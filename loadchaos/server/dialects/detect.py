@@ -1,8 +1,5 @@
-"""Detect the kind and version of a server from pages it answered.
-
-Pure: the caller sends the requests.
-
-Signs, strongest first: the owner of the models, the prefix of the metrics, pages that only one kind of server has.
+"""Detect the kind and version of a server from pages it answered. Pure: the caller sends the requests. Signs, strongest
+first: the owner of the models, the prefix of the metrics, pages that only one kind of server has.
 """
 
 from __future__ import annotations
@@ -95,7 +92,6 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
 def _signs_of(
     dialect: Dialect, pages: Mapping[str, ProbedPage], models: list[Mapping[str, Any]]
 ) -> list[tuple[int, str]]:
-    """Weights and descriptions of the signs that speak for a dialect."""
     found = []
     if dialect.owned_by and any(str(model.get("owned_by")) == dialect.owned_by for model in models):
         found.append((3, f"/v1/models is owned_by {dialect.owned_by}"))
@@ -108,7 +104,6 @@ def _signs_of(
 
 
 def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
-    """Description of a sign if the pages show it, else ""."""
     if not sign.json_key:
         return f"{sign.path} is there" if _status(pages, sign.path) in sign.statuses else ""
     value = _object(pages, sign.path).get(sign.json_key)
@@ -116,9 +111,8 @@ def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
 
 
 def _era_version(version: str | None, at_least: str | None, below: str | None) -> str | None:
-    """Choose a version inside the bounds, for `Dialect.at`.
-
-    It is the lowest that is sure, else one below the upper bound.
+    """Choose a version inside the bounds, for `Dialect.at`. It is the lowest that is sure, else one below the upper
+    bound.
     """
     if version is not None or at_least is not None:
         return version or at_least
@@ -144,7 +138,6 @@ def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
 
 
 def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, Any]:
-    """The page's JSON object; empty if it has none."""
     return json_object(pages[path].body) if _status(pages, path) == 200 else {}
 
 

@@ -137,7 +137,6 @@ def _cache_info(metrics: str) -> Mapping[str, str]:
 
 
 def _limits(metrics: str, _version: str | None) -> Limits:
-    """KV cache capacity by the labels of vllm:cache_config_info."""
     labels = _cache_info(metrics)
     try:
         blocks, block_size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
@@ -153,13 +152,11 @@ def _log_limits(log: str, _version: str | None) -> Limits:
 
 
 def _metrics_settings(metrics: str) -> Mapping[str, tuple[Any, str]]:
-    """Prefix caching by the labels of vllm:cache_config_info."""
     value = _cache_info(metrics).get("enable_prefix_caching")
     return {"prefix_caching": (value == "True", "vllm:cache_config_info")} if value in ("True", "False") else {}
 
 
 def _read_settings(data: Any) -> ServerSettings:
-    """Settings and machine by the JSON of /server_info."""
     if not isinstance(data, dict):
         return ServerSettings()
     env, config = data.get("system_env"), data.get("vllm_config")
@@ -186,10 +183,7 @@ def _read_settings(data: Any) -> ServerSettings:
 
 
 def _anywhere(data: Any, key: str) -> Any:
-    """Value of `key` in nested mappings, nearest to the root.
-
-    Returns None if there is none.
-    """
+    """Value of `key` in nested mappings, nearest to the root. Returns None if there is none."""
     level = [data]
     while level:
         mappings = [d for d in level if isinstance(d, dict)]

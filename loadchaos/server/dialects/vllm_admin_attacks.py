@@ -1,6 +1,5 @@
-"""Attacks through vLLM admin endpoints: caches, sleep, pause, LoRA.
-
-One `AdminOperation` each; a profile uses it as `{admin: NAME}`. chaos/admin.py makes the call.
+"""Attacks through vLLM admin endpoints: caches, sleep, pause, LoRA. One `AdminOperation` each; a profile uses it as
+`{admin: NAME}`. chaos/admin.py makes the call.
 """
 
 from __future__ import annotations

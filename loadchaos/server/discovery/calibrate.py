@@ -1,9 +1,6 @@
-"""Identify a server and calibrate token counts, once, before the load.
-
-The result is `Facts`.
-
-Reads and tokenizer calls come first, then a few one-token generations where counting is not enough. Responses become
-facts; only what makes a run impossible (401, wrong model, not HTTP) is an error.
+"""Identify a server and calibrate token counts, once, before the load. The result is `Facts`. Reads and tokenizer calls
+come first, then a few one-token generations where counting is not enough. Responses become facts; only what makes a run
+impossible (401, wrong model, not HTTP) is an error.
 """
 
 from __future__ import annotations
@@ -37,12 +34,8 @@ _FIRST_READ_S = 30.0  # the first read of a server that has just started on a bu
 
 
 async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
-    """Read dialect, version, model, limits and development endpoints.
-
-    Nothing is generated.
-
-    Raises:
-        TargetError: A run against this server is impossible.
+    """Read dialect, version, model, limits and development endpoints. Nothing is generated. Raises TargetError: A run
+    against this server is impossible.
     """
     await client.find_health_path()
     # LiteLLM's /health sends a request to every model.
@@ -88,9 +81,8 @@ def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
 
 
 def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the context length that the server at --admin-url tells.
-
-    LiteLLM leaves it out. The model has the same name there, or is the only one.
+    """Add the context length that the server at --admin-url tells. LiteLLM leaves it out. The model has the same name
+    there, or is the only one.
     """
     data = behind.json() if behind.status == 200 else None
     listed = data.get("data") if isinstance(data, dict) else None
@@ -100,15 +92,13 @@ def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapp
 
 
 def _lists_nothing(models: DiscoveryResponse) -> bool:
-    """True for an empty list, as `transformers serve FOLDER` has it."""
     data = models.json()
     return models.status == 200 and isinstance(data, dict) and data.get("data") == []
 
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
-    """Request one token of the named model where no list has it.
-
-    Returns a list with that model if it answers, else what says why it cannot be tested.
+    """Request one token of the named model where no list has it. Returns a list with that model if it answers, else
+    what says why it cannot be tested.
     """
     answer = await client.generate(model, "Hello")
     if answer.is_completion:

@@ -1,9 +1,6 @@
-"""Measure the tokens of conversation turns and of other scripts.
-
-Only some traffic needs them.
-
-Counts are measured on the server and checked on mixtures. Words whose tokens merge with their neighbours, and templates
-that treat turns unequally, are left out: a planned length is either exact or unknown.
+"""Measure the tokens of conversation turns and of other scripts. Only some traffic needs them. Counts are measured on
+the server and checked on mixtures. Words whose tokens merge with their neighbours, and templates that treat turns
+unequally, are left out: a planned length is either exact or unknown.
 """
 
 from __future__ import annotations
@@ -75,11 +72,8 @@ async def with_chat_tokens(
 async def _turn_overhead(
     client: DiscoveryClient, facts: Facts, text: TextFacts, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens that one turn adds beside its words.
-
-    Returns None if turns do not cost the same.
-
-    Thinking templates (Qwen3) drop marked text of earlier turns; our answers have none.
+    """Tokens that one turn adds beside its words. Returns None if turns do not cost the same. Thinking templates
+    (Qwen3) drop marked text of earlier turns; our answers have none.
     """
     counts = await asyncio.gather(*(_conversation(client, facts, text, n, counter) for n in (0, 1, 2, 4)))
     known = [n for n in counts if n is not None]
@@ -93,7 +87,6 @@ async def _turn_overhead(
 async def _conversation(
     client: DiscoveryClient, facts: Facts, text: TextFacts, turns: int, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens of the template in a conversation with `turns` earlier turns."""
     messages, words = [], 0
     for i in range(2 * turns + 1):
         sentence, tokens = _mixture(text.words, seed=i, length=6)
@@ -111,10 +104,7 @@ async def _conversation(
 
 
 async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
-    """Words whose token count does not depend on their neighbours.
-
-    Returns None if there are fewer than four.
-    """
+    """Words whose token count does not depend on their neighbours. Returns None if there are fewer than four."""
     repeated = await asyncio.gather(*(counter.plain(f" {w}" * _REPEAT) for w in words))
     found = [(f" {w}", n // _REPEAT) for w, n in zip(words, repeated, strict=True) if n and n % _REPEAT == 0]
     if len(found) < 4:

@@ -27,10 +27,7 @@ _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a 
 
 
 def parse_target(text: str) -> str:
-    """Return the base URL without a trailing `/v1`.
-
-    Raises OptionError if it is no http(s) URL.
-    """
+    """Return the base URL without a trailing `/v1`. Raises OptionError if it is no http(s) URL."""
     clean = text.strip()
     if not clean:
         raise OptionError("--target is empty: give the server's URL, e.g. http://127.0.0.1:8000")
@@ -55,9 +52,8 @@ def parse_target(text: str) -> str:
 
 @dataclass(frozen=True)
 class DiscoveryResponse:
-    """One response, or the reason for none (`status` 0, `text` the reason).
-
-    `answer`: what a generation was answered; None: it was none.
+    """One response, or the reason for none (`status` 0, `text` the reason). `answer`: what a generation was answered;
+    None: it was none.
     """
 
     status: int
@@ -67,24 +63,18 @@ class DiscoveryResponse:
 
     @property
     def is_completion(self) -> bool:
-        """True for a completion, right or wrong."""
         return self.answer is not None and self.answer.is_completion
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Prompt tokens of a generation, from its usage."""
         return None if self.answer is None else self.answer.prompt_tokens
 
     @property
     def lacks_path(self) -> bool:
-        """True when the server has no such path.
-
-        An unknown model has the status 404, too.
-        """
+        """True when the server has no such path. An unknown model has the status 404, too."""
         return self.status in (404, 405, 501) and "does not exist" not in self.text
 
     def json(self) -> Any:
-        """Parse the body as JSON; None if it is none."""
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError):
@@ -139,7 +129,6 @@ class DiscoveryClient:
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
     ) -> DiscoveryResponse:
-        """Send one request and read the complete response."""
         url = (self.admin_url if admin else self.base_url) + path
         key = (method, url, b"" if body is None else json.dumps(body).encode())
         answer = self._remembered(key, process=method == "GET")
@@ -208,9 +197,8 @@ class DiscoveryClient:
     async def post(
         self, path: str, body: bytes, *, process: bool = False, stream: bool = False, dialect: Dialect | None = None
     ) -> DiscoveryResponse:
-        """Send a request that runs the model; it counts as a generation.
-
-        `process` as for `generate`, the others as for `Asker.ask`.
+        """Send a request that runs the model; it counts as a generation. `process` as for `generate`, the others as for
+        `Asker.ask`.
         """
         url = self.base_url + path
         key = ("POST", url, body)

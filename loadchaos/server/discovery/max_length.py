@@ -1,7 +1,4 @@
-"""Search for the longest prompt a server accepts.
-
-It takes at most 40 generations of one token each.
-"""
+"""Search for the longest prompt a server accepts. It takes at most 40 generations of one token each."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ _HIGHEST = 4_000_000
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """Longest accepted and shortest refused prompt, in tokens.
-
-    `reason` is the server's.
-    """
+    """Longest accepted and shortest refused prompt, in tokens. `reason` is the server's."""
 
     longest: int
     refused: int | None = None
@@ -42,11 +36,8 @@ def prompt_limit_unknown(facts: Facts) -> bool:
 
 
 async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Return facts with `input_limit` found by search.
-
-    Facts are unchanged if prompts cannot be counted exactly.
-
-    Such prompts can break a server near its limit, so the caller needs authorisation.
+    """Return facts with `input_limit` found by search. Facts are unchanged if prompts cannot be counted exactly. Such
+    prompts can break a server near its limit, so the caller needs authorisation.
     """
     text = facts.text
     if text is None:
@@ -72,7 +63,6 @@ async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
 
 
 def _prompt(text: TextFacts, tokens: int) -> str:
-    """Make a prompt of exactly `tokens` tokens, template included."""
     return text.unit * max(1, tokens - text.overhead)
 
 

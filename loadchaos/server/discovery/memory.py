@@ -1,7 +1,6 @@
-"""Keep the answers of a server to discovery, for later runs on it.
-
-What a server says about itself lasts as long as its process. Token counts and limits last as long as its launch command:
-after a restart they are kept if the server identifies itself by the same facts.
+"""Keep the answers of a server to discovery, for later runs on it. What a server says about itself lasts as long as its
+process. Token counts and limits last as long as its launch command: after a restart they are kept if the server
+identifies itself by the same facts.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ REFUSED_NOW = frozenset({401, 403, 408, 429})
 
 @dataclass
 class DiscoveryMemory:
-    """Answers by request: of one process, and of one launch command.
-
-    `generated`: the process has answered a request that runs the model.
+    """Answers by request: of one process, and of one launch command. `generated`: the process has answered a request
+    that runs the model.
     """
 
     generated: bool = False
@@ -33,7 +31,6 @@ class DiscoveryMemory:
     _identity: tuple[object, ...] = ()
 
     def restarted(self) -> None:
-        """Forget what only the process before has said."""
         self._process.clear()
         self.generated = False
 
@@ -47,16 +44,14 @@ class DiscoveryMemory:
         return same
 
     def answer(self, key: Key, *, process: bool = False) -> DiscoveryResponse | None:
-        """Answer to the same request before; None: it has to be sent.
-
-        `process`: an answer of a process before does not count.
+        """Answer to the same request before; None: it has to be sent. `process`: an answer of a process before does not
+        count.
         """
         return self._process.get(key) or (None if process else self._command.get(key))
 
     def keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
-        """Keep an answer, `process`: until the server is started again.
-
-        Failures are not kept: 5xx, broken connections, refusals that may end.
+        """Keep an answer, `process`: until the server is started again. Failures are not kept: 5xx, broken connections,
+        refusals that may end.
         """
         if 200 <= answer.status < 500 and answer.status not in REFUSED_NOW:
             (self._process if process else self._command)[key] = answer

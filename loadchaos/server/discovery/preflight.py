@@ -1,6 +1,5 @@
-"""Preflight checks: the server is healthy, free and fits the profile.
-
-A failed check is a TargetError (exit code 4) that says what to do; results go to the ledger.
+"""Preflight checks: the server is healthy, free and fits the profile. A failed check is a TargetError (exit code 4)
+that says what to do; results go to the ledger.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ async def wait_until_healthy(
 
 
 async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | None:
-    """URL of another port that answers /health; None: none does."""
     own = urlsplit(client.base_url).port
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
         with contextlib.suppress(
@@ -99,7 +97,6 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
 
 
 async def _health(client: DiscoveryClient) -> DiscoveryResponse:
-    """Ask the best page that the server has for its health."""
     await client.find_health_path()
     answer = await client.ask("GET", client.health_path or "/health", admin=True, limit_s=3.0)
     if answer.status in _ABSENT:
@@ -111,11 +108,8 @@ async def _health(client: DiscoveryClient) -> DiscoveryResponse:
 
 
 async def require_first_answer(client: DiscoveryClient, model: str) -> None:
-    """Send one real request, as a healthy server may die of its first.
-
-    A process that has answered an earlier run is not asked.
-
-    Raises TargetError without an answer.
+    """Send one real request, as a healthy server may die of its first. A process that has answered an earlier run is
+    not asked. Raises TargetError without an answer.
     """
     if client.memory is not None and client.memory.generated:
         return
@@ -196,14 +190,8 @@ def _is_before(version: str | None, since: str) -> bool:
 
 
 async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
-    """Watch the server's running requests for 5 s.
-
-    A server that others use is refused.
-
-    A gauge that the server renews seldom counts only once it must have been renewed.
-
-    Raises:
-        AuthorizationError: Others use it, and `shared` is false.
+    """Watch the server's running requests for 5 s. A server that others use is refused. A gauge that the server renews
+    seldom counts only once it must have been renewed. Raises AuthorizationError: others use it, and `shared` is false.
     """
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
@@ -231,5 +219,4 @@ async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared
 
 
 def row(name: str, *, ok: bool, text: str) -> PreflightRow:
-    """Make a `preflight` row."""
     return {"row": "preflight", "at_ns": time.monotonic_ns(), "name": name, "ok": ok, "text": text}

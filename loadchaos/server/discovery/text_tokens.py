@@ -35,12 +35,9 @@ _SINGLE_WORDS = 12
 
 
 async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure the tokens of the template and of each word.
-
-    A real request checks them.
-
-    The user's local tokenizer comes first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not
-    used. `Facts.text` is None if nothing can be measured. `quick` measures a few words only.
+    """Measure the tokens of the template and of each word. A real request checks them. The user's local tokenizer comes
+    first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not used. `Facts.text` is None if
+    nothing can be measured. `quick` measures a few words only.
     """
     if not request.chat:
         return await _without_chat(client, facts, request)
@@ -52,7 +49,6 @@ async def measure_text(client: DiscoveryClient, facts: Facts, request: Calibrati
 
 
 async def _by_server(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Measure words and template by the server's own counters or by usage."""
     words = _WORDS[:_QUICK_WORDS] if quick else _WORDS
     text = None
     for counter in server_counters(client, facts):
@@ -68,10 +64,9 @@ def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Fac
 
 
 async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure words only, for traffic without chat.
-
-    What an endpoint adds to them is measured there (run/endpoint_check.py). Without a usable counter chat measures the
-    words; a server without both, such as vLLM with a Whisper model, is served with texts of unknown lengths.
+    """Measure words only, for traffic without chat. What an endpoint adds to them is measured there
+    (run/endpoint_check.py). Without a usable counter chat measures the words; a server without both, such as vLLM with
+    a Whisper model, is served with texts of unknown lengths.
     """
     folder = request.tokenizer
     counters = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
@@ -113,13 +108,11 @@ async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tupl
 
 
 def _near(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Drop words with far more tokens than the cheapest."""
     cheapest = min((c for _, c in words), default=0)
     return [(w, c) for w, c in words if c <= cheapest + 8]
 
 
 def sample(words: Sequence[tuple[str, int]], unit: str, seed: int, length: int = 40) -> tuple[str, int]:
-    """Make a text of these words; return it with its token count."""
     rng = random.Random(seed)
     chosen = [rng.choice(words) for _ in range(length)]
     return "".join(w for w, _ in chosen) + unit * 3, sum(c for _, c in chosen) + 3
@@ -133,10 +126,9 @@ def _user(text: str) -> list[dict[str, str]]:
 
 
 async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Compare the count with the usage of one real request.
-
-    A constant difference belongs to the template and is corrected. A difference that grows with the text comes from
-    another tokenizer: then only usage counts. /render stands in for a usage the server does not tell.
+    """Compare the count with the usage of one real request. A constant difference belongs to the template and is
+    corrected. A difference that grows with the text comes from another tokenizer: then only usage counts. /render
+    stands in for a usage the server does not tell.
     """
     text = facts.text
     assert text is not None
@@ -182,7 +174,6 @@ async def _generate(client: DiscoveryClient, facts: Facts, text: str) -> Discove
 
 
 async def _no_chat_text(client: DiscoveryClient, answer: DiscoveryResponse) -> str:
-    """Say that chat is missing, and which endpoints /openapi.json lists."""
     page = (await client.ask("GET", "/openapi.json")).json()
     listed = page.get("paths") if isinstance(page, dict) else None
     paths = listed.items() if isinstance(listed, dict) else ()
@@ -219,9 +210,8 @@ async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokeniz
 async def _by_folder_alone(
     client: DiscoveryClient, facts: Facts, folder: LocalTokenizer, words: list[tuple[str, int]], unit: str
 ) -> Facts:
-    """Check a local tokenizer against a server without usage.
-
-    The check is the server's own count of a chat. Without one the local template is used unchecked.
+    """Check a local tokenizer against a server without usage. The check is the server's own count of a chat. Without
+    one the local template is used unchecked.
     """
     sentence, expected = sample(words, unit, seed=1)
     by, whole = (
@@ -246,10 +236,8 @@ def _with_note(facts: Facts, text: str) -> Facts:
 
 
 async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Measure words and template by the usage of a few one-token answers.
-
-    Two answers are enough if all words cost the same, as in most tokenizers, and a third checks it. Else some words are
-    measured one by one.
+    """Measure words and template by the usage of a few one-token answers. Two answers are enough if all words cost the
+    same, as in most tokenizers, and a third checks it. Else some words are measured one by one.
     """
 
     async def used(text: str) -> int | None:
@@ -273,10 +261,7 @@ async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Fa
 
 
 async def _one_by_one(client: DiscoveryClient, facts: Facts, words: Sequence[str]) -> TextFacts | None:
-    """Measure each word by its own answer, then check a mixture.
-
-    Returns None if it does not agree.
-    """
+    """Measure each word by its own answer, then check a mixture. Returns None if it does not agree."""
 
     async def used(text: str) -> int:
         return (await client.generate(facts.model, text)).prompt_tokens or 0

@@ -1,8 +1,5 @@
-"""Count the tokens of a text or chat without a generation.
-
-The server's endpoints or a local tokenizer count them.
-
-Each counter returns None if it cannot count: no such endpoint, a refusal, an unknown response.
+"""Count the tokens of a text or chat without a generation. The server's endpoints or a local tokenizer count them. Each
+counter returns None if it cannot count: no such endpoint, a refusal, an unknown response.
 """
 
 from __future__ import annotations
@@ -39,19 +36,15 @@ class TokenizeCounter:
         self._client, self._model = client, model
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
         return self.read(await self._ask({"prompt": text, "add_special_tokens": False}))
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         return self.read(await self.send_chat(messages))
 
     async def send_chat(self, messages: Messages) -> DiscoveryResponse:
-        """Send a chat to /tokenize."""
         return await self._ask({"messages": messages, "add_generation_prompt": True})
 
     def read(self, answer: DiscoveryResponse) -> int | None:
-        """Read the count from a response."""
         return _number(answer, "count")
 
     async def _ask(self, body: Mapping[str, Any]) -> DiscoveryResponse:
@@ -59,10 +52,8 @@ class TokenizeCounter:
 
 
 class RenderCounter:
-    """Count by vLLM's POST /v1/.../render.
-
-    Version 0.18 has it, newer ones with --enable-scale-out. It runs the code of a real request, images and videos
-    included, but uses no GPU and no cache.
+    """Count by vLLM's POST /v1/.../render. Version 0.18 has it, newer ones with --enable-scale-out. It runs the code of
+    a real request, images and videos included, but uses no GPU and no cache.
     """
 
     source = "render"
@@ -71,11 +62,9 @@ class RenderCounter:
         self._client, self._model = client, model
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
         return self.read(await self._ask("completions", {"prompt": text, "add_special_tokens": False}))
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         return self.read(await self.send_chat(messages))
 
     async def send_chat(self, messages: Messages) -> DiscoveryResponse:
@@ -83,7 +72,6 @@ class RenderCounter:
         return await self._ask("chat/completions", {"messages": messages, "mm_payload": "none"})
 
     def read(self, answer: DiscoveryResponse) -> int | None:
-        """Read the count from a response."""
         data = answer.json() if answer.status == 200 else None
         if isinstance(data, list) and len(data) == 1:
             data = data[0]
@@ -104,11 +92,9 @@ class EncodeCounter:
         self._client = client
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
         return await self._encode(text, preprocess=False, bos=False)
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         text = messages[0]["content"]
         return await self._encode(text, preprocess=True, bos=True) if len(messages) == 1 else None
 
@@ -126,16 +112,13 @@ class LocalCounter:
         self._folder = folder
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
         return self._folder.count(text)
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         return self._folder.chat(messages)
 
 
 def server_counters(client: DiscoveryClient, facts: Facts) -> list[TokenCounter]:
-    """List the server's counters, likeliest first."""
     known: list[TokenCounter] = [
         TokenizeCounter(client, facts.model),
         RenderCounter(client, facts.model),
@@ -146,7 +129,6 @@ def server_counters(client: DiscoveryClient, facts: Facts) -> list[TokenCounter]
 
 
 def prompt_counters(client: DiscoveryClient, facts: Facts) -> list[RenderCounter | TokenizeCounter]:
-    """List the server's counters of prompts with images, likeliest first."""
     known: list[RenderCounter | TokenizeCounter] = [
         RenderCounter(client, facts.model),
         TokenizeCounter(client, facts.model),
@@ -156,10 +138,7 @@ def prompt_counters(client: DiscoveryClient, facts: Facts) -> list[RenderCounter
 
 
 def counter_used(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer | None) -> TokenCounter | None:
-    """Return the counter that counted the words of these facts.
-
-    Returns None if it was usage or nothing.
-    """
+    """The counter that counted the words of these facts; None if it was usage or nothing."""
     source = facts.text.source if facts.text is not None else ""
     known = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
     return next((c for c in known if source.split(",")[0] == c.source), None)

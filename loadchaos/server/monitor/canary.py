@@ -32,11 +32,8 @@ _ECHO = "Repeat this word 3 times, with single blanks between, and nothing else:
 
 
 class Canary:
-    """Send canaries to one server.
-
-    `learn` runs before the load, `start` and `stop` around it.
-
-    Writes `canary` rows; never raises.
+    """Send canaries to one server. `learn` runs before the load, `start` and `stop` around it. Writes `canary` rows;
+    never raises.
     """
 
     def __init__(self, asker: Asker, url: str, model: str, emit: Emit, redactor: Redactor, *, every_s: float) -> None:
@@ -46,12 +43,10 @@ class Canary:
         self._task: asyncio.Task[None] | None = None
 
     async def learn(self) -> None:
-        """Record its answers on an idle server."""
         for _ in range(IDLE_TIMES):
             await self._send_both("idle")
 
     def start(self, paused: Callable[[], bool]) -> None:
-        """Send canaries until `stop`, except while `paused()` is true."""
         self._task = asyncio.create_task(self._run(paused))
 
     async def stop(self) -> None:

@@ -1,6 +1,5 @@
-"""Scrape dcgm-exporter and node-exporter every five seconds.
-
-Metric names are those of dcgm-exporter 3 and 4 and node-exporter 1. Figures a page lacks are left out.
+"""Scrape dcgm-exporter and node-exporter every five seconds. Metric names are those of dcgm-exporter 3 and 4 and
+node-exporter 1. Figures a page lacks are left out.
 """
 
 from __future__ import annotations
@@ -44,15 +43,11 @@ class DeviceExporter:
 
 
 def _gpu(labels: Mapping[str, str]) -> str | None:
-    """Return `gpu0`.
-
-    Returns None for parts of a GPU (MIG), whose share of it is not known.
-    """
+    """`gpu0`; None for parts of a GPU (MIG), whose share of it is not known."""
     return None if labels.get("GPU_I_ID") or "gpu" not in labels else f"gpu{labels['gpu']}"
 
 
 def _of_host(labels: Mapping[str, str]) -> str | None:
-    """Return the host, or one of its real disks by its mount point."""
     if "mountpoint" not in labels:
         return "host"
     return None if labels.get("fstype") in _NO_DISKS else f"disk {labels['mountpoint']}"
@@ -117,7 +112,6 @@ class DeviceScraper:
         self._gap = CoverageGap(emit_event, "", exporter.kind)
 
     async def run(self) -> None:
-        """Scrape until cancelled."""
         while True:
             begin = time.monotonic()
             await self._scrape()

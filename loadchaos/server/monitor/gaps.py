@@ -18,7 +18,6 @@ class CoverageGap:
         self._written = 0.0
 
     def open(self, why: str) -> None:
-        """Record that nothing could be observed just now."""
         now = time.monotonic()
         first = self._since is None
         self._since = self._since or now
@@ -27,13 +26,11 @@ class CoverageGap:
             self._row(now - self._since, why)
 
     def close(self) -> None:
-        """Record that observation works again."""
         if self._since is not None:
             self._row(time.monotonic() - self._since, "over")
             self._since = None
 
     def report(self, seconds: float, why: str) -> None:
-        """Record a gap that is over already."""
         self._row(seconds, why)
 
     def _row(self, seconds: float, why: str) -> None:

@@ -59,14 +59,12 @@ class HealthProbe:
         self._reachable = asyncio.Event()
 
     async def run(self) -> None:
-        """Probe until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probe_tcp())
             tasks.create_task(self._probe_health())
 
     @property
     def down(self) -> bool:
-        """True after failures that have lasted longer than the limit."""
         if self._bad_since is None:
             return False
         limit_s = _DOWN_AFTER_S if self._was_up or time.monotonic() - self._begun > _STARTING_S else _STARTING_S
@@ -74,10 +72,7 @@ class HealthProbe:
 
     @property
     def skip_reason(self) -> str | None:
-        """Reason to send no other request; "" if there is none.
-
-        It is None while the server has never been up.
-        """
+        """Reason to send no other request; "" if there is none. It is None while the server has never been up."""
         if not self._was_up:
             return None
         return "the server is down" if self.down else ""
@@ -105,9 +100,8 @@ class HealthProbe:
             await _until(begin + (DOWN_EVERY_S if slow else HEALTH_EVERY_S))
 
     async def _ask(self) -> HttpResponse | None:
-        """Ask the page that tells the health; None where the server has none.
-
-        A page that never existed is looked for again; one that was there once is not left.
+        """Ask the page that tells the health; None where the server has none. A page that never existed is looked for
+        again; one that was there once is not left.
         """
         if self._page_found:
             return await get(self._endpoint, LIMIT_S)
@@ -178,5 +172,4 @@ class HealthProbe:
 
 
 async def _until(moment: float) -> None:
-    """Sleep until `moment` (time.monotonic); if it has passed, yield once."""
     await asyncio.sleep(max(moment - time.monotonic(), 0.0))

@@ -1,7 +1,4 @@
-"""Follow one log in a thread and write it to the run folder.
-
-The loop only gets its gaps.
-"""
+"""Follow one log in a thread and write it to the run folder. The loop only gets its gaps."""
 
 from __future__ import annotations
 
@@ -53,11 +50,9 @@ class LogFollower:
 
     @property
     def path(self) -> Path:
-        """The log's file in the run folder."""
         return self._sink.path
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     async def head(self) -> str:

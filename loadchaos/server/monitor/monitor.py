@@ -51,9 +51,8 @@ class MonitoredReplica:
 
 
 class Monitor:
-    """Monitor replicas until stopped. Rows are written on the loop's thread.
-
-    A part that fails by a bug of ours writes a gap and starts again; the other parts go on.
+    """Monitor replicas until stopped. Rows are written on the loop's thread. A part that fails by a bug of ours writes
+    a gap and starts again; the other parts go on.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class Monitor:
         self._kernel: LogFollower | None = None
 
     async def start(self) -> None:
-        """Start all parts; return at once."""
         output = self._output
         pages = RawPageWriter(output.folder, output.redactor)
         self._keep_running("", "watch", EventLoopLag(output.emit_event).run)
@@ -163,7 +161,6 @@ class Monitor:
                 await asyncio.sleep(1.0)
 
     def set_process(self, replica: str, pid: int | None) -> None:
-        """Set the root of a replica's processes."""
         self._processes[replica].set_pid(pid)
 
     def watch_log(self, replica: str, log: Path) -> None:

@@ -1,8 +1,5 @@
-"""Poll docker, Kubernetes or systemd for the state of a server.
-
-The state includes its last end and its restarts.
-
-The place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
+"""Poll docker, Kubernetes or systemd for the state of a server. The state includes its last end and its restarts. The
+place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
 """
 
 from __future__ import annotations
@@ -128,10 +125,7 @@ _SYSTEMD = "LoadState,ActiveState,MainPID,Result,ExecMainCode,ExecMainStatus,NRe
 
 @dataclass(frozen=True)
 class _StatusCommand:
-    """The command that reads a status, and its parser.
-
-    `past` is a command for an end before the present start.
-    """
+    """The command that reads a status, and its parser. `past` is a command for an end before the present start."""
 
     argv: Sequence[str]
     read: Reader
@@ -139,10 +133,7 @@ class _StatusCommand:
 
 
 def _status_command(spec: str) -> _StatusCommand | None:
-    """Choose the status command for a log.
-
-    Returns None for a log without an orchestrator.
-    """
+    """Choose the status command for a log. Returns None for a log without an orchestrator."""
     kind, rest = read_spec(spec)
     if kind == "docker":
         filters = (f"container={rest}", "event=die", "event=oom")
@@ -158,12 +149,9 @@ def _status_command(spec: str) -> _StatusCommand | None:
 
 
 class OrchestratorMonitor:
-    """Poll one replica every two seconds until cancelled; `run()` is the task.
-
-    Writes `supervisor` rows.
-
-    `what` is seen (the first status), ended (it does not run, or runs again after an end) or started. Failed polls write
-    one gap without length: the other parts still observe the server.
+    """Poll one replica every two seconds until cancelled; `run()` is the task. Writes `supervisor` rows. `what` is seen
+    (the first status), ended (it does not run, or runs again after an end) or started. Failed polls write one gap
+    without length: the other parts still observe the server.
     """
 
     def __init__(self, replica: str, spec: str, emit: Emit) -> None:
@@ -176,11 +164,9 @@ class OrchestratorMonitor:
 
     @property
     def exists(self) -> bool:
-        """True for a log with an orchestrator."""
         return self._command is not None
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         while True:
             begin = time.monotonic()
             await self._poll()
@@ -210,7 +196,6 @@ class OrchestratorMonitor:
         self._polled = polled
 
     async def _ended(self, now: ContainerStatus) -> ContainerStatus:
-        """Read the end before the present start."""
         assert self._command is not None
         if not self._command.past or not now.running:
             return now

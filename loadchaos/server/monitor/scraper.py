@@ -1,7 +1,4 @@
-"""Scrape a server's /metrics once a second.
-
-Keep raw pages at the start, every 10 minutes and on demand.
-"""
+"""Scrape a server's /metrics once a second. Keep raw pages at the start, every 10 minutes and on demand."""
 
 from __future__ import annotations
 
@@ -34,12 +31,8 @@ class RawPageWriter:
         self._numbers: Iterator[int] = itertools.count(taken + 1)
 
     async def write(self, page: bytes) -> str:
-        """Write a page without blocking the loop.
-
-        Return its path below the run folder.
-
-        Raises:
-            OSError: It cannot be written.
+        """Write a page without blocking the loop. Return its path below the run folder. Raises OSError: it cannot be
+        written.
         """
         path = self._folder / "watch" / f"metrics-{next(self._numbers)}.txt"
         await asyncio.to_thread(self._write, path, page)
@@ -121,7 +114,6 @@ class Scraper:
             await self.save_page("start" if self._kept_at is None else "periodic")
 
     async def save_page(self, why: str) -> None:
-        """Write the newest raw page, if there is one."""
         if not self._last_page:
             return
         self._kept_at = time.monotonic()

@@ -1,7 +1,4 @@
-"""Measure the lag of our own event loop.
-
-Every time we record may be late by so much.
-"""
+"""Measure the lag of our own event loop. Every time we record may be late by so much."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ class EventLoopLag:
         self.worst_s = 0.0
 
     async def run(self) -> None:
-        """Measure until cancelled."""
         before_wall, before = time.time(), time.monotonic()
         while True:
             await asyncio.sleep(_SLEEP_S)

@@ -1,7 +1,5 @@
-"""Send one question and record its answer as a `question` row.
-
-The answer is whole or streamed. Where the server gives logprobs, the row has each token with the gap to the next likely
-one: that tells a wrong token from a near tie.
+"""Send one question and record its answer as a `question` row. The answer is whole or streamed. Where the server gives
+logprobs, the row has each token with the gap to the next likely one: that tells a wrong token from a near tie.
 """
 
 from __future__ import annotations
@@ -53,13 +51,11 @@ class RecordedAsker:
         return self._memory.logprobs
 
     def emit(self, row: Learned) -> None:
-        """Write a row."""
         self._emit(row)
         if self.kept is not None:
             self.kept.append(row)
 
     def new_group(self) -> int:
-        """Return a number for questions that are compared with each other."""
         return next(self._memory.groups)
 
     async def ask(
@@ -80,10 +76,7 @@ class RecordedAsker:
         return row
 
     async def leave(self, question: Question, *, after_tokens: int) -> None:
-        """Send a streamed request and close its connection after some tokens.
-
-        Nothing is judged, so no row is written.
-        """
+        """Send a streamed request and close its connection after some tokens. Nothing is judged, so no row is written."""
         await self._send(question, self.model, stream=True, leave_after=after_tokens)
 
     async def _send(self, question: Question, model: str, *, stream: bool, leave_after: int | None = None) -> Answer:
@@ -119,7 +112,6 @@ class RecordedAsker:
 
 
 def _name(image: str) -> int:
-    """Number of an image, as `image_names` has it."""
     return int.from_bytes(hashlib.sha256(image.encode()).digest()[:6])
 
 

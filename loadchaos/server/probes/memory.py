@@ -37,14 +37,12 @@ class ProbeMemory:
     _rows: dict[str, tuple[list[Learned], list[str]]] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Forget all answers: the server has changed."""
         self.prompts, self.confirmed = (), True
         self._rows.clear()
 
     def keep(self, part: str, rows: Sequence[Learned], notes: Sequence[str]) -> None:
-        """Keep the rows that a part has written before the load, and its notes.
-
-        Nothing is kept where the server failed, or gave a refusal that another try may not get.
+        """Keep the rows that a part has written before the load, and its notes. Nothing is kept where the server
+        failed, or gave a refusal that another try may not get.
         """
         if any(row["row"] == "question" and _passes(row) for row in rows):
             return
@@ -52,17 +50,14 @@ class ProbeMemory:
         self._rows[part] = [{**row, "remembered": True} for row in rows], list(notes)  # type: ignore[misc]
 
     def rows(self, part: str) -> Sequence[Learned]:
-        """Rows of a part; empty: it has not asked this server."""
         return self._rows.get(part, ((), ()))[0]
 
     def notes(self, part: str) -> Sequence[str]:
-        """Notes of a part."""
         return self._rows.get(part, ((), ()))[1]
 
     def confirm(self, row: QuestionRow) -> bool:
-        """Compare an answer of a restarted server with the one before.
-
-        Returns False, and forgets everything, where they differ by more than numerics.
+        """Compare an answer of a restarted server with the one before. Returns False, and forgets everything, where
+        they differ by more than numerics.
         """
         first = next(r for r in self.rows(row["part"]) if r["row"] == "question" and r["hash"] == row["hash"])
         assert first["row"] == "question"

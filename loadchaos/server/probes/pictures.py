@@ -1,6 +1,5 @@
-"""Draw digits or a coloured square into a PNG.
-
-One pixel in a corner can differ, so that two files with the same content have different hashes.
+"""Draw digits or a coloured square into a PNG. One pixel in a corner can differ, so that two files with the same
+content have different hashes.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ def draw(content: str, *, mark: int = 0) -> str:
 
 
 def draw_number(number: str, *, mark: int = 0) -> str:
-    """Draw black digits on white; returns a data URL.
-
-    `mark` colours one pixel of the upper left corner; 0 leaves it white.
+    """Draw black digits on white; returns a data URL. `mark` colours one pixel of the upper left corner; 0 leaves it
+    white.
     """
     boxes = [
         (x, y, x + SCALE, y + SCALE)
@@ -33,7 +31,6 @@ def draw_number(number: str, *, mark: int = 0) -> str:
 
 
 def draw_square(colour: str, *, mark: int = 0) -> str:
-    """Draw a square of one colour on white; returns a data URL."""
     begin, end = SQUARE
     return _png([(begin, begin, end, end)], COLOURS[colour], mark)
 

@@ -19,7 +19,6 @@ class Prober:
     """Runs the parts of `correctness`. Call `learn`, `start`, `stop` and `check` in this order."""
 
     def __init__(self, asker: RecordedAsker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
-        """Take the parts. `memory`: what earlier runs on the server have learned, and where this run adds to it."""
         self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -35,7 +34,6 @@ class Prober:
         return notes
 
     async def _learn_once(self, part: RecallingPart, memory: ProbeMemory) -> Sequence[str]:
-        """Recall what a part has learned; let it learn the rest, and keep that."""
         known: Sequence[Learned] = ()
         notes: list[str] = []
         if memory.rows(part.part) and await part.recall(memory):
@@ -56,7 +54,6 @@ class Prober:
         return notes
 
     def start(self, paused: Callable[[], bool]) -> None:
-        """Ask until `stop`, except while `paused()` is true."""
         self._tasks = [asyncio.create_task(self._run(part, paused)) for part in self._parts]
 
     async def stop(self) -> None:
@@ -67,7 +64,6 @@ class Prober:
         self._tasks = []
 
     async def check(self) -> None:
-        """Ask again on the idle server what was answered wrong."""
         try:
             async with asyncio.timeout(_CHECK_S):
                 for part in self._parts:

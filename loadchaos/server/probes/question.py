@@ -1,7 +1,4 @@
-"""Questions with one right answer.
-
-A kind is one file with one function, and one entry in `KINDS` (kinds/__init__.py).
-"""
+"""Questions with one right answer. A kind is one file with one function, and one entry in `KINDS` (kinds/__init__.py)."""
 
 from __future__ import annotations
 
@@ -44,12 +41,10 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys(_word(random.Random(n)) for n in ra
 
 
 def word(rng: random.Random) -> str:
-    """Return a random word."""
     return rng.choice(WORDS)
 
 
 def words(rng: random.Random, n: int) -> list[str]:
-    """Return n different random words."""
     return rng.sample(WORDS, n)
 
 

@@ -1,6 +1,5 @@
-"""Start a server, wait for it and stop it, through its supervisor process.
-
-What the server does wrong (it exits, it never starts) is data, not an exception.
+"""Start a server, wait for it and stop it, through its supervisor process. What the server does wrong (it exits, it
+never starts) is data, not an exception.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class LaunchCommand:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line, and the server's URL.
-
-    An example is `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`.
-    """
+    """A parsed command line, and the server's URL. An example is `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -70,10 +66,8 @@ _EVERYWHERE = ("0.0.0.0", "::", "")  # addresses of all interfaces: we use the l
 
 
 def parse_command_line(line: str | Sequence[str]) -> CommandLine:
-    """Parse a command line, or the list of its arguments.
-
-    Raises:
-        OptionError: It has no command, an unclosed quote or a wrong port.
+    """Parse a command line, or the list of its arguments. Raises OptionError: it has no command, an unclosed quote or a
+    wrong port.
     """
     try:
         parts = shlex.split(line) if isinstance(line, str) else list(line)
@@ -119,10 +113,7 @@ def refuse_taken_port(url: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the newest non-empty line of a log, at most 200 characters.
-
-    "" if there is none.
-    """
+    """Return the newest non-empty line of a log, at most 200 characters. "" if there is none."""
     try:
         with log.open("rb") as f:
             f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -133,7 +124,6 @@ def last_line(log: Path) -> str:
 
 
 def _option(parts: Sequence[str], *names: str) -> str | None:
-    """Return the value of the last of these options; None if there is none."""
     found = None
     for part, after in zip(parts, [*parts[1:], ""], strict=True):
         name, sign, value = part.partition("=")
@@ -144,11 +134,8 @@ def _option(parts: Sequence[str], *names: str) -> str | None:
 
 @dataclass(frozen=True)
 class ServerExit:
-    """End of a server: exit code or signal, and a description.
-
-    `asked` if we stopped it ourselves.
-
-    `asked` if we stopped it ourselves.
+    """End of a server: exit code or signal, and a description. `asked` if we stopped it ourselves. `asked` if we
+    stopped it ourselves.
     """
 
     code: int | None
@@ -265,9 +252,8 @@ class LaunchedServer:
         )
 
     def repeat_start(self, emit: Emit) -> None:
-        """Write the row of the server's start, dated now, with `emit`.
-
-        A run that uses a server started before needs it.
+        """Write the row of the server's start, dated now, with `emit`. A run that uses a server started before needs
+        it.
         """
         emit(
             {
@@ -282,7 +268,6 @@ class LaunchedServer:
         )
 
     def ready(self) -> None:
-        """Record that the server answered as healthy."""
         self._row("ready", time.monotonic_ns(), reason="")
 
     async def wait_recorded(self, limit_s: float = 10.0) -> None:
@@ -291,9 +276,8 @@ class LaunchedServer:
         await self._record_gpu_memory()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Stop the server and wait for the end of its supervisor.
-
-        The server gets SIGTERM, and after `grace_s` all its processes get SIGKILL.
+        """Stop the server and wait for the end of its supervisor. The server gets SIGTERM, and after `grace_s` all its
+        processes get SIGKILL.
         """
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})

@@ -49,26 +49,19 @@ _REPORT = threading.Lock()
 
 
 def _become_subreaper() -> None:
-    """Adopt orphans of the server, so that none is left behind.
-
-    An example is an engine core whose parent was killed.
-    """
+    """Adopt orphans of the server, so that none is left behind. An example is an engine core whose parent was killed."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: only the process group is stopped then
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _report(what: str, **detail: Any) -> None:
-    """Send one JSON line to `run`, if it still reads."""
     with _REPORT, contextlib.suppress(OSError, ValueError):
         sys.stdout.write(json.dumps({"what": what, "at_ns": time.monotonic_ns(), **detail}) + "\n")
         sys.stdout.flush()
 
 
 class LogFile:
-    """Write server.log and its index.
-
-    The index row (offset, bytes, arrival time) goes before the bytes it describes.
-
+    """Write server.log and its index. The index row (offset, bytes, arrival time) goes before the bytes it describes.
     Output that cannot be written (disk full) is dropped and counted: the server must never wait for our disk.
     """
 
@@ -80,7 +73,6 @@ class LogFile:
         self._offset = os.fstat(self._fd).st_size
 
     def append(self, data: bytes, at_ns: int) -> None:
-        """Add one piece of output that arrived at `at_ns`."""
         if not data:
             return
         try:
@@ -101,7 +93,6 @@ class LogFile:
             self._offset = os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Sync and close both files."""
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
         os.close(self._fd)
@@ -184,7 +175,6 @@ class ServerSupervisor:
             self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to the server's process group and every descendant."""
         if self._server is None:
             return
         descendants = self._descendants()
@@ -201,7 +191,6 @@ class ServerSupervisor:
             return []
 
     def _end_descendants(self, grace_s: float) -> None:
-        """Give remaining processes `grace_s` to end, then SIGKILL them."""
         _, left = psutil.wait_procs(self._descendants(), timeout=grace_s)
         for process in left:
             with contextlib.suppress(psutil.Error):
@@ -238,7 +227,6 @@ class ServerSupervisor:
 
 
 def main() -> int:
-    """Parse the options, start the server, wait for its end."""
     parser = argparse.ArgumentParser(prog="loadchaos.server.process.supervisor")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--source", default="server")

@@ -1,7 +1,4 @@
-"""Follow a log through a command that prints it.
-
-The command is docker, kubectl, journalctl, ssh, or the user's own.
-"""
+"""Follow a log through a command that prints it. The command is docker, kubectl, journalctl, ssh, or the user's own."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ class CommandSource:
         self._caught_up = b""  # the end of the past log that was fed
 
     def head(self, limit_bytes: int) -> bytes:
-        """Return the beginning of what `head_argv` prints."""
         return _output(self._head_argv, limit_bytes) if self._head_argv is not None else b""
 
     def _catch_up(self, feed: Feed) -> None:
@@ -74,7 +70,6 @@ class CommandSource:
         feed(data)
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Run the command again and again until `stop` is set."""
         since: float | None = None
         wait_s = _FIRST_WAIT_S
         while not stop.is_set():
@@ -91,7 +86,6 @@ class CommandSource:
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
     def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> str:
-        """Run the command to its end and describe the end."""
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -151,8 +145,6 @@ def _rfc3339(unix_s: float) -> str:
 
 
 def docker(name: str) -> CommandSource:
-    """Follow `docker logs` of a container, through its restarts."""
-
     def argv(since: float | None) -> Sequence[str]:
         return [
             "docker",
@@ -166,7 +158,6 @@ def docker(name: str) -> CommandSource:
 
 
 def kubernetes(where: str) -> CommandSource:
-    """Follow `kubectl logs` of NAMESPACE/POD[/CONTAINER]."""
     namespace, pod, *container = where.split("/")
     base = ["kubectl", "logs", "-n", namespace, pod, *(["-c", container[0]] if container else [])]
 
@@ -177,7 +168,6 @@ def kubernetes(where: str) -> CommandSource:
 
 
 def journal(unit: str) -> CommandSource:
-    """Follow `journalctl` of a systemd unit, messages only."""
     base = ["journalctl", "--unit", unit, "--output", "cat", "--no-pager"]
 
     def argv(since: float | None) -> Sequence[str]:
@@ -195,5 +185,4 @@ def ssh(where: str) -> CommandSource:
 
 
 def shell(text: str) -> CommandSource:
-    """Follow the output of the user's own command."""
     return CommandSource(lambda _: ["sh", "-c", text])

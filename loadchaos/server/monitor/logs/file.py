@@ -1,7 +1,4 @@
-"""Follow a log file through rotation and truncation.
-
-It starts at the present end.
-"""
+"""Follow a log file through rotation and truncation. It starts at the present end."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class FileSource:
         self._begin_at_end = self._open()
 
     def head(self, limit_bytes: int) -> bytes:
-        """Return the first bytes of the file."""
         try:
             with self._path.open("rb") as f:
                 return f.read(limit_bytes)
@@ -39,7 +35,6 @@ class FileSource:
             return b""
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Read new bytes every 100 ms until `stop` is set."""
         if not self._begin_at_end:
             report_gap(0.0, f"{self._path} does not exist yet")
         try:
@@ -71,7 +66,6 @@ class FileSource:
             self._fd = None
 
     def _read_on(self, feed: Feed, stop: threading.Event | None) -> None:
-        """Read to the present end, or to the end of a chunk once `stop` is set."""
         while self._fd is not None:
             data = os.read(self._fd, _CHUNK_BYTES)
             if not data:
@@ -83,7 +77,6 @@ class FileSource:
                 return
 
     def _check(self, feed: Feed, report_gap: ReportGap) -> None:
-        """Detect rotation and truncation."""
         try:
             status = self._path.stat()
         except OSError:

@@ -1,7 +1,6 @@
-"""Follow the kernel log for GPU Xid errors and OOM kills.
-
-/dev/kmsg gives one record per read, `priority,sequence,microseconds,flags;text`, followed by field lines that begin with a
-blank. All other records are dropped.
+"""Follow the kernel log for GPU Xid errors and OOM kills. /dev/kmsg gives one record per read,
+`priority,sequence,microseconds,flags;text`, followed by field lines that begin with a blank. All other records are
+dropped.
 """
 
 from __future__ import annotations
@@ -37,11 +36,9 @@ class KernelSource:
             )
 
     def head(self, limit_bytes: int) -> bytes:  # noqa: ARG002 - as LogSource has it
-        """Return nothing: it is not the server's log."""
         return b""
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Read new records every 100 ms until `stop` is set."""
         if self._fd is None:
             report_gap(0.0, self._why)
             return

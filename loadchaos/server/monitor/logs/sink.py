@@ -1,7 +1,6 @@
-"""Write a followed log to the run folder, redacted and with an index.
-
-The index row (offset, bytes, arrival time) is written before the bytes it describes, as for a launched server's log. Each
-hour the index starts a new part, like every file of rows; the log stays one file.
+"""Write a followed log to the run folder, redacted and with an index. The index row (offset, bytes, arrival time) is
+written before the bytes it describes, as for a launched server's log. Each hour the index starts a new part, like every
+file of rows; the log stays one file.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogSink:
-    """Write `<label>.log` and `<label>.index.jsonl`; used by one thread.
-
-    Raises OSError when the disk refuses.
-    """
+    """Write `<label>.log` and `<label>.index.jsonl`; used by one thread. Raises OSError when the disk refuses."""
 
     def __init__(self, folder: Path, label: str, source: str, redactor: Redactor) -> None:
         self._redactor = redactor.fork()
@@ -40,11 +36,9 @@ class LogSink:
         self._append(self._redactor.feed(data))
 
     def flush(self) -> None:
-        """Write the incomplete last line."""
         self._append(self._redactor.flush())
 
     def close(self) -> None:
-        """Write what is left, fsync, close."""
         try:
             self.flush()
             os.fsync(self._log)

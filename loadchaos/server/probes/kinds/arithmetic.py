@@ -8,6 +8,5 @@ from loadchaos.server.probes.question import Question, question
 
 
 def arithmetic(rng: random.Random) -> Question:
-    """Return a sum of two numbers of three digits."""
     a, b = rng.randrange(100, 1000), rng.randrange(100, 1000)
     return question(f"What is {a} + {b}? Answer with the number only.", str(a + b))

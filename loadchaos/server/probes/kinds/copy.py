@@ -10,6 +10,5 @@ WORDS = 8
 
 
 def copy(rng: random.Random, n: int = WORDS) -> Question:
-    """Return a list of random words that the answer must repeat."""
     listed = " ".join(words(rng, n))
     return question(f"Repeat these words, with single blanks between them and nothing else: {listed}", listed)

@@ -13,6 +13,5 @@ TEXT = "What color is the square in this picture? Answer with one word."
 
 
 def image_colour(rng: random.Random) -> Question:
-    """Return an image of a coloured square, unique by one pixel."""
     colour = rng.choice(list(COLOURS))
     return replace(question(TEXT, colour), images=(draw_square(colour, mark=rng.getrandbits(24)),))

@@ -13,6 +13,5 @@ TEXT = "What number is in this picture? Answer with the number only."
 
 
 def image_digits(rng: random.Random) -> Question:
-    """Return an image of a number of three digits, unique by one pixel."""
     number = str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))
     return replace(question(TEXT, number), images=(draw_number(number, mark=rng.getrandbits(24)),))

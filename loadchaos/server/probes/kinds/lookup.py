@@ -10,7 +10,6 @@ ROWS = 8
 
 
 def lookup(rng: random.Random, rows: int = ROWS) -> Question:
-    """Return a table of random words and a question for the word beside a key."""
     drawn = words(rng, 2 * rows)
     table = dict(zip(drawn[:rows], drawn[rows:], strict=True))
     key = rng.choice(drawn[:rows])

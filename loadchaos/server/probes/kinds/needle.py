@@ -10,7 +10,6 @@ WORDS = 48
 
 
 def needle(rng: random.Random, n: int = WORDS) -> Question:
-    """Return n random words with a password at a random depth among them."""
     filler, password = words(rng, n), word(rng)
     filler.insert(rng.randrange(n + 1), f"The password is {password}.")
     return question(f"{' '.join(filler)}\nWhat is the password? Answer with it only.", password)

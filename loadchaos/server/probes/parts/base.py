@@ -48,5 +48,4 @@ class RecallingPart(ProbePart, Protocol):
 
 
 def idle_error(error: str) -> str:
-    """Say that the idle server gave an error."""
     return f"the idle server gave an error: {error[:_SHOWN]}"

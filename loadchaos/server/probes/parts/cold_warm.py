@@ -24,7 +24,6 @@ class ColdWarmPart:
         """Nothing: the two answers are compared with each other."""
 
     async def act(self) -> None:
-        """Ask a prompt with new first words, then the same one again."""
         question, group = KINDS["copy"](self._rng), self._asker.new_group()
         opening = " ".join(words(self._rng, self._rng.randint(*_OPENING_WORDS))) + self._rng.choice(_FILLERS)
         question = replace(question, prompt=f"{opening}\n{question.prompt}")

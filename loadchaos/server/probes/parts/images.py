@@ -1,7 +1,6 @@
-"""Ask one question about pictures that differ.
-
-Before the load each picture is asked several times, also with one other pixel. A picture is used if its answers are equal
-and no other picture has the same, so no right answer is needed: a model with random weights is enough.
+"""Ask one question about pictures that differ. Before the load each picture is asked several times, also with one other
+pixel. A picture is used if its answers are equal and no other picture has the same, so no right answer is needed: a
+model with random weights is enough.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class ImagesPart:
         self.notes: list[str] = []
 
     async def learn(self) -> None:
-        """Find the pictures that the idle server tells from each other."""
         answers: dict[str, set[str]] = {}
         for number in self._numbers:
             for role in ("same", "neighbour") * _IDLE_TIMES:
@@ -77,7 +75,6 @@ class ImagesPart:
         await asyncio.gather(*asked, self._ask(self._rng.choice(self._numbers), "same", "load"), self._named())
 
     async def _named(self) -> None:
-        """Ask about two pictures with names of the client."""
         first, second = self._rng.sample(list(self._numbers), 2)
         name = self._name()
         await self._ask(first, "uuid", "load", name)

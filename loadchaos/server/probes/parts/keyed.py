@@ -69,7 +69,6 @@ class KeyedPart:
             self.notes.append(f"questions of the kind{s} {', '.join(kinds)} are not asked: {why}")
 
     async def recall(self, memory: ProbeMemory) -> bool:
-        """Take the kinds that an earlier run has asked."""
         known = {row["kind"]: row for row in memory.rows(self.part) if row["row"] == "learned"}
         self._exact = {kind: known[kind]["exact"] for kind in self._asked if kind in known and known[kind]["used"]}
         self._known = set(known)
@@ -77,11 +76,9 @@ class KeyedPart:
 
     @property
     def incomplete(self) -> bool:
-        """True if a kind has to be learned."""
         return not self._known.issuperset(self._asked)
 
     async def act(self) -> None:
-        """Ask one new question of each kind that is used."""
         await asyncio.gather(*(self._ask(kind) for kind in self._exact))
 
     async def check(self) -> None:
@@ -101,7 +98,6 @@ class KeyedPart:
                 await self._right(kind, KINDS[kind](self._rng), self._asker.new_group(), "new")
 
     async def _right(self, kind: ProbeKind, question: Question, group: int, role: str) -> bool:
-        """Ask on the idle server after the load; returns if it was right."""
         row = await self._asker.ask(question, Purpose("probes", kind, "after", group, role))
         return self._matches(kind, question, row)
 

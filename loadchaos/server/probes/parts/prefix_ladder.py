@@ -1,7 +1,5 @@
-"""Ask prompts of exact lengths around the edges of KV blocks.
-
-Each prompt is asked as a miss of the prefix cache, then as a hit beside clients that share its prefix and leave after a
-few tokens, then once more.
+"""Ask prompts of exact lengths around the edges of KV blocks. Each prompt is asked as a miss of the prefix cache, then
+as a hit beside clients that share its prefix and leave after a few tokens, then once more.
 """
 
 from __future__ import annotations
@@ -46,7 +44,6 @@ class PrefixLadderPart:
         self.notes: list[str] = []
 
     async def learn(self) -> None:
-        """Measure the tokens of the question, which decide the length."""
         if self._text is None:
             self._off("token counts of this server are not known")
             return
@@ -73,11 +70,9 @@ class PrefixLadderPart:
         return length + max(0, -(-(least - length) // _RAISE)) * _RAISE
 
     def _opening_tokens(self) -> int:
-        """Most tokens of the random first words."""
         return _NONCE_WORDS * max(cost for _, cost in self._text.words) if self._text is not None else 0
 
     async def act(self) -> None:
-        """Ask a length cold, warm beside clients that leave, and again."""
         if self._text is None:
             return
         length, group, seed = next(self._order), self._asker.new_group(), self._rng.random()
@@ -96,7 +91,6 @@ class PrefixLadderPart:
         return await self._asker.ask(asked, Purpose("prefix_ladder", f"{length} tokens", when, group, role))
 
     def _prompt(self, length: int, seed: float, question: str) -> str:
-        """Random first words, then a word of one token up to the length."""
         assert self._text is not None
         rng, left, words = random.Random(seed), length - self._fixed, []
         for _ in range(_NONCE_WORDS):

@@ -19,7 +19,6 @@ class ReplicasPart:
         """Nothing: the requests are compared with each other."""
 
     async def act(self) -> None:
-        """Send `n` equal requests with a new prompt."""
         question, group = KINDS["copy"](self._rng), self._asker.new_group()
         purpose = Purpose("replicas", "copy", "load", group)
         await asyncio.gather(*(self._asker.ask(question, purpose) for _ in range(self._n)))

@@ -34,7 +34,6 @@ class StreamedPart:
         return True
 
     async def act(self) -> None:
-        """Ask both ways at once."""
         question, group = KINDS["copy"](self._rng), self._asker.new_group()
         await asyncio.gather(
             self._asker.ask(question, Purpose("streamed", "copy", "load", group, "streamed"), stream=True),
