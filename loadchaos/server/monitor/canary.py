@@ -19,6 +19,7 @@ from typing import Literal
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.answer import CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
+from loadchaos.server.repeat import repeat
 
 Kind = Literal["exact", "echo"]
 When = Literal["idle", "load"]
@@ -47,7 +48,7 @@ class Canary:
             await self._send_both("idle")
 
     def start(self, paused: Callable[[], bool]) -> None:
-        self._task = asyncio.create_task(self._run(paused))
+        self._task = asyncio.create_task(repeat(self._every_s, lambda: self._send_both("load"), paused))
 
     async def stop(self) -> None:
         """Stop; a request in flight is not waited for."""
@@ -55,13 +56,6 @@ class Canary:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-
-    async def _run(self, paused: Callable[[], bool]) -> None:
-        while True:
-            begin = time.monotonic()
-            if not paused():
-                await self._send_both("load")
-            await asyncio.sleep(max(begin + self._every_s - time.monotonic(), 0.05))
 
     async def _send_both(self, when: When) -> None:
         await asyncio.gather(self._send("exact", when), self._send("echo", when))

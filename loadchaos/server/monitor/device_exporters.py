@@ -4,7 +4,6 @@ node-exporter 1. Figures a page lacks are left out.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import get, parse_endpoint
+from loadchaos.server.repeat import repeat
 
 EVERY_S = 5.0
 """Period of reads of `watch: {dcgm, node}`."""
@@ -112,10 +112,7 @@ class DeviceScraper:
         self._gap = CoverageGap(emit_event, "", exporter.kind)
 
     async def run(self) -> None:
-        while True:
-            begin = time.monotonic()
-            await self._scrape()
-            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
+        await repeat(EVERY_S, self._scrape)
 
     async def _scrape(self) -> None:
         answer = await get(self._endpoint, _LIMIT_S)  # without the server's headers: this is another program

@@ -15,6 +15,7 @@ from typing import Any
 from loadchaos.core.ledger.rows import Emit, OrchestratorEvent
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import read_spec
+from loadchaos.server.repeat import repeat
 
 EVERY_S = 2.0
 """Period at which Docker, Kubernetes or systemd is asked."""
@@ -167,10 +168,7 @@ class OrchestratorMonitor:
         return self._command is not None
 
     async def run(self) -> None:
-        while True:
-            begin = time.monotonic()
-            await self._poll()
-            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), EVERY_S / 2))
+        await repeat(EVERY_S, self._poll, shortest_wait_s=EVERY_S / 2)
 
     async def _poll(self) -> None:
         assert self._command is not None

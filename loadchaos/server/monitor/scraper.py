@@ -15,6 +15,7 @@ from loadchaos.server.monitor.base import MonitorOutput
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import Endpoint, get
+from loadchaos.server.repeat import repeat
 
 LIMIT_S = 5.0
 _SLOW_S = 1.0
@@ -74,16 +75,13 @@ class Scraper:
 
     async def run(self) -> None:
         """Scrape until cancelled; a server that is down is left alone."""
-        while True:
-            begin = time.monotonic()
-            reason = self._skip_reason()
-            if reason:
-                self._gap.open(reason)
-            elif reason is not None:
-                await self._scrape()
-            await asyncio.sleep(max(begin + SCRAPE_EVERY_S - time.monotonic(), 0.05))
+        await repeat(SCRAPE_EVERY_S, self._scrape)
 
     async def _scrape(self) -> None:
+        if reason := self._skip_reason():
+            self._gap.open(reason)
+        if reason != "":
+            return
         answer = await get(self._endpoint, LIMIT_S)
         if answer.error is not None or answer.status != 200:
             self._gap.open(answer.error or f"status {answer.status}")

@@ -9,10 +9,10 @@ from typing import Any
 
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.memory import Learned, ProbeMemory
-from loadchaos.server.probes.parts.base import ProbePart, RecallingPart
+from loadchaos.server.probes.parts.base import ProbePart
+from loadchaos.server.repeat import repeat
 
 _CHECK_S = 60.0
-_SHORTEST_WAIT_S = 0.05
 
 
 class Prober:
@@ -26,14 +26,14 @@ class Prober:
         """Ask the idle server what is not remembered; returns notes for the user."""
         notes: list[str] = []
         for part in self._parts:
-            if self._memory is None or not isinstance(part, RecallingPart):
+            if self._memory is None or not part.recalls:
                 await part.learn()
-                notes += getattr(part, "notes", ())
+                notes += part.notes
             else:
                 notes += await self._learn_once(part, self._memory)
         return notes
 
-    async def _learn_once(self, part: RecallingPart, memory: ProbeMemory) -> Sequence[str]:
+    async def _learn_once(self, part: ProbePart, memory: ProbeMemory) -> Sequence[str]:
         known: Sequence[Learned] = ()
         notes: list[str] = []
         if memory.rows(part.part) and await part.recall(memory):
@@ -49,12 +49,12 @@ class Prober:
             await part.learn()
         finally:
             self._asker.kept = None
-        notes += getattr(part, "notes", ())
+        notes += part.notes
         memory.keep(part.part, [*known, *rows], notes)
         return notes
 
     def start(self, paused: Callable[[], bool]) -> None:
-        self._tasks = [asyncio.create_task(self._run(part, paused)) for part in self._parts]
+        self._tasks = [asyncio.create_task(repeat(part.every_s, part.act, paused)) for part in self._parts]
 
     async def stop(self) -> None:
         """Stop; questions in flight are not waited for."""
@@ -70,10 +70,3 @@ class Prober:
                     await part.check()
         except TimeoutError:
             return
-
-    async def _run(self, part: ProbePart, paused: Callable[[], bool]) -> None:
-        while True:
-            begin_s = time.monotonic()
-            if not paused():
-                await part.act()
-            await asyncio.sleep(max(begin_s + part.every_s - time.monotonic(), _SHORTEST_WAIT_S))

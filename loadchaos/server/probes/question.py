@@ -1,4 +1,4 @@
-"""Questions with one right answer. A kind is one file with one function, and one entry in `KINDS` (kinds/__init__.py)."""
+"""Questions and the words that they are made of."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
 from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
-from loadchaos.server.probes.ask import Purpose, RecordedAsker
+from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
 from loadchaos.server.probes.memory import ProbeMemory
-from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.parts.base import ProbePart, idle_error
 from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import Question
 
@@ -29,17 +29,18 @@ _MOST_CHECKED = 20
 _SHOWN = 60
 
 
-class KeyedPart:
+class KeyedPart(ProbePart):
     """Part `probes`."""
 
     part: QuestionPart = "probes"
+    recalls = True
 
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
-        self._asker, self._rng, self.every_s, self._asked = asker, rng, every_s, kinds
+        super().__init__(asker, rng, every_s=every_s)
+        self._asked = kinds
         self._exact: dict[ProbeKind, bool] = {}
         self._known: set[str] = set()
         self._wrong: list[tuple[ProbeKind, Question, int]] = []
-        self.notes: list[str] = []
 
     async def learn(self) -> None:
         """Find the kinds that the idle server answers right every time."""
@@ -48,8 +49,7 @@ class KeyedPart:
             rows = []
             for _ in range(IDLE_TIMES):
                 question = KINDS[kind](self._rng)
-                purpose = Purpose("probes", kind, "idle", self._asker.new_group())
-                rows.append(await self._asker.ask(question, purpose))
+                rows.append(await self._send(question, kind, "idle", self._asker.new_group()))
                 if not is_right(question.expected, rows[-1]["text"]):
                     break
             right = [is_right(row["expected"], row["text"]) for row in rows]
@@ -72,11 +72,8 @@ class KeyedPart:
         known = {row["kind"]: row for row in memory.rows(self.part) if row["row"] == "learned"}
         self._exact = {kind: known[kind]["exact"] for kind in self._asked if kind in known and known[kind]["used"]}
         self._known = set(known)
+        self.incomplete = not self._known.issuperset(self._asked)
         return True
-
-    @property
-    def incomplete(self) -> bool:
-        return not self._known.issuperset(self._asked)
 
     async def act(self) -> None:
         await asyncio.gather(*(self._ask(kind) for kind in self._exact))
@@ -98,17 +95,16 @@ class KeyedPart:
                 await self._right(kind, KINDS[kind](self._rng), self._asker.new_group(), "new")
 
     async def _right(self, kind: ProbeKind, question: Question, group: int, role: str) -> bool:
-        row = await self._asker.ask(question, Purpose("probes", kind, "after", group, role))
-        return self._matches(kind, question, row)
+        return self._matches(kind, question, await self._send(question, kind, "after", group, role))
 
     async def _ask(self, kind: ProbeKind) -> None:
         question, group = KINDS[kind](self._rng), self._asker.new_group()
-        row = await self._asker.ask(question, Purpose("probes", kind, "load", group))
+        row = await self._send(question, kind, "load", group)
         if row["error"] or row["status"] != 200 or self._matches(kind, question, row):
             return
         self._wrong.append((kind, question, group))
         for _ in range(ASKED_AGAIN):
-            await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "load", group, "again"))
+            await self._send(self._redrawn(question), kind, "load", group, "again")
 
     def _matches(self, kind: ProbeKind, question: Question, row: QuestionRow) -> bool:
         return (is_exact if self._exact[kind] else is_right)(question.expected, row["text"])

@@ -10,11 +10,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
+from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.model import TextFacts
-from loadchaos.server.probes.ask import Purpose, RecordedAsker
-from loadchaos.server.probes.kinds.copy import copy
-from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.ask import RecordedAsker
+from loadchaos.server.probes.kinds import copy
+from loadchaos.server.probes.parts.base import ProbePart, idle_error
 
 _WORDS = 6
 _NONCE_WORDS = 6
@@ -24,8 +24,10 @@ _LEAVE_AFTER = (1, 2, 8)
 """Tokens after which the clients that share the prefix leave."""
 
 
-class PrefixLadderPart:
+class PrefixLadderPart(ProbePart):
     """Part `prefix_ladder`."""
+
+    part: QuestionPart = "prefix_ladder"
 
     def __init__(
         self,
@@ -36,12 +38,12 @@ class PrefixLadderPart:
         lengths: Sequence[int],
         text: TextFacts | None,
     ) -> None:
-        self._asker, self._rng, self.every_s, self._text = asker, rng, every_s, text
+        super().__init__(asker, rng, every_s=every_s)
+        self._text = text
         self._question, self._other = copy(rng, _WORDS), copy(rng, _WORDS)
         self._fixed = 0  # tokens of the template and the question
         self._wanted = lengths
         self._order = itertools.cycle([0])
-        self.notes: list[str] = []
 
     async def learn(self) -> None:
         if self._text is None:
@@ -83,12 +85,9 @@ class PrefixLadderPart:
         await asyncio.gather(*aborted, self._ask(length, "warm", "load", group, seed))
         await self._ask(length, "after_aborts", "load", group, seed)
 
-    async def check(self) -> None:
-        """Nothing."""
-
     async def _ask(self, length: int, role: str, when: QuestionTime, group: int = 0, seed: float = 0.0) -> QuestionRow:
         asked = replace(self._question, prompt=self._prompt(length, seed, self._question.prompt))
-        return await self._asker.ask(asked, Purpose("prefix_ladder", f"{length} tokens", when, group, role))
+        return await self._send(asked, f"{length} tokens", when, group, role)
 
     def _prompt(self, length: int, seed: float, question: str) -> str:
         assert self._text is not None
