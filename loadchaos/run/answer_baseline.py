@@ -1,6 +1,5 @@
-"""Send some requests of the profile to the idle server and record answers. Signs and text ratios of these answers are
-the reference for those under load (analysis/detectors/answer_signs.py). A short load has too few answers to judge by,
-and gets none.
+"""Record the idle server's answers to some requests of the profile: the reference for the signs and text ratios of
+those under load (analysis/detectors/answer_signs.py).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _REQUEST_S, _SILENCE_S = 120.0, 15.0
 
 
 def is_wanted(profile: Profile) -> bool:
-    """Tell whether the load is long enough, and may not kill the idle server."""
+    """A short load has too few answers to judge by; a deadly one may kill the idle server."""
     lengths = [phase.timed_s for phase in profile.load if phase.replay is None]
     return sum(lengths) >= _LEAST_LOAD_S and not profile.can_kill
 
@@ -46,9 +45,7 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
 
 
 async def learn(asker: Asker, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:
-    """Ask the idle server, one request after the other, for 20 s at most. Returns True where a request failed: the
-    server may have died of it.
-    """
+    """Ask the idle server, one request after the other. True where a request failed: the server may have died of it."""
     until_s, failed = time.monotonic() + _LIMIT_S, False
     for request in requests(profile, facts, seed):
         if time.monotonic() > until_s:

@@ -81,8 +81,6 @@ def _end_of(error: Exception) -> End:
 
 
 class _Reading:
-    """A response while it is read."""
-
     def __init__(self, url: str, rules: AnswerRules, *, stream: bool) -> None:
         name = endpoint_of_path(url)
         self.endpoint, self._rules, self._stream = ENDPOINTS[name], rules, stream

@@ -1,6 +1,5 @@
-"""Fold the rows of a large run into chart series in a second process. The verdict and the charts each need all rows in
-order, and neither needs the other. The second process reads the ledger again, folds the charts and writes them,
-pickled, to its output: `python -m loadchaos.run.chart_process RUN [--strict]`.
+"""Fold the rows of a large run into chart series in a second process, while this one judges them. It reads the ledger
+again and prints the series, pickled: `python -m loadchaos.run.chart_process RUN [--strict]`.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ class ChartProcess:
 
 @contextmanager
 def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | None]:
-    """Start the process if the run is large and a second core is there. It is ended with the block. It does not get the
-    signals of the terminal.
-    """
+    """Start the process if the run is large and a second core is there; it is ended with the block."""
     if not _pays(folder):
         yield None
         return

@@ -36,9 +36,7 @@ class Checkpoint:
             self._outcomes["missed"] += int(typed.get("count") or 0)
 
     def due(self, now_s: float) -> dict[str, Any] | None:
-        """Figures of the load so far, once an hour; None in between. They are `{n, begun, outcomes, step, rss_bytes}`.
-        The first hour begins with the first call.
-        """
+        """Figures of the load so far, once an hour: `{n, begun, outcomes, step, rss_bytes}`; None in between."""
         if self._next is None:
             self._next = now_s + self._every_s
         if now_s < self._next:

@@ -24,7 +24,7 @@ _LOOK_S = 0.2
 
 
 class ChildProcess:
-    """A process in a session of its own. A Ctrl-C on the terminal reaches only the run, which then ends its children in
+    """A process in a session of its own: a Ctrl-C on the terminal reaches only the run, which ends its children in
     order.
     """
 
@@ -47,16 +47,7 @@ class ChildProcess:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path | None) -> None:
-        """Start the process.
-
-        Args:
-            argv: command line.
-            env: variables added to our own.
-            output: file for stdout and stderr; None: our terminal.
-
-        Raises:
-            LedgerError: the output file cannot be written.
-        """
+        """Start the process with `env` added to our variables; `output` None: our terminal. Raises LedgerError."""
         try:
             stream = output.open("ab") if output else None
         except OSError as e:
@@ -97,9 +88,7 @@ class ChildProcess:
             await self.wait(5.0)
 
     def kill_leftovers(self) -> None:
-        """Kill what is left of its process group. After a crash that is every process, after a normal exit only stopped
-        ones.
-        """
+        """Kill its process group: after a crash every process, after a normal exit only stopped ones."""
         if self.pid is None or self.exit_code is None:
             return
         if self.exit_code == 0:
@@ -157,9 +146,7 @@ class Locust(ChildProcess):
         self._emit = emit
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start Locust with further options and environment variables. `variables` hold values that plan.json only
-        names.
-        """
+        """Start Locust with further options. `variables` hold values that plan.json only names."""
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
@@ -192,9 +179,7 @@ class Locust(ChildProcess):
 
 
 class ReplayWorker(Locust):
-    """Process of a replay, started before it is needed. It waits for `begin` with everything imported, as many short
-    runs follow one another.
-    """
+    """Process of a replay. It waits for `begin` with everything imported, as many short runs follow one another."""
 
     _begun = False
 
@@ -219,9 +204,7 @@ class ReplayWorker(Locust):
 
 
 def _kill_stopped(group: int) -> None:
-    """Kill stopped (SIGSTOP) processes of a group. They do not notice that their master has exited; all others do, and
-    exit.
-    """
+    """Kill stopped (SIGSTOP) processes of a group: they alone do not notice that their master has exited."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
             if os.getpgid(process.pid) == group and process.status() == psutil.STATUS_STOPPED:
@@ -253,14 +236,7 @@ class FollowerProcess(ChildProcess):
         live: bool,
         cockpit: bool,
     ) -> None:
-        """Start the follower.
-
-        Args:
-            exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
-            variables: secrets, given in the environment.
-            live: show the live view on our terminal.
-            cockpit: make the pages of the web UI's tabs.
-        """
+        """Start the follower. `exporter_port` None: no exporter; `cockpit`: it makes the pages of the web UI's tabs."""
         argv = [sys.executable, "-m", "loadchaos.run.follower", str(self._folder.path)]
         if exporter_port is not None:
             argv += ["--exporter-port", str(exporter_port)]
@@ -297,9 +273,7 @@ class FollowerProcess(ChildProcess):
 
 
 class Compaction(ChildProcess):
-    """Process that makes finished parts of the ledger Parquet. It is `python -m loadchaos.core.ledger.parquet`. Killing
-    it loses nothing.
-    """
+    """Process that makes finished parts of the ledger Parquet. Killing it loses nothing."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("compaction")

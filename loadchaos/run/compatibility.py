@@ -1,6 +1,5 @@
-"""Check that the server accepts the profile's special requests. These are models by name, tools, schemas, sampling
-options and audio. A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says
-what to change. Profiles without them send nothing.
+"""Check that the server accepts the profile's special requests: models by name, tools, schemas, sampling options,
+audio. A server that rejects these is correct and the profile does not fit it: a TargetError says what to change.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def require_models(client: DiscoveryClient, profile: Profile) -> None:
-    """Check that /v1/models has every model that the profile names. Raises TargetError otherwise."""
+    """Raise TargetError where /v1/models lacks a model that the profile names."""
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
         return  # attacks load and unload models during the run
     page = client.pages["/v1/models"]
     if page.status != 200:
         return  # a server without that page, whose model the user named
-    data = page.json()
-    served = [str(m.get("id")) for m in (data or {}).get("data") or () if isinstance(m, dict)]
+    served = [str(m.get("id")) for m in page.models]
     for number, traffic in _active_traffic(profile):
         named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})
         if missing := [name for name, weight in named.items() if weight and name not in served]:
@@ -49,9 +47,7 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
 
 
 def require_image_room(profile: Profile, facts: Facts) -> None:
-    """Check that an image of each traffic fits the context of the server. Raises TargetError otherwise. Several images
-    are sent as fewer, see payloads/images.py.
-    """
+    """Raise TargetError where one image of a traffic does not fit the server's context. Several are sent as fewer."""
     for number, traffic in _active_traffic(profile):
         options = traffic.payload_options.get("images")
         if not isinstance(options, images.Options) or options.count.low < 1 or "rejected" in traffic.expect:
@@ -100,9 +96,7 @@ def _active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
 
 
 def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
-    """Make the step of a small request. Streams end early. Other answers keep their length, as half a tool call may be
-    an error.
-    """
+    """Streams end early. Other answers keep their length, as half a tool call may be an error."""
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT
     return Step(

@@ -12,9 +12,7 @@ _STDERR = 2
 
 
 class Console:
-    """Line printer for the person who started the run; `print` never blocks. Lines that a stopped or closed terminal
-    does not accept are dropped at the end of the run.
-    """
+    """Line printer; `print` never blocks. What a stopped terminal does not accept is dropped at the end of the run."""
 
     def __init__(self, fd: int = _STDERR) -> None:
         self._fd = fd

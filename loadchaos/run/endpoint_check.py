@@ -1,6 +1,5 @@
-"""Check that the server has the endpoints of the profile. One small request shows whether an endpoint is there. Its
-usage, compared with the words that were sent, shows the tokens that the endpoint adds, such as a chat template or
-special tokens.
+"""Check that the server has the endpoints of the profile, with small requests. Their usage shows the tokens that an
+endpoint adds, such as a chat template or special tokens.
 """
 
 from __future__ import annotations
@@ -36,17 +35,13 @@ def uses_chat_template(profile: Profile) -> bool:
 
 
 async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
-    """Names of the endpoints beside chat that the server has. GET on a POST route gives 405 if it exists; nothing is
-    generated.
-    """
+    """Endpoints beside chat that the server has: GET on a POST route gives 405. Nothing is generated."""
     paths = {name: path_at(name, facts.dialect) for name in ENDPOINTS_BESIDE_CHAT}
     return [name for name, path in paths.items() if (await client.ask("GET", path)).status == _METHOD_NOT_ALLOWED]
 
 
 async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Facts) -> Facts:
-    """Send small requests to each endpoint other than chat. Returns the facts with the tokens that each endpoint adds.
-    Raises TargetError: the server has no such endpoint.
-    """
+    """Add the tokens that each endpoint other than chat adds. Raises TargetError where the server lacks one."""
     found: dict[str, tuple[int, int] | None] = {}
     for number, traffic in enumerate(profile.traffic):
         name = traffic.endpoint
@@ -57,9 +52,7 @@ async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Fa
 
 
 async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic, number: int) -> tuple[int, int] | None:
-    """Tokens that an endpoint adds to each request and to each text. None if the server does not tell, or if they
-    depend on the text.
-    """
+    """Tokens added to each request and to each text; None if they are not told, or depend on the text."""
     bare = replace(facts, endpoints={traffic.endpoint: (0, 0)})
     many = ENDPOINTS[traffic.endpoint].carries("batch")
     added = []

@@ -61,9 +61,8 @@ class Result:
 
 
 async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> Verdict:
-    """Run `conclude` in a thread until the user interrupts again. One more interrupt than before the end (the second at
-    least) exits this process, and so do two seconds after two interrupts: the ledger is closed and can be judged at any
-    time.
+    """Run `conclude` in a thread. One more interrupt (the second at least) exits this process, and so do two seconds
+    after two: the ledger is closed and can be judged at any time.
     """
     bodies = functools.partial(rebuild.store, budget_s=_BODIES_S)
     work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(print_line)))
@@ -83,21 +82,9 @@ def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> No
 
 
 def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> Verdict:
-    """Judge the whole ledger and write its verdict and reports.
-
-    They are verdict.json, incidents/, report.html and junit.xml.
-
-    Args:
-        folder: the run folder.
-        bodies: stores the bodies of incidents' requests; None: they are not stored.
-        say: prints progress.
-
-    Returns:
-        The verdict. Its `notes` list the files that could not be made. A pass that cannot be written is unknown, as
-        nothing would prove it.
-
-    Raises:
-        LedgerError: the folder has no ledger.
+    """Judge the whole ledger and write verdict.json, incidents/, report.html and junit.xml. The verdict's `notes` list
+    the files that could not be made. A pass that cannot be written is unknown, as nothing would prove it. `bodies`
+    None: the incidents' requests are not stored. Raises LedgerError for a folder without a ledger.
     """
     if not folder.events.exists():
         raise LedgerError(
@@ -143,9 +130,7 @@ def read_verdict(folder: RunFolder) -> Verdict:
 
 
 def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, Verdict]:
-    """Judge a run and fold its charts. Those of a large run are folded in a process of their own. They fold the
-    latencies, which the verdict shares.
-    """
+    """The charts of a large run are folded in a process of their own, with the latencies, which the verdict shares."""
     with chart_process(folder, accept) as charts:
         judge = Judge(answers=charts is None)
         series = Series(answers=judge.figures.answers)

@@ -1,6 +1,5 @@
-"""Follow a run's ledger: judge it live, show and export findings. It is a process of its own, so that a slow regex,
-rendering or terminal never delays a probe or a request. It may be killed and restarted at any time: it reads everything
-again and writes nothing twice.
+"""Follow a run's ledger: judge it live, show and export findings. It is a process of its own, so that rendering never
+delays a probe or a request, and may be killed and restarted at any time: it writes nothing twice.
 """
 
 from __future__ import annotations
@@ -45,14 +44,8 @@ _WRITER_CHECK_S = 2.0
 
 @dataclass(frozen=True)
 class FollowerOptions:
-    """Outputs of a follower.
-
-    Args:
-        exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
-        live: show the live view; False: plain lines on a terminal, too.
-        stream: where to print; None: stderr.
-        cockpit: make the pages of the web UI.
-        addresses: where incidents are announced.
+    """Outputs of a follower. `exporter_port` None: no exporter; `stream` None: stderr; `addresses`: where incidents are
+    announced.
     """
 
     exporter_port: int | Literal["default"] | None = None
@@ -63,9 +56,7 @@ class FollowerOptions:
 
 
 class Follower:
-    """Follower of one run folder, in a process of its own. `run` returns when the run has ended and everything was
-    read. Once `stopped` is set, the follower reads what is there and returns.
-    """
+    """Follower of one run folder. Once `stopped` is set, it reads what is there and returns."""
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
         self._liveer = folder
@@ -133,9 +124,7 @@ class Follower:
             self._pages.write(snapshot)
 
     def _report(self, findings: Sequence[Row]) -> None:
-        """Write findings and incidents, and fold both into the live figures. A death is reported when it is named, and
-        again with final counts (`final`) when its incident closes.
-        """
+        """A death is reported when it is named, and again with final counts (`final`) when its incident closes."""
         closed = {i.folder for i in self._judge.incidents if i.closed_ns is not None}
         findings = [
             {**row, "final": closed.issuperset(map(str, row["incidents"]))} if row.get("incidents") else row
@@ -189,9 +178,7 @@ def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
 
 
 class RunProcess:
-    """Process that writes the run, from the header of events.jsonl. Its exit ends the follower: a killed run has no end
-    row.
-    """
+    """Process that writes the run. Its exit ends the follower: a killed run has no end row."""
 
     def __init__(self) -> None:
         self._pid, self._since_s = 0, 0.0
@@ -221,9 +208,7 @@ class RunProcess:
 
 
 class FindingsFile:
-    """Writer of findings.jsonl: one follower at a time, each finding once. A second follower of the same run is not
-    `writable` and only shows the run.
-    """
+    """Writer of findings.jsonl, each finding once. A second follower is not `writable` and only shows the run."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._seen: set[tuple[Any, ...]] = set()
@@ -293,7 +278,6 @@ class IncidentFolders:
         self._error_printed = False
 
     def update(self, incidents: Iterable[Incident]) -> None:
-        """Write changed incidents. A new name or end is written at once, growth every few seconds."""
         for i in islice(incidents, incident.MOST_INCIDENTS):
             name = (i.id, i.closed_ns, len(i.causes))
             size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))

@@ -26,9 +26,7 @@ _RESET_S = 10.0
 
 
 class HeldServer:
-    """A launched server with a folder of its own: server.log and events.jsonl. While a run is attached, its rows go to
-    that run too.
-    """
+    """A launched server with a folder of its own. While a run is attached, its rows go to that run too."""
 
     def __init__(
         self,
@@ -38,9 +36,7 @@ class HeldServer:
         limits: Mapping[str, int] | None = None,
         memory: ServerMemory | None = None,
     ) -> None:
-        """Take the command line; `limits` are those of its processes. `memory`: what runs on it have learned, which
-        later runs do not ask again; None: each run asks anew.
-        """
+        """`memory`: what runs on it have learned, which later runs do not ask again; None: each run asks anew."""
         folder.mkdir(parents=True, exist_ok=True)
         files = RunFolder(folder)
         redactor = Redactor.of_launch(os.environ, server.env, server.argv)
@@ -57,23 +53,22 @@ class HeldServer:
             self._emit(row)
 
     async def start(self, ready_within_s: float) -> None:
-        """Start the server and wait until it is healthy. Raises TargetError where it does not become healthy,
-        OptionError where its port is taken.
+        """Start it and wait until it is healthy. Raises TargetError where it is not, OptionError where its port is
+        taken.
         """
         refuse_taken_port(self.url)
         await self.launched.start()
         async with httpx.AsyncClient(trust_env=False) as http:
             client = DiscoveryClient(HttpAsker(http), self.url, self.url)
             try:
-                await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
+                await preflight.wait_until_healthy(
+                    client, ready_within_s, lambda: self.launched.exit_reason, lambda _: None
+                )
             except TargetError as e:
                 said = f"look at the log of the server: {self.log}"
                 next_step = said if last_line(self.log) else "look at the program and the options of its launch command"
                 raise TargetError(f"{explained(str(e), self.log)}; {next_step}") from e
         self.launched.ready()
-
-    def _exit_reason(self) -> str | None:
-        return f"it {self.launched.exit.result().reason}" if self.launched.exit.done() else None
 
     def attach(self, emit: Emit) -> None:
         """Send the server's rows to a run as well, beginning with its start."""
@@ -89,9 +84,7 @@ class HeldServer:
         return self.launched.pid is not None and not self.launched.exit.done() and not self.launched.lost
 
     async def reset_caches(self, dialect: str) -> list[str]:
-        """Empty the server's caches through its admin endpoints. Returns the names of the caches that could not be
-        emptied.
-        """
+        """Empty the caches by its admin endpoints; returns the names of those that could not be emptied."""
         operations = [o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")]
         kept = []
         async with httpx.AsyncClient(trust_env=False, timeout=_RESET_S) as http:
@@ -105,8 +98,7 @@ class HeldServer:
         return kept
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Stop the server, or wait until the end of a dead one is recorded."""
         self._emit = None
-        await (self.launched.wait_recorded() if self.launched.exit.done() else self.launched.stop(grace_s))
+        await self.launched.stop_or_record(grace_s)
         self._events.close()
         await asyncio.sleep(0)

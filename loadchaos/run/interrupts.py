@@ -22,16 +22,9 @@ SignalHandler = Callable[[signal.Signals], None]
 
 @dataclass(frozen=True)
 class ShutdownTimeouts:
-    """Limits in seconds for each phase of a run's end.
-
-    Args:
-        drain_s: for requests in flight; None: as long as the load itself allows them.
-        locust_s: from the stop command until Locust is ended by a signal.
-        locust_term_s: from SIGTERM to SIGKILL for Locust.
-        settle_s: for a dying server to write its last log lines and exit.
-        restart_s: until it is clear whether the server restarted.
-        server_s: from SIGTERM to SIGKILL for a server that the run started.
-        follower_s: for the follower to read the ledger to its end.
+    """Limits in seconds for each phase of a run's end. `drain_s`: for requests in flight; None: as long as the load
+    allows them. `locust_s`: from the stop command to SIGTERM, `locust_term_s` and `server_s`: from there to SIGKILL.
+    `settle_s`: for a dying server to log and exit. `restart_s`: until it is clear whether it restarted.
     """
 
     drain_s: float | None
@@ -54,9 +47,8 @@ SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
 
 
 class Interrupts:
-    """The signals that this process has received; true after the first one. A process has one, which the command or the
-    campaign hands to each run. SIGHUP counts as SIGTERM. The part of the program that is at work takes the signals with
-    `handled_by`.
+    """The signals that this process has received; true after the first one. SIGHUP counts as SIGTERM. The part of the
+    program that is at work takes the signals with `handled_by`.
     """
 
     def __init__(self) -> None:
@@ -64,9 +56,7 @@ class Interrupts:
         self._handlers: list[SignalHandler] = []
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in an event loop. A signal that no part of it handles cancels it. Raises StoppedBySignalError
-        then.
-        """
+        """Run a coroutine; a signal that no part of it handles cancels it and raises StoppedBySignalError."""
 
         async def main() -> T:
             task = asyncio.current_task()
@@ -86,9 +76,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Receive SIGINT, SIGTERM and SIGHUP until the block ends, also without an event loop. In an event loop they
-        are received between two callbacks.
-        """
+        """Receive SIGINT, SIGTERM and SIGHUP until the block ends: in an event loop between two callbacks."""
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # nohup means: continue without a terminal
             numbers.append(_TERMINAL_GONE)
@@ -148,16 +136,7 @@ class Interrupts:
         return SHUTDOWN_TIMEOUTS[min(len(self._signals), 2)]
 
     async def wait(self, step: Awaitable[None], poll: Callable[[], None], stopped: Callable[[], bool]) -> bool:
-        """Await a step unless the user ends the run meanwhile.
-
-        Args:
-            step: what to await; it is cancelled when the user ends the run.
-            poll: called every 0.1 s.
-            stopped: True when the user has ended the run by other means than a signal.
-
-        Returns:
-            True when the step completed.
-        """
+        """Await a step, polling every 0.1 s. False where a signal came or `stopped()` was true first: it is cancelled."""
         work = asyncio.ensure_future(step)
         try:
             while not work.done():

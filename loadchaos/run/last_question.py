@@ -1,6 +1,5 @@
-"""Ask the server one small question after the load. A server may be healthy and answer no request any more, when none
-of the load is left in flight to show it. Short runs of a hunt, a replay or the minimiser end with this question; the
-state machine reads its rows.
+"""Ask the server one small question after the load of a short run: a server may be healthy and answer no request any
+more, when none is left in flight to show it. The state machine reads the rows.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ class LastQuestion:
         self._model = facts.model
 
     async def ask(self, tick: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
-        """Ask, and wait for the answer, or until the server is known to hang. `tick` lets time pass; `stopped` is True
-        when nobody waits any more.
-        """
+        """Ask, and wait for the answer, until the server is known to hang, or until nobody waits any more (`stopped`)."""
         if self._model is None or self._server.down or stopped():
             return
         asking = asyncio.create_task(self._send(self._model))

@@ -25,12 +25,11 @@ from loadchaos.run.asker import HttpAsker
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
-from loadchaos.server.discovery.client import DiscoveryClient
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.process.launcher import (
     CommandLine,
     LaunchCommand,
     LaunchedServer,
-    ServerExit,
     last_line,
     refuse_taken_port,
 )
@@ -49,9 +48,7 @@ class StartResult:
 
 
 class StandaloneLaunch:
-    """Launch of one server without a run. `run` returns when the server has exited, or with `check` as soon as it is
-    ready.
-    """
+    """Launch of one server without a run."""
 
     def __init__(
         self,
@@ -74,15 +71,15 @@ class StandaloneLaunch:
         self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
-        """Start the server and stay with it. Returns exit code 0 when it became ready (with `check`), 4 when it did
-        not, 1 when it exited later, 128 plus the number of a signal.
+        """Exit code 0 when the server became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus
+        a signal.
         """
         with self._interrupts.handled_by(self._interrupted_by):
             await self._server.start()
             try:
                 return await self._wait(ready_within_s, check=check)
             finally:
-                await (self._server.wait_recorded() if self._server.exit.done() else self._server.stop())
+                await self._server.stop_or_record()
                 self._events.close()
 
     async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
@@ -108,8 +105,7 @@ class StandaloneLaunch:
             await _first(self._server.exit, self._interrupted)
         if self._interrupted.done():
             return StartResult(self._interrupts.exit_code, "the server was stopped")
-        ended: ServerExit = self._server.exit.result()
-        return StartResult(1, f"the server exited unexpectedly: it {ended.reason}", self._folder.server_log)
+        return StartResult(1, f"the server exited unexpectedly: {self._server.exit_reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
         """Return a description of the server once it answers one request. Raises TargetError where it does not."""
@@ -117,9 +113,9 @@ class StandaloneLaunch:
         async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
             client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
             await preflight.wait_until_healthy(
-                client, ready_within_s, lambda: self._exit_reason() or stuck.reason(), lambda _: None
+                client, ready_within_s, lambda: self._server.exit_reason or stuck.reason(), lambda _: None
             )
-            facts = await calibrate.identify_server(client, calibrate.CalibrationRequest())
+            facts = await calibrate.identify_server(client, CalibrationRequest())
             await preflight.require_first_answer(client, facts.model)
         length = f", context {facts.max_model_len} tokens" if facts.max_model_len else ""
         return f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
@@ -147,12 +143,9 @@ class StandaloneLaunch:
                 self._print(f"{now_s - begin_s:4.0f} s  running, {'no new' if printed else 'no'} log line yet")
 
     async def _wait_for_last_lines(self) -> None:
-        """Wait for the exit of a server whose log has an error. It may log the cause in its last seconds."""
+        """A server whose log has an error may log the cause in its last seconds."""
         if "Error" in last_line(self._folder.server_log):
             await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
-
-    def _exit_reason(self) -> str | None:
-        return f"it {self._server.exit.result().reason}" if self._server.exit.done() else None
 
     def _interrupted_by(self, _: signal.Signals) -> None:
         if not self._interrupted.done():

@@ -36,9 +36,8 @@ class WebStart:
 
 
 class LoadSession:
-    """Load process of one run, with pause gate and web UI commands. `begun` stays set once the load process was
-    started, `running` only while it drives, `shortened` when the load was ended before its plan. `begun_s` is the time
-    of the first worker's first row, on the monotonic clock.
+    """Load process of one run, with pause gate and web UI commands. `begun` stays set, `running` only while it drives;
+    `shortened`: ended before its plan. `begun_s`: monotonic time of the first worker's first row.
     """
 
     def __init__(

@@ -39,8 +39,7 @@ class Master:
 class LoadWatch(Protocol):
     """Folds the rows of a run, and says when its load can end."""
 
-    def feed(self, row: Row) -> None:
-        """Fold one row of the run or of its workers."""
+    def feed(self, row: Row) -> None: ...
 
     def reason(self) -> str | None:
         """Reason to end the load now; None to continue."""
@@ -92,12 +91,7 @@ def verdict_terms(profile: Profile, options: Options) -> Terms:
 
 
 def target_spec(profile: Profile, options: Options) -> TargetSpec:
-    """Find the server to test and check that the run may attack it.
-
-    Raises:
-        OptionError: an option cannot be used.
-        AuthorizationError: the profile attacks a server that --authorize does not name.
-    """
+    """Find the server to test. Raises OptionError, and AuthorizationError for attacks that --authorize does not allow."""
     kind = target_kind(profile, options)
     if options.master is not None:
         _refuse_for_workers(options)
@@ -186,9 +180,7 @@ def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
 
 
 def target_kind(profile: Profile, options: Options) -> str:
-    """Kind of target: `embedded`, `launched` or `external`. The embedded server is used only where neither a target nor
-    a launch command is given.
-    """
+    """`embedded` (where neither target nor launch command is given), `launched` or `external`."""
     if options.target is not None and options.embedded:
         raise OptionError("--target and --embedded exclude each other: give one of them")
     if options.target is not None:

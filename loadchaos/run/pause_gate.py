@@ -1,6 +1,5 @@
-"""Pause load and attacks while the server is down; restart it. A server that hangs is not down, and may recover by
-itself; one whose engine is dead may never exit (vLLM 0.32 waits for tasks of its own). With `on_death: restart` such a
-server is ended after as long as a return is waited for.
+"""Pause load and attacks while the server is down; restart it. One that hangs is not down and may recover; one whose
+engine is dead may never exit (vLLM 0.32). With `on_death: restart` both are ended after the wait for a return.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ _ENDED = ("dead", "terminated")
 
 
 class PauseGate:
-    """Gate for load and attacks, ticked by the run's loop; it never waits. `closing`: the run is ending, nothing is
-    started any more.
-    """
+    """Gate for load and attacks; it never waits. `closing`: the run is ending, nothing is started any more."""
 
     def __init__(
         self,

@@ -23,9 +23,8 @@ def free_port() -> int:
 
 
 class ReservedPort:
-    """A free TCP port of the loopback address that no other program gets. A socket stays bound to it, but does not
-    listen. A server of ours can listen on it if it sets SO_REUSEPORT, any number of times; another program cannot bind
-    it (socket(7)).
+    """A free loopback port: a socket stays bound to it without listening, so that no other program can bind it
+    (socket(7)). A server of ours can listen on it if it sets SO_REUSEPORT, any number of times.
     """
 
     def __init__(self) -> None:
@@ -39,8 +38,8 @@ class ReservedPort:
 
 
 def announced_ports(pid: int, log: Path) -> list[int]:
-    """Ports on which a process listens and which its log names in a URL. Others may belong to NCCL, ZeroMQ or
-    torch.distributed, whose start a stray HTTP request may disturb.
+    """Ports on which a process listens and which its log names in a URL. Others may belong to NCCL or
+    torch.distributed, whose start a stray request may disturb.
     """
     try:
         with log.open("rb") as file:
@@ -65,8 +64,8 @@ def listening_ports(pid: int) -> list[int]:
 
 
 def foreign_listener(url: str, pid: int) -> Listener | None:
-    """Find a listener on a URL's port that `pid` did not start. Returns None where `pid` or a process that it started
-    listens there, and where the listener is not visible: that of another user or container.
+    """A listener on a URL's port that neither `pid` nor its children started; None where there is none, or it is not
+    visible: that of another user or container.
     """
     try:
         tree = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}

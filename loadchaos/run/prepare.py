@@ -1,6 +1,5 @@
-"""Prepare the load: launch, monitor and identify the server. It also checks that the profile fits, and writes
-plan.json. An error that makes the load impossible is raised: TargetError where the server is the cause, OptionError
-where our user is.
+"""Prepare the load: launch, monitor and identify the server, check that the profile fits, write plan.json. Raises
+TargetError where the server is the cause, OptionError where our user is.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from loadchaos.run.server_under_test import DOWN, ServerUnderTest
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery import calibrate, preflight
+from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
 
 _ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
@@ -62,9 +62,7 @@ class Preparation:
         headers, tls = dict(self._target.headers), self._target.tls.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
-            client = calibrate.DiscoveryClient(
-                HttpAsker(http), url, self._target.admin_url or url, model=self._options.model
-            )
+            client = DiscoveryClient(HttpAsker(http), url, self._target.admin_url or url, model=self._options.model)
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
@@ -95,7 +93,7 @@ class Preparation:
         elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
             self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
 
-    async def _print_progress(self, client: calibrate.DiscoveryClient) -> None:
+    async def _print_progress(self, client: DiscoveryClient) -> None:
         """Print every 3 s how far discovery is: on a slow server it takes minutes."""
         print_line, begin_s = on_terminal(self._print), time.monotonic()
         while print_line is not None:
@@ -103,7 +101,7 @@ class Preparation:
             sent = client.reads + client.generations
             print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
 
-    async def _wait_until_healthy(self, client: calibrate.DiscoveryClient) -> None:
+    async def _wait_until_healthy(self, client: DiscoveryClient) -> None:
         """Wait for /health. The log of a launched server that does not start gives the cause."""
         launched, log = self._server.launched, self._record.folder.server_log
         stuck = StuckStart(log)
@@ -129,8 +127,8 @@ class Preparation:
         return announced_ports(launched.pid, self._record.folder.server_log)
 
     async def _refuse_foreign_server(self) -> None:
-        """Raise TargetError where another program has the server's port. A container's server is no child of the
-        launched process: then a note says which process answers.
+        """Raise TargetError where another program has the server's port. A container's server is no child of ours: a
+        note.
         """
         launched = self._server.launched
         if launched is None or self._target.held is not None:
@@ -158,7 +156,7 @@ class Preparation:
         launch = self._profile.target.launch
         return launch.ready_within if self._target.kind == "launched" and launch is not None else _EMBEDDED_READY_S
 
-    async def _refuse_dead_server(self, client: calibrate.DiscoveryClient) -> None:
+    async def _refuse_dead_server(self, client: DiscoveryClient) -> None:
         """Raise TargetError for a server that died of the first requests. This error goes before any other one."""
         if client.failed:
             await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
@@ -178,7 +176,7 @@ class Preparation:
         while condition() and time.monotonic() < deadline_s:  # noqa: ASYNC110 - states follow from time, too: there is no event
             await asyncio.sleep(_POLL_S)
 
-    async def _discover(self, client: calibrate.DiscoveryClient) -> AttackInjector:
+    async def _discover(self, client: DiscoveryClient) -> AttackInjector:
         profile = self._profile
         tokenizer = local_tokenizer(profile, self._options)
         request = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, tokenizer)
@@ -218,17 +216,15 @@ class Preparation:
         return await self._attack_injector(dialect, facts, proxy)
 
     async def _learn_answers(self, facts: Facts) -> bool:
-        """Record answers of the idle server to requests like those of the load. Returns True where one failed."""
+        """True where a request like those of the load failed on the idle server."""
         if not answer_baseline.is_wanted(self._profile):
             return False
         return await answer_baseline.learn(
             self._server.asker, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
         )
 
-    async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
-        """Restart a server that died of a request to the idle server. Only where the profile restarts dead servers. Its
-        death is an incident as under load.
-        """
+    async def _restart_dead_server(self, client: DiscoveryClient) -> None:
+        """Where the profile restarts dead servers, restart one that died of a request to the idle server."""
         if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
             return
         await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
@@ -268,7 +264,7 @@ class Preparation:
         return proxy
 
     async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: LocalProxy | None) -> AttackInjector:
-        """Make the attacks and check that each can be done. Raises TargetError where one cannot."""
+        """Raises TargetError where an attack cannot be done."""
         pid_of = self._server.pid_of
         replicas = [
             AttackedReplica(name, url, partial(pid_of, name), proxy) for name, url in self._server.replicas.items()
@@ -307,7 +303,7 @@ class Preparation:
         self._record.keep(folder.plan, json.dumps(plan, indent=1))
 
 
-def _sent(client: calibrate.DiscoveryClient) -> DiscoveryRow:
+def _sent(client: DiscoveryClient) -> DiscoveryRow:
     return {
         "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads, "generations": client.generations,
         "remembered": client.remembered,
@@ -315,7 +311,6 @@ def _sent(client: calibrate.DiscoveryClient) -> DiscoveryRow:
 
 
 def facts_line(facts: Facts) -> str:
-    """Describe the identified server in one line."""
     parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
     if facts.max_model_len:
         parts.append(f"context {facts.max_model_len} tokens")

@@ -1,5 +1,5 @@
-"""Probe a server: what it is, its limits, the profiles that fit it. It is harmless: at most 20 reads and tokenizer
-calls, and 3 generations of one token with prompts of at most a quarter of the context.
+"""Probe a server: what it is, its limits, the profiles that fit it. Harmless: at most 20 reads and 3 generations of one
+token, with prompts of at most a quarter of the context.
 """
 
 from __future__ import annotations
@@ -17,13 +17,8 @@ from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect, version_key
-from loadchaos.server.discovery.calibrate import (
-    CalibrationRequest,
-    DiscoveryClient,
-    DiscoveryResponse,
-    calibrate,
-    identify_server,
-)
+from loadchaos.server.discovery.calibrate import calibrate, identify_server
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.max_length import longest_prompt
 from loadchaos.server.discovery.server_config import configuration, with_configuration
 from loadchaos.server.discovery.text_tokens import NoChatError
@@ -46,17 +41,8 @@ class ProfileFit:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Result of a probe.
-
-    Args:
-        facts: limits and token counts.
-        configured: further settings by name, each with its source.
-        fits: fit of each shipped profile.
-        unknown: what could not be found out, and why.
-        reads: reads and tokenizer calls sent.
-        generations: generations sent.
-        trouble: why the server does not generate; None when it does.
-        models: names of all served models.
+    """Result of a probe. `configured`: further settings, each with its source; `unknown`: what could not be found out,
+    and why; `trouble`: why the server does not generate.
     """
 
     facts: Facts
@@ -93,17 +79,8 @@ async def probe(
     lengths: bool = False,
     quick: bool = True,
 ) -> ProbeResult:
-    """Probe a server.
-
-    Args:
-        client: client for the server.
-        request: what to calibrate.
-        profiles: profiles whose fit is checked.
-        lengths: also search the longest prompt; the caller has checked the authorization for it.
-        quick: False where runs with the same memory follow: words are then measured as they need them.
-
-    Raises:
-        TargetError: the server is unreachable, answers 401 or is not OpenAI-compatible.
+    """Probe a server. `lengths`: search the longest prompt, too (the caller has checked the authorization); `quick`
+    False: runs with the same memory follow, so words are measured as they need them. Raises TargetError.
     """
     facts = await identify_server(client, request)
     configured, _ = await configuration(client, facts)
@@ -126,7 +103,7 @@ async def probe(
         client.reads,
         client.generations,
         trouble,
-        _models(client.pages.get("/v1/models")),
+        [str(m["id"]) for m in client.pages["/v1/models"].models if "id" in m],
     )
 
 
@@ -138,16 +115,8 @@ def _images_to_send(facts: Facts) -> tuple[int, int]:
     return side, max(1, min(_MOST_IMAGES_ASKED, quarter // _SMALL_IMAGE_TOKENS))
 
 
-def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
-    data = page.json() if page is not None else None
-    entries = data.get("data") if isinstance(data, dict) else None
-    return tuple(str(m["id"]) for m in entries or () if isinstance(m, dict) and "id" in m)
-
-
 def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]], *, asked: bool) -> list[str]:
-    """List what could not be found out, each with the reason. With `asked` requests were answered; otherwise the
-    trouble explains what only they would show.
-    """
+    """Without `asked`, the trouble explains what only requests would show."""
     unknown = []
     if facts.dialect == UNKNOWN.name:
         *others, last = (dialect.title for dialect in DIALECTS.values() if dialect is not UNKNOWN)

@@ -1,8 +1,5 @@
-"""Error texts in the user's own prompts, as server logs quote them.
-
-Servers and gateways log prompts in many forms. A prompt that holds a traceback or an engine's last words looks like
-a failure there. The texts of the profile and its files are searched for such passages before the load. Each passage
-begins with the newline or quote before its line, as repr and JSON write them: the server's own lines never hold it.
+"""Error texts in the user's own prompts, as server logs quote them: there they look like failures. Each passage begins
+with the newline or quote before its line, as repr and JSON write them: the server's own lines never hold it.
 """
 
 from __future__ import annotations

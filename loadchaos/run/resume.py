@@ -24,16 +24,8 @@ _LATE_S = 5.0
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Position in a plan at which a load is resumed.
-
-    Args:
-        run: folder of the interrupted run.
-        phase: number of the phase.
-        step: next step to send.
-        behind_s: time into the phase.
-        left: requests to send; None where time ends the load.
-        sent: last steps sent by earlier runs, by worker.
-        loaded_s: duration of the interrupted run's load.
+    """Position in a plan at which a load is resumed. `left`: requests to send; None where time ends the load. `sent`:
+    last steps sent by earlier runs, by worker. `loaded_s`: of the interrupted run.
     """
 
     run: str

@@ -1,8 +1,6 @@
-"""One run of a profile, step by step, from preparation to verdict.
-
-This process is asyncio and does only what must not wait: it never formats, classifies or renders. The load runs in the
-Locust child, live findings in the follower; both may die without damage to the record. Whatever happens, a bug of our
-own included, attacks are undone, what the run started is stopped, and what was recorded is judged.
+"""One run of a profile, step by step, from preparation to verdict. This process is asyncio and does only what must not
+wait. Whatever happens, a bug of our own included, attacks are undone, what the run started is stopped, and what was
+recorded is judged.
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ async def run_quietly(
 
 
 async def run(profile: Profile, options: Options, interrupts: Interrupts, web_start: WebStart | None = None) -> Result:
-    """Run a profile to its end. Until then it handles the signals that `interrupts` receives. Raises LoadchaosError for
-    mistakes found before a run folder exists.
-    """
+    """Run a profile to its end. Raises LoadchaosError for mistakes found before a run folder exists."""
     with Console() as console:
         context = RunContext.create(profile, options, interrupts, console.print)
         if web_start is not None:

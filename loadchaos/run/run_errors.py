@@ -33,9 +33,7 @@ class RunErrors:
             self.record_bug(e)
 
     def of_judge(self, error: Exception) -> tuple[int, str | None]:
-        """(exit code, text) for an error that left the run unjudged. An error that is no LoadchaosError is recorded as
-        a bug, and the summary has its text.
-        """
+        """(exit code, text) for an error that left the run unjudged. A bug is recorded, and the summary has its text."""
         if isinstance(error, LoadchaosError):
             return error.exit_code, str(error)
         self.record_bug(error)

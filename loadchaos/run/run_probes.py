@@ -27,16 +27,8 @@ from loadchaos.server.probes.prober import Prober
 
 @dataclass(frozen=True)
 class PartSetup:
-    """Inputs from which a part is made.
-
-    Args:
-        options: `correctness` of the profile.
-        asker: where it asks.
-        rng: random generator of its own.
-        requests: returns the number of requests that the load has sent.
-        images: True if the traffic has images, and the model is not known to take none.
-        facts: what is known of the server.
-        memory: what earlier runs on the server have learned; None: each run asks anew.
+    """Inputs from which the parts are made. `requests()`: sent by the load so far; `images`: the traffic has images and
+    the model may take them; `memory`: what earlier runs on the server have learned.
     """
 
     options: CorrectnessOptions
@@ -96,8 +88,8 @@ class RunProbes:
         self._requests += row.get("row") == "end"
 
     async def learn(self, facts: Facts, seed: int) -> list[str]:
-        """Ask the idle server; returns notes for the user. They differ from those of an earlier run with the same seed:
-        prompts and images that shall be new would be in the caches of the server.
+        """Ask the idle server; returns notes for the user. The questions are not those of an earlier run with the same
+        seed: prompts and images that shall be new would be in the caches of the server.
         """
         options = self._profile.correctness
         if not options.model_fields_set:

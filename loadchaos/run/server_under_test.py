@@ -45,18 +45,9 @@ DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """Address of a server and what the user says about it.
-
-    Args:
-        kind: embedded, launched or external.
-        url: where requests go; None until an embedded or launched server has a port.
-        admin_url: where /health, /metrics and admin endpoints are, if elsewhere.
-        server_log: log sources as given with --server-log.
-        headers: request headers with their values.
-        tls: certificates to trust.
-        pid: root process, as given with --pid.
-        external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
-        held: launched server that several runs share; the run neither starts nor stops it.
+    """Address of a server and what the user says about it. `kind`: embedded, launched or external. `url`: None until
+    the server has a port. `external_urls`: attacks on each need --authorize. `held`: launched server that several runs
+    share; the run neither starts nor stops it.
     """
 
     kind: str
@@ -201,7 +192,6 @@ class ServerUnderTest:
             self._canary.start(lambda: self.down)
 
     async def stop_canary(self) -> None:
-        """Send no more canary requests. After the load the server has to become idle."""
         if self._canary is not None:
             await self._canary.stop()
 
@@ -289,9 +279,7 @@ class ServerUnderTest:
 
     @property
     def down(self) -> bool:
-        """True when no replica can answer. In an outage the load continues: only its requests show the end of the
-        outage.
-        """
+        """True when no replica can answer. In an outage the load continues: only its requests show the end."""
         return self.state in DOWN and not any(machine.outage for machine in self._machines.values())
 
     @property
@@ -303,7 +291,6 @@ class ServerUnderTest:
         return any(machine.unsettled(since_ns) for machine in self._machines.values())
 
     def idle_since(self, begin_ns: int) -> bool:
-        """True when the gauges show no requests after `begin_ns`. Also true where waiting is useless."""
         return self._idle.idle_since(begin_ns)
 
     @property
@@ -322,17 +309,13 @@ class ServerUnderTest:
         return authorization.listener_pid(self.replicas[name])
 
     def exit_reason(self) -> str | None:
-        """Exit reason of the launched server; None while it lives. It is the end of a sentence. An external server has
-        none.
-        """
+        """Why the launched server exited, as the end of a sentence; None while it lives, and for an external one."""
         if (ended := self.exit_status()) is None or self.launched is None or self.launched.pid is None:
             return ended
         return f"{ended}{_last_line(self._log)}; its log is {self._log}"
 
     def exit_status(self) -> str | None:
-        if self.launched is None or not self.launched.exit.done():
-            return None
-        return f"it {self.launched.exit.result().reason}"
+        return None if self.launched is None else self.launched.exit_reason
 
     @property
     def supervisor_lost(self) -> bool:

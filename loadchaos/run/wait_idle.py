@@ -25,9 +25,7 @@ class IdleWait:
             self._busy[f"{typed['replica']} {typed['engine']}"] = (typed["at_ns"], busy)
 
     def idle_since(self, begin_ns: int) -> bool:
-        """True when each engine was idle after `begin_ns`, or waiting is useless. It is useless without gauges, and
-        after every gauge was updated.
-        """
+        """True when each engine was idle after `begin_ns`, or waiting is useless: no gauges, or all were updated since."""
         if not self._busy or time.monotonic_ns() - begin_ns >= _LONGEST_NS:
             return True
         newest = [busy for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]

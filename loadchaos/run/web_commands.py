@@ -1,6 +1,4 @@
-"""Carry out commands of the web UI and record the answers. Every manual change (users, attacks, stop) is a row of kind
-`command`, so that the verdict can mention it.
-"""
+"""Carry out commands of the web UI. Each is a row of kind `command`, so that the verdict can mention it."""
 
 from __future__ import annotations
 

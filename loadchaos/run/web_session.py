@@ -1,5 +1,5 @@
-"""Process of the web UI, which outlives runs. Each Start and Stop is one load in it, directed by session.jsonl. The UI
-writes button presses: Start into the session's commands.jsonl, all others into that of the current run.
+"""Process of the web UI, which outlives runs; each Start and Stop is one load in it, directed by session.jsonl. It
+writes Start into the session's commands.jsonl, all other presses into that of the current run.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ class WebUiProcess(ChildProcess):
         self._commands = Tail(home / "commands.jsonl")
 
     async def begin(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start the UI with further options and environment variables. `variables` hold header values, which no file
-        may hold.
-        """
+        """Start the UI with further options. `variables` hold header values, which no file may hold."""
         web = self.web
         self.write(
             "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes

@@ -88,8 +88,7 @@ class _Row(_FromFile, _At):
 class HeaderRow(_FromFile):
     """First row of every file and of every part.
 
-    `mono_ns` and `utc_ns` are one moment on both clocks. Written by core/ledger/writer.py and, for watched logs,
-    server/monitor/logs/sink.py.
+    `mono_ns` and `utc_ns` are one moment on both clocks. Written by core/ledger/writer.py.
     """
 
     row: Literal["header"]

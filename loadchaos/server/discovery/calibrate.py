@@ -16,19 +16,9 @@ from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, parse_target
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
-
-__all__ = [
-    "CalibrationRequest",
-    "DiscoveryClient",
-    "DiscoveryResponse",
-    "calibrate",
-    "identify_server",
-    "parse_target",
-    "with_log",
-]
 
 _FIRST_READ_S = 30.0  # the first read of a server that has just started on a busy machine is slow
 
@@ -73,20 +63,15 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
 
 
 def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
-    """Return the models whose `parent` is the base model: its LoRA adapters."""
-    data = models.json()
-    listed = data.get("data") if isinstance(data, dict) else None
-    entries = [m for m in listed or () if isinstance(m, dict)]
-    return tuple(str(m["id"]) for m in entries if m.get("id") not in (None, base) and m.get("parent") == base)
+    """The models whose `parent` is the base model: its LoRA adapters."""
+    return tuple(str(m["id"]) for m in models.models if m.get("id") not in (None, base) and m.get("parent") == base)
 
 
 def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the context length that the server at --admin-url tells. LiteLLM leaves it out. The model has the same name
     there, or is the only one.
     """
-    data = behind.json() if behind.status == 200 else None
-    listed = data.get("data") if isinstance(data, dict) else None
-    entries = [m for m in listed or () if isinstance(m, dict) and isinstance(m.get("max_model_len"), int)]
+    entries = [m for m in behind.models if isinstance(m.get("max_model_len"), int)]
     named = [m for m in entries if m.get("id") == entry.get("id")] or (entries if len(entries) == 1 else [])
     return {**entry, "max_model_len": named[0]["max_model_len"]} if named else entry
 
@@ -149,7 +134,7 @@ def _why_unreachable(text: str) -> str:
 
 
 def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, Mapping[str, Any]]:
-    entries = [m for m in (models.json().get("data") or []) if isinstance(m, dict) and "id" in m]
+    entries = [m for m in models.models if "id" in m]
     names = [str(m["id"]) for m in entries]
     if request is not None:
         if request not in names:

@@ -74,6 +74,13 @@ class DiscoveryResponse:
         """True when the server has no such path. An unknown model has the status 404, too."""
         return self.status in (404, 405, 501) and "does not exist" not in self.text
 
+    @property
+    def models(self) -> list[Mapping[str, Any]]:
+        """Entries of the list that /v1/models answers; empty for any other answer."""
+        data = self.json() if self.status == 200 else None
+        listed = data.get("data") if isinstance(data, dict) else None
+        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
     def json(self) -> Any:
         try:
             return json.loads(self.text)
@@ -135,7 +142,8 @@ class DiscoveryClient:
         if answer is None:
             self.reads += 1
             answer = await self._send(method, url, body, limit_s)
-            self._keep(key, answer, process=method == "GET")
+            if self.memory is not None:
+                self.memory.keep(key, answer, process=method == "GET")
         if method == "GET":
             self.pages[path] = answer
         return answer
@@ -144,10 +152,6 @@ class DiscoveryClient:
         answer = None if self.memory is None else self.memory.answer(key, process=process)
         self.remembered += answer is not None
         return answer
-
-    def _keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
-        if self.memory is not None:
-            self.memory.keep(key, answer, process=process)
 
     async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
         """POST to an endpoint that not every server has. After 403, 404 or 405 it is not called again."""
@@ -215,10 +219,9 @@ class DiscoveryClient:
         if answer.is_fault:
             self.failures += 1
             self.failed = f"{answer.status}: {answer.error[:160]}" if answer.status else answer.error[:160]
-        else:
-            self._keep(key, response, process=process)
-        if self.memory is not None and answer.is_completion:
-            self.memory.generated = True
+        elif self.memory is not None:
+            self.memory.keep(key, response, process=process)
+            self.memory.generated = self.memory.generated or answer.is_completion
         return response
 
 

@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.rows import Emit, GapRow, LogLoss
 from loadchaos.core.redact import Redactor
+from loadchaos.server.indexed_log import IndexedLog
 from loadchaos.server.monitor.logs import open_source
-from loadchaos.server.monitor.logs.sink import LogSink
 
 HEAD_BYTES = 1 << 16
 _STOP_S = 5.0
@@ -39,18 +40,16 @@ class LogFollower:
     """Follow one log. `start` and `stop` are called on the loop; everything else happens in the thread."""
 
     def __init__(self, log: FollowedLog, folder: Path, emit: Emit, redactor: Redactor) -> None:
-        self._log, self._emit, self._redactor = log, emit, redactor
+        self._log, self._emit, self._redactor, self._lines = log, emit, redactor, redactor.fork()
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._source = open_source(log.spec)
-        self._sink = LogSink(folder, log.label, self._redactor.text(log.spec), redactor)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{log.label}.log"
+        self._file = IndexedLog(self.path, "run", redactor.text(log.spec))
         self._thread = threading.Thread(target=self._run, name=f"log-{log.label}", daemon=True)
         self._lost_bytes = 0
         self._lost_written = 0.0
-
-    @property
-    def path(self) -> Path:
-        return self._sink.path
 
     def start(self) -> None:
         self._thread.start()
@@ -74,20 +73,20 @@ class LogFollower:
             self._report_gap(0.0, f"following the log failed: {type(e).__name__}: {e}", "certain")
         finally:
             try:
-                self._sink.close()
-            except OSError as e:
-                self._report_gap(0.0, f"the end of the log could not be written: {e.strerror}", "certain")
+                self._file.append(self._lines.flush(), time.monotonic_ns())
+            except (LedgerError, OSError) as e:
+                self._report_gap(0.0, f"the end of the log could not be written: {e}", "certain")
+            finally:
+                self._file.close()
 
     def _feed(self, data: bytes) -> None:
         try:
-            self._sink.feed(data)
-        except OSError as e:
+            self._file.append(self._lines.feed(data), time.monotonic_ns())
+        except (LedgerError, OSError) as e:
             self._lost_bytes += len(data)
             if time.monotonic() - self._lost_written > _REPEAT_S:
                 self._lost_written = time.monotonic()
-                self._report_gap(
-                    0.0, f"{self._lost_bytes} bytes of the log could not be written: {e.strerror}", "certain"
-                )
+                self._report_gap(0.0, f"{self._lost_bytes} bytes of the log could not be written: {e}", "certain")
 
     def _report_gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         try:

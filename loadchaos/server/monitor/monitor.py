@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from loadchaos.server.monitor.logs.kernel import DEVICE
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
 from loadchaos.server.monitor.processes import ProcessMonitor
 from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
-from loadchaos.server.monitor.self_lag import EventLoopLag
+from loadchaos.server.monitor.self_lag import watch_lag
 from loadchaos.server.nvml import NvmlMonitor
 
 Part = Callable[[], Coroutine[Any, Any, None]]
@@ -86,7 +87,6 @@ class Monitor:
             for spec in replica.logs:
                 read_spec(spec)
         self._tasks: list[asyncio.Task[None]] = []
-        self._scrapers: dict[str, Scraper] = {}
         self._processes: dict[str, ProcessMonitor] = {}
         self._followers: dict[str, list[LogFollower]] = {}
         self._alarms: list[LogAlarms] = []
@@ -96,7 +96,7 @@ class Monitor:
     async def start(self) -> None:
         output = self._output
         pages = RawPageWriter(output.folder, output.redactor)
-        self._keep_running("", "watch", EventLoopLag(output.emit_event).run)
+        self._keep_running("", "watch", partial(watch_lag, output.emit_event))
         for device in self._devices:
             self._keep_running("", "device", device.run)
         if any(r.here or r.pid is not None for r in self._replicas):
@@ -118,7 +118,6 @@ class Monitor:
             endpoint = parse_endpoint(metrics_url, self._access.tls, self._access.headers)
             names, reason = self._dialect.metrics, lambda: probe.skip_reason
             scraper = Scraper(replica.name, endpoint, names, self._output, pages, reason)
-            self._scrapers[replica.name] = scraper
             self._keep_running(replica.name, "scrape", scraper.run)
         processes = ProcessMonitor(replica.name, self._dialect.process_roles, emit, redactor)
         processes.set_pid(replica.pid)
@@ -172,11 +171,6 @@ class Monitor:
         """Scan the logs for shutdown and death texts now. Called before a sign of death is judged."""
         for alarms in self._alarms:
             alarms.poll()
-
-    async def snapshot(self, why: str) -> None:
-        """Save the newest metrics page of every replica (at an incident)."""
-        for scraper in self._scrapers.values():
-            await scraper.save_page(why)
 
     async def read_head(self, replica: str) -> str:
         """Return the first 64 kB of this replica's logs, redacted. They hold version and flags."""

@@ -4,8 +4,6 @@ place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadchaos.core.ledger.rows import Emit, OrchestratorEvent
+from loadchaos.server.command_output import command_output
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.repeat import repeat
@@ -20,7 +19,6 @@ from loadchaos.server.repeat import repeat
 EVERY_S = 2.0
 """Period at which Docker, Kubernetes or systemd is asked."""
 _LIMIT_S = 10.0
-_MOST_BYTES = 8 << 20
 _WHY_CHARS = 200
 
 
@@ -174,7 +172,7 @@ class OrchestratorMonitor:
         assert self._command is not None
         polled = time.time()
         try:
-            status = self._command.read(await _output(self._command.argv))
+            status = self._command.read(await command_output(self._command.argv, _LIMIT_S))
             before, self._known = self._known, status
             if before is None:
                 self._row("seen", status)
@@ -199,7 +197,7 @@ class OrchestratorMonitor:
             return now
         span = ("--since", f"{self._polled - EVERY_S:.3f}", "--until", f"{time.time():.3f}")
         try:
-            return _docker_ends(await _output((*self._command.past, *span)), now)
+            return _docker_ends(await command_output((*self._command.past, *span), _LIMIT_S), now)
         except (OSError, ValueError, LookupError, TypeError):
             return now  # the end itself is known
 
@@ -219,31 +217,3 @@ class OrchestratorMonitor:
                 "reason": status.describe_end() if what == "ended" else status.reason,
             }
         )
-
-
-async def _output(argv: Sequence[str]) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        OSError: It is missing or does not end.
-        ValueError: It fails.
-    """
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=_MOST_BYTES,
-    )
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            out, error = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode:
-        lines = error.decode("utf-8", "replace").strip().splitlines()
-        raise ValueError(lines[-1] if lines else f"exit code {process.returncode}")
-    return out.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Scrape a server's /metrics once a second. Keep raw pages at the start, every 10 minutes and on demand."""
+"""Scrape a server's /metrics once a second. Keep raw pages at the start and every 10 minutes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ class Scraper:
         self._emit, self._pages, self._skip_reason = output.emit_metrics, pages, skip_reason
         self._parser = PageParser(names)
         self._gap = CoverageGap(output.emit_event, replica, "scrape")
-        self._last_page: bytes = b""
         self._kept_at: float | None = None
 
     async def run(self) -> None:
@@ -107,16 +106,13 @@ class Scraper:
             self._gap.report(0.0, f"{bad} line{'s' * (bad != 1)} of the metrics page could not be parsed")
         if unread := self._parser.unread:
             self._gap.report(0.0, f"{unread} series of the metrics page were not read: it has too many")
-        self._last_page = page
         if self._kept_at is None or time.monotonic() - self._kept_at > _PAGE_EVERY_S:
-            await self.save_page("start" if self._kept_at is None else "periodic")
+            await self._save_page(page, "start" if self._kept_at is None else "periodic")
 
-    async def save_page(self, why: str) -> None:
-        if not self._last_page:
-            return
+    async def _save_page(self, page: bytes, why: str) -> None:
         self._kept_at = time.monotonic()
         try:
-            name = await self._pages.write(self._last_page)
+            name = await self._pages.write(page)
         except OSError as e:
             self._gap.report(0.0, f"a metrics page could not be written: {e.strerror}")
             return

@@ -12,23 +12,17 @@ _SLEEP_S = 0.25
 _LATE_S = 1.0
 
 
-class EventLoopLag:
-    """Measure the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest lag so far."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._gap = CoverageGap(emit, "", "watch")
-        self.worst_s = 0.0
-
-    async def run(self) -> None:
-        before_wall, before = time.time(), time.monotonic()
-        while True:
-            await asyncio.sleep(_SLEEP_S)
-            wall, now = time.time(), time.monotonic()
-            late_s = now - before - _SLEEP_S
-            self.worst_s = max(self.worst_s, late_s)
-            if late_s > _LATE_S:
-                self._gap.report(late_s, "loadchaos itself did not run: starved of CPU, stopped or suspended")
-            jump_s = (wall - before_wall) - (now - before)
-            if abs(jump_s) > _LATE_S:
-                self._gap.report(0.0, f"the wall clock was set by {jump_s:+.1f} s")
-            before_wall, before = wall, now
+async def watch_lag(emit: Emit) -> None:
+    """Write a gap for each long lag of the loop and each jump of the wall clock, until cancelled."""
+    gap = CoverageGap(emit, "", "watch")
+    before_wall, before = time.time(), time.monotonic()
+    while True:
+        await asyncio.sleep(_SLEEP_S)
+        wall, now = time.time(), time.monotonic()
+        late_s = now - before - _SLEEP_S
+        if late_s > _LATE_S:
+            gap.report(late_s, "loadchaos itself did not run: starved of CPU, stopped or suspended")
+        jump_s = (wall - before_wall) - (now - before)
+        if abs(jump_s) > _LATE_S:
+            gap.report(0.0, f"the wall clock was set by {jump_s:+.1f} s")
+        before_wall, before = wall, now

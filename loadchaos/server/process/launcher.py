@@ -134,9 +134,7 @@ def _option(parts: Sequence[str], *names: str) -> str | None:
 
 @dataclass(frozen=True)
 class ServerExit:
-    """End of a server: exit code or signal, and a description. `asked` if we stopped it ourselves. `asked` if we
-    stopped it ourselves.
-    """
+    """End of a server: exit code or signal, and a description. `asked` if we stopped it ourselves."""
 
     code: int | None
     signal: int | None
@@ -270,19 +268,25 @@ class LaunchedServer:
     def ready(self) -> None:
         self._row("ready", time.monotonic_ns(), reason="")
 
+    @property
+    def exit_reason(self) -> str | None:
+        """`it exited with code 1`; None while the server lives."""
+        return f"it {self.exit.result().reason}" if self.exit.done() else None
+
     async def wait_recorded(self, limit_s: float = 10.0) -> None:
         """Wait until the output of an ended server is recorded. Its supervisor has ended then."""
         await self._wait_for_supervisor(limit_s)
         await self._record_gpu_memory()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Stop the server and wait for the end of its supervisor. The server gets SIGTERM, and after `grace_s` all its
-        processes get SIGKILL.
-        """
+        """Send SIGTERM to the server, after `grace_s` SIGKILL to all its processes, and wait for its supervisor."""
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})
-        await self._wait_for_supervisor(grace_s + 8.0)
-        await self._record_gpu_memory()
+        await self.wait_recorded(grace_s + 8.0)
+
+    async def stop_or_record(self, grace_s: float = 10.0) -> None:
+        """Stop the server, or wait until the end of a dead one is recorded."""
+        await (self.wait_recorded() if self.exit.done() else self.stop(grace_s))
 
     async def kill(self, why: str = "") -> None:
         """Kill all processes of the server; `why` is recorded first."""

@@ -10,8 +10,8 @@ import pytest
 
 from loadchaos.core.model import Facts
 from loadchaos.run.asker import HttpAsker
-from loadchaos.server.discovery.calibrate import CalibrationRequest, calibrate, identify_server
-from loadchaos.server.discovery.client import DiscoveryClient
+from loadchaos.server.discovery.calibrate import calibrate, identify_server
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.memory import DiscoveryMemory
 from loadchaos.server.discovery.preflight import require_first_answer
 
