@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import psutil
 
@@ -102,39 +102,6 @@ class ChildProcess:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-
-
-class LoadProcess(Protocol):
-    """Process that drives the load of one run. It is a Locust process of its own, or that of the web UI."""
-
-    @property
-    def alive(self) -> bool:
-        """True while it drives the load."""
-        ...
-
-    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start the load."""
-        ...
-
-    def feed(self, row: Row) -> None:
-        """Fold one row that a worker has written."""
-        ...
-
-    def lost_reason(self) -> str | None:
-        """Reason to stop after a part was lost; None to continue."""
-        ...
-
-    async def end(self, grace_s: float) -> None:
-        """End it by force where it has not obeyed the stop command."""
-        ...
-
-    def record_exit(self) -> None:
-        """Write the row of its exit."""
-        ...
-
-    def failure(self) -> str | None:
-        """Describe how it failed; None when it did not."""
-        ...
 
 
 class Locust(ChildProcess):

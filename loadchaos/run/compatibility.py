@@ -10,17 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.errors import TargetError
-from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.load import payloads
 from loadchaos.load.payloads import images
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
+from loadchaos.run.endpoint_check import small_step
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery.client import DiscoveryClient
 
 _TRIED = ("audio", "sampling", "structured", "tools")
-_RUN_SEED = 1 << 62
-"""Seed of a run that nobody makes: the load does not send the files of these requests again."""
 _SHORT = 16
 _NOT_FOUND = frozenset({404})
 """Before the load a 404 means a model that the server does not serve; during the load it means a lost resource."""
@@ -99,21 +98,7 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
     """Streams end early. Other answers keep their length, as half a tool call may be an error."""
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT
-    return Step(
-        index=0,
-        phase=0,
-        round=0,
-        due_s=None,
-        traffic=traffic.name,
-        seed=1,
-        payload=options,
-        behaviour="plain",
-        behaviour_options=None,
-        output=Output(max=min(longest, _SHORT) if traffic.streams else longest),
-        stream=traffic.streams,
-        endpoint=traffic.endpoint,
-        run_seed=_RUN_SEED,
-    )
+    return small_step(traffic, options, min(longest, _SHORT) if traffic.streams else longest)
 
 
 def _hint(error: str, number: int) -> str:

@@ -4,6 +4,7 @@ endpoint adds, such as a chat template or special tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,8 @@ _ONE = ((48, 1), (96, 1))
 _MANY = (*_ONE, (48, 3))
 """Tokens of a text, and number of texts, of each small request."""
 _ANSWER_TOKENS = 2
+_RUN_SEED = 1 << 62
+"""Seed of a run that nobody makes: the load does not send the files of these requests again."""
 
 
 def uses_chat_template(profile: Profile) -> bool:
@@ -80,19 +83,25 @@ def _step(traffic: Traffic, words: int, texts: int) -> Step:
         options = {needed: known[needed].model_validate({})}
     if texts > 1:
         options["batch"] = known["batch"].model_validate({"count": texts})
+    return replace(small_step(traffic, options, _ANSWER_TOKENS), stream=False, seed=words)
+
+
+def small_step(traffic: Traffic, payload: Mapping[str, Any], most_tokens: int) -> Step:
+    """The step of a small request outside of any load."""
     return Step(
         index=0,
         phase=0,
         round=0,
         due_s=None,
         traffic=traffic.name,
-        seed=words,
-        payload=options,
+        seed=1,
+        payload=payload,
         behaviour="plain",
         behaviour_options=None,
-        output=Output(max=_ANSWER_TOKENS),
-        stream=False,
+        output=Output(max=most_tokens),
+        stream=traffic.streams,
         endpoint=traffic.endpoint,
+        run_seed=_RUN_SEED,
     )
 
 

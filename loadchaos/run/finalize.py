@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -36,6 +36,7 @@ from loadchaos.run.interrupts import Interrupts
 Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
 """Stores the bodies of incidents' requests (`rebuild.store`)."""
 
+T = TypeVar("T")
 _POLL_S = 0.1
 _IMMEDIATE_S = 2.0
 _GC_THRESHOLDS = (50_000, 20, 100)
@@ -90,19 +91,11 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
         raise LedgerError(
             f"{folder.path} is not a run folder (it has no events.jsonl); `loadchaos runs` lists the runs here"
         )
-    try:
-        judge, series, verdict = _charted(folder, say, fits_its_kind)
-    except LedgerError:
-        raise
-    except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
-        judge, series, verdict = _charted(folder, say, fits_completely)
+    judge, series, verdict = _stricter_on_error(functools.partial(_charted, folder, say))
     notes: list[str] = []
-    for what, make in (
-        ("the incidents", lambda: _incidents(folder, judge)),
-        ("report.html", lambda: page.write(folder, verdict, series)),
-        ("junit.xml", lambda: junit.write(folder, verdict)),
-    ):
-        _try(what, make, notes)
+    _try("the incidents", lambda: _incidents(folder, judge), notes)
+    _try("report.html", lambda: page.write(folder, verdict, series), notes)
+    _try("junit.xml", lambda: junit.write(folder, verdict), notes)
     verdict = _written(folder, _noted(verdict, notes))
     if bodies is not None and judge.incidents and folder.plan.exists():  # without a plan no request was sent
         later: list[str] = []
@@ -121,12 +114,16 @@ def read_verdict(folder: RunFolder) -> Verdict:
     try:
         return Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
     except (OSError, ValueError):
-        try:
-            return _judged(folder, fits_its_kind)
-        except LedgerError:
-            raise
-        except Exception:  # noqa: BLE001  # as in `conclude`
-            return _judged(folder, fits_completely)
+        return _stricter_on_error(functools.partial(_judged, folder))
+
+
+def _stricter_on_error(judge: Callable[[Accept], T]) -> T:
+    try:
+        return judge(fits_its_kind)
+    except LedgerError:
+        raise
+    except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
+        return judge(fits_completely)
 
 
 def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, Verdict]:

@@ -59,7 +59,7 @@ class Follower:
     """Follower of one run folder. Once `stopped` is set, it reads what is there and returns."""
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
-        self._liveer = folder
+        self._folder = folder
         self._reader, self._judge = Reader(folder, fits_its_kind), Judge()
         self._live = LiveFigures(self._judge.figures)
         self._incidents = IncidentFolders(folder)
@@ -145,7 +145,7 @@ class Follower:
         if port is None:
             return None
         try:
-            exporter = Exporter(LiveCollector(self._live, self._liveer.path.resolve().name), port)
+            exporter = Exporter(LiveCollector(self._live, self._folder.path.resolve().name), port)
         except LoadchaosError as e:
             self._head.append(f"loadchaos: {e}")
             self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])
@@ -273,7 +273,7 @@ class IncidentFolders:
     """Writer of incidents/. New incidents are written at once, growing ones every few seconds."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._liveer = folder
+        self._folder = folder
         self._written: dict[int, tuple[tuple[Any, ...], tuple[Any, ...], float]] = {}
         self._error_printed = False
 
@@ -289,7 +289,7 @@ class IncidentFolders:
 
     def _write(self, i: Incident) -> None:
         try:
-            incident.write(self._liveer, i.record())
+            incident.write(self._folder, i.record())
         except OSError as e:  # a full disk: `conclude` tries again at the end of the run
             if not self._error_printed:
                 sys.stderr.write(f"loadchaos: incident {i.folder} could not be written: {e}\n")

@@ -85,14 +85,11 @@ class HeldServer:
 
     async def reset_caches(self, dialect: str) -> list[str]:
         """Empty the caches by its admin endpoints; returns the names of those that could not be emptied."""
-        operations = [o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")]
         kept = []
         async with httpx.AsyncClient(trust_env=False, timeout=_RESET_S) as http:
-            for operation in operations:
+            for operation in (o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")):
                 try:
-                    answer = await http.request(operation.method, f"{self.url}{operation.path}")
-                    if answer.status_code >= 400:
-                        kept.append(operation.name)
+                    (await http.request(operation.method, f"{self.url}{operation.path}")).raise_for_status()
                 except httpx.HTTPError:
                     kept.append(operation.name)
         return kept

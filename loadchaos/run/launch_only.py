@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +65,12 @@ class StandaloneLaunch:
         self._interrupts = interrupts
         self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def announce(self) -> None:
-        """Print what is started. Raises OptionError when another server has its port."""
-        refuse_taken_port(self._typed.url)
-        self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
-
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
         """Exit code 0 when the server became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus
         a signal.
         """
+        refuse_taken_port(self._typed.url)
+        self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
         with self._interrupts.handled_by(self._interrupted_by):
             await self._server.start()
             try:
@@ -88,10 +85,12 @@ class StandaloneLaunch:
         try:
             description = await self._unless_interrupted(self._until_ready(ready_within_s))
         except TargetError as e:
-            await self._wait_for_last_lines()
-            return StartResult(
-                exit_codes.TARGET_ERROR, str(e), self._folder.server_log if self._server.pid is not None else None
-            )
+            log = self._folder.server_log
+            if "Error" in last_line(log):  # it may log the cause in its last seconds
+                await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
+            if self._server.pid is None:
+                return StartResult(exit_codes.TARGET_ERROR, str(e))
+            return StartResult(exit_codes.TARGET_ERROR, explained(str(e), log), log)
         finally:
             progress.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -142,11 +141,6 @@ class StandaloneLaunch:
                 printed_s = now_s
                 self._print(f"{now_s - begin_s:4.0f} s  running, {'no new' if printed else 'no'} log line yet")
 
-    async def _wait_for_last_lines(self) -> None:
-        """A server whose log has an error may log the cause in its last seconds."""
-        if "Error" in last_line(self._folder.server_log):
-            await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
-
     def _interrupted_by(self, _: signal.Signals) -> None:
         if not self._interrupted.done():
             self._print("stopping the server")
@@ -155,12 +149,3 @@ class StandaloneLaunch:
 
 async def _first(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def launch_alone(launch: StandaloneLaunch, ready_within_s: float, *, check: bool) -> StartResult:
-    """Start a server and stay with it. Raises OptionError when another server has its port."""
-    launch.announce()
-    result = await launch.run(ready_within_s, check=check)
-    if result.exit_code != exit_codes.TARGET_ERROR or result.log is None:
-        return result
-    return replace(result, text=explained(result.text, result.log))

@@ -10,7 +10,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
 from loadchaos.profile import abort_rule
-from loadchaos.run.children import LoadProcess, Locust, ReplayWorker
+from loadchaos.run.children import Locust, ReplayWorker
 from loadchaos.run.error_rate_watch import ErrorRateWatch
 from loadchaos.run.options import locust_arguments
 from loadchaos.run.pause_gate import PauseGate
@@ -59,7 +59,7 @@ class LoadSession:
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
         folder = context.record.folder
-        self._process: LoadProcess = Locust(folder, self._record.event)
+        self._process: Locust | WebLoad = Locust(folder, self._record.event)
         self._replay: ReplayWorker | None = None
         if context.options.replay:
             self._process = self._replay = ReplayWorker(folder, self._record.event)

@@ -224,7 +224,7 @@ class Preparation:
         )
 
     async def _restart_dead_server(self, client: DiscoveryClient) -> None:
-        """Where the profile restarts dead servers, restart one that died of a request to the idle server."""
+        """Restart a server that died of a request to the idle server, where the profile restarts dead servers."""
         if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
             return
         await self._while(lambda: not self._server.down, DEATH_SHOWS_S)

@@ -173,6 +173,10 @@ def _asks_for_limit(options: Mapping[str, Any], facts: Facts) -> bool:
 
 def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[str]:
     lacks = []
+
+    def setting(name: str) -> object:
+        return configured.get(name, (None, ""))[0]
+
     if "images" in profile.requires and facts.images is False:
         lacks.append(f"images: the model {facts.model} takes none")
     if "speculative_decoding" in profile.requires and facts.speculative_decoding is False:
@@ -181,9 +185,7 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
         lacks.append("LoRA adapters: /v1/models lists none; start the server with --enable-lora --lora-modules")
     if "development_endpoints" in profile.requires and facts.development_endpoints is False:
         lacks.append(f"development endpoints: {DIALECTS[facts.dialect].development_gate}")
-    if {"prefix_caching", "prefix_cache_hits"} & set(profile.requires) and configured.get("prefix_caching", (None, ""))[
-        0
-    ] is False:
+    if {"prefix_caching", "prefix_cache_hits"} & set(profile.requires) and setting("prefix_caching") is False:
         lacks.append("prefix caching: start the server with --enable-prefix-caching")
     if "preemption" in profile.requires and (most := _most_tokens(profile)) <= (facts.capacity_tokens or 0):
         lacks.append(
@@ -192,9 +194,9 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
         )
     if "replicas" in profile.requires and len(profile.target.replicas) < 2:
         lacks.append("several replicas: name the servers behind the router with --set target.replicas=[...]")
-    if any(a.admin == "sleep" for a in profile.attacks) and configured.get("sleep_mode", (None, ""))[0] is False:
+    if any(a.admin == "sleep" for a in profile.attacks) and setting("sleep_mode") is False:
         lacks.append("attack sleep: start the server with --enable-sleep-mode")
-    if "mm_cache" in profile.requires and configured.get("mm_processor_cache_gb", (None, ""))[0] == 0:
+    if "mm_cache" in profile.requires and setting("mm_processor_cache_gb") == 0:
         lacks.append("the processor cache: --mm-processor-cache-gb is 0")
     return lacks
 

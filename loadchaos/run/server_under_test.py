@@ -68,6 +68,7 @@ class ServerUnderTest:
         self._profile, self.target = profile, target
         self._record, self._redactor = record, redactor
         self._log = record.folder.server_log
+        self._replicas = profile.target.replicas if target.kind == "external" else ()
         self._monitor: Monitor | None = None
         self._canary: Canary | None = None
         self.launched: LaunchedServer | None = None
@@ -196,12 +197,12 @@ class ServerUnderTest:
             await self._canary.stop()
 
     def _monitored_replicas(self) -> list[MonitoredReplica]:
-        if self._profile.target.replicas and self.target.kind == "external":
+        if self._replicas:
             return [
                 MonitoredReplica(
                     r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authorization.listener_pid(r.url)
                 )
-                for r in self._profile.target.replicas
+                for r in self._replicas
             ]
         pid = self.pid_of("server") if self.target.kind == "external" else None
         here = self.target.kind == "launched"
@@ -246,8 +247,7 @@ class ServerUnderTest:
 
     def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
         health_knows_death = (dialect or self._dialect).health_knows_death
-        replicas = self._profile.target.replicas if self.target.kind == "external" else ()
-        names = [r.name for r in replicas] or ["server"]
+        names = [r.name for r in self._replicas] or ["server"]
         launched = self.target.kind != "external"
         return {name: StateMachine(name, launched, health_knows_death, sole=len(names) == 1) for name in names}
 
@@ -296,9 +296,8 @@ class ServerUnderTest:
     @property
     def replicas(self) -> dict[str, str]:
         """URLs of the replicas by name, for attacks on each."""
-        if self._profile.target.replicas and self.target.kind == "external":
-            return {r.name: parse_target(r.url) for r in self._profile.target.replicas}
-        return {"server": self.target.admin_url or self.url}
+        found = {r.name: parse_target(r.url) for r in self._replicas}
+        return found or {"server": self.target.admin_url or self.url}
 
     def pid_of(self, name: str) -> int | None:
         """Root process of a replica now; None if unknown or exited."""
@@ -309,7 +308,7 @@ class ServerUnderTest:
         return authorization.listener_pid(self.replicas[name])
 
     def exit_reason(self) -> str | None:
-        """Why the launched server exited, as the end of a sentence; None while it lives, and for an external one."""
+        """Reason of the launched server's exit, as the end of a sentence; None while it lives, and for an external one."""
         if (ended := self.exit_status()) is None or self.launched is None or self.launched.pid is None:
             return ended
         return f"{ended}{_last_line(self._log)}; its log is {self._log}"

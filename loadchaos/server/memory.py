@@ -1,6 +1,5 @@
-"""Keep what several runs on one server have asked the idle server. A hunt has many short runs on one server. What the
-first of them learned is not asked again while the process of the server lives. After a restart the facts of the server
-and one question show whether it still holds.
+"""Answers of the idle server, which several short runs on it need not ask again while its process lives. After a
+restart its facts and one question show whether they still hold.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Read GPUs of this machine through NVML.
-
-The figures come once a second, with Xid errors, and memory before and after a server.
-
-`NvmlMonitor` needs nvidia-ml-py, which is optional: dcgm-exporter (`watch: {dcgm: [URL]}`) gives the same figures. NVML may
-block for seconds on a lost GPU, so it has its own thread. The memory functions run nvidia-smi, NVML's own client: it is
-there without nvidia-ml-py, and a process that a driver blocks can be killed.
+"""Read GPUs of this machine: figures and Xid errors through NVML, in its own thread, as NVML may block for seconds
+(nvidia-ml-py is optional: dcgm-exporter gives the same); memory before and after a server by nvidia-smi, which is there
+without it and can be killed.
 """
 
 from __future__ import annotations
@@ -38,9 +34,7 @@ async def memory_used_mib() -> list[int] | None:
 
 
 async def wait_memory_freed(before: Sequence[int], within_s: float) -> tuple[bool, str] | None:
-    """Wait until no GPU uses more memory than `before` (MiB). Returns success and a description, or None when the
-    memory cannot be read.
-    """
+    """Wait until no GPU uses more than `before` (MiB): success and a description; None: unknown."""
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         now = await memory_used_mib()

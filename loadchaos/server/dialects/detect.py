@@ -1,5 +1,5 @@
-"""Detect the kind and version of a server from pages it answered. Pure: the caller sends the requests. Signs, strongest
-first: the owner of the models, the prefix of the metrics, pages that only one kind of server has.
+"""Detect the kind and version of a server from pages it answered. Signs, strongest first: the owner of the models, the
+prefix of the metrics, pages that only one kind of server has.
 """
 
 from __future__ import annotations
@@ -28,16 +28,8 @@ PATHS = tuple(
 
 @dataclass(frozen=True)
 class Detected:
-    """The result of `detect`.
-
-    Args:
-        dialect: The dialect as the found version speaks it.
-        version: What the server tells; None if it does not.
-        at_least: Lowest version that fits its paths.
-        below: First version that does not.
-        development_endpoints: None if they could not be probed.
-        signs: Reasons for the choice, for people.
-        own_pages: Pages came that a gateway in front of the server would not pass on: its metrics, or its own ones.
+    """Result of `detect`. `at_least` and `below`: versions that fit the paths; `development_endpoints` None: not
+    probed; `own_pages`: there are pages that a gateway would not pass on.
     """
 
     dialect: Dialect
@@ -52,14 +44,7 @@ class Detected:
 
 
 def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
-    """Choose the dialect with the most signs; without any it is `openai`.
-
-    Never raises for what a page holds.
-
-    Args:
-        pages: Responses by path; a path without a response is left out.
-        dialects: The dialects to choose from.
-    """
+    """Choose the dialect with the most signs; without any it is `openai`. Never raises for what a page holds."""
     models = _models(pages)
     votes: dict[str, int] = {}
     signs: list[str] = []
@@ -111,9 +96,7 @@ def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
 
 
 def _era_version(version: str | None, at_least: str | None, below: str | None) -> str | None:
-    """Choose a version inside the bounds, for `Dialect.at`. It is the lowest that is sure, else one below the upper
-    bound.
-    """
+    """The lowest version that is sure, else one below the upper bound."""
     if version is not None or at_least is not None:
         return version or at_least
     return "0.0" if below is not None else None

@@ -1,6 +1,6 @@
-"""Identify a server and calibrate token counts, once, before the load. The result is `Facts`. Reads and tokenizer calls
-come first, then a few one-token generations where counting is not enough. Responses become facts; only what makes a run
-impossible (401, wrong model, not HTTP) is an error.
+"""Identify a server and calibrate token counts, once, before the load: first reads and tokenizer calls, then a few
+one-token generations. Responses become facts; only what makes a run impossible (401, wrong model, not HTTP) is an
+error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ _FIRST_READ_S = 30.0  # the first read of a server that has just started on a bu
 
 
 async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
-    """Read dialect, version, model, limits and development endpoints. Nothing is generated. Raises TargetError: A run
-    against this server is impossible.
-    """
+    """Read dialect, version, model and limits; nothing is generated. Raises TargetError where no run is possible."""
     await client.find_health_path()
     # LiteLLM's /health sends a request to every model.
     paths = tuple(
@@ -68,9 +66,7 @@ def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
 
 
 def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the context length that the server at --admin-url tells. LiteLLM leaves it out. The model has the same name
-    there, or is the only one.
-    """
+    """Add the context length that the server at --admin-url tells: LiteLLM leaves it out."""
     entries = [m for m in behind.models if isinstance(m.get("max_model_len"), int)]
     named = [m for m in entries if m.get("id") == entry.get("id")] or (entries if len(entries) == 1 else [])
     return {**entry, "max_model_len": named[0]["max_model_len"]} if named else entry
@@ -82,9 +78,7 @@ def _lists_nothing(models: DiscoveryResponse) -> bool:
 
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
-    """Request one token of the named model where no list has it. Returns a list with that model if it answers, else
-    what says why it cannot be tested.
-    """
+    """Ask the named model, which no list has, for a token: a list with it, or what says why it cannot be tested."""
     answer = await client.generate(model, "Hello")
     if answer.is_completion:
         return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))

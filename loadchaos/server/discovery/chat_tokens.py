@@ -1,6 +1,5 @@
-"""Measure the tokens of conversation turns and of other scripts. Only some traffic needs them. Counts are measured on
-the server and checked on mixtures. Words whose tokens merge with their neighbours, and templates that treat turns
-unequally, are left out: a planned length is either exact or unknown.
+"""Measure the tokens of conversation turns and of other scripts, where the traffic needs them. Words whose tokens merge
+with their neighbours, and templates that treat turns unequally, are left out: a planned length is exact or unknown.
 """
 
 from __future__ import annotations
@@ -43,17 +42,7 @@ async def with_chat_tokens(
     scripts: Sequence[str],
     tokenizer: LocalTokenizer | None = None,
 ) -> Facts:
-    """Add the token counts of turns and scripts to the facts.
-
-    What the server does not allow to be measured is left out.
-
-    Args:
-        client: Where to send the requests.
-        facts: Facts with measured words; the same counter is used again.
-        turns: Measure conversation turns.
-        scripts: Names of SCRIPTS to measure.
-        tokenizer: The local tokenizer, if it counted the words.
-    """
+    """Add the token counts of turns and `scripts` (names of SCRIPTS), as far as the server allows to measure them."""
     text = facts.text
     if text is None:
         return facts
@@ -72,9 +61,7 @@ async def with_chat_tokens(
 async def _turn_overhead(
     client: DiscoveryClient, facts: Facts, text: TextFacts, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens that one turn adds beside its words. Returns None if turns do not cost the same. Thinking templates
-    (Qwen3) drop marked text of earlier turns; our answers have none.
-    """
+    """Tokens that one turn adds beside its words; None if turns do not cost the same."""
     counts = await asyncio.gather(*(_conversation(client, facts, text, n, counter) for n in (0, 1, 2, 4)))
     known = [n for n in counts if n is not None]
     if len(known) < len(counts):

@@ -52,9 +52,7 @@ def parse_target(text: str) -> str:
 
 @dataclass(frozen=True)
 class DiscoveryResponse:
-    """One response, or the reason for none (`status` 0, `text` the reason). `answer`: what a generation was answered;
-    None: it was none.
-    """
+    """One response, or the reason for none (`status` 0, `text` the reason). `answer`: of a generation."""
 
     status: int
     headers: Mapping[str, str]
@@ -90,23 +88,10 @@ class DiscoveryResponse:
 
 @dataclass
 class DiscoveryClient:
-    """Send single requests; a failed connection is a response with status 0.
-
-    Args:
-        asker: Sends the generations; its client sends all other requests.
-        base_url: Root of the API.
-        admin_url: Root of admin endpoints, /health and /metrics.
-        generations: Number of generations so far; `reads` counts all other requests.
-        pages: Last response to each GET by path.
-        absent: Responses of endpoints that do not exist.
-        model: The model that the user named, if any.
-        health_path: Page that tells its health; None before `find_health_path`.
-        failures: Number of generations that failed so.
-        failed: Error of the last generation with status 0 or 5xx.
-        began_s: When the server was found healthy; all requests together have 30 minutes from there.
-        incomplete: Number of answers that began and did not end; the third ends the discovery.
-        memory: Answers of the same server to earlier runs, which are not asked for again; None: everything is sent.
-        remembered: Number of answers from the memory.
+    """Sends single requests; a failed connection is a response with status 0. `admin_url`: root of /health and
+    /metrics. `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with
+    status 0 or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done.
+    `incomplete`: answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used.
     """
 
     asker: Asker
@@ -195,15 +180,13 @@ class DiscoveryClient:
         return DiscoveryResponse(response.status, response.headers, response.text)
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
-        """Request a chat completion of one token. `process`: each process of the server is asked anew."""
+        """Request a chat completion of one token."""
         return await self.post(CHAT_PATH, chat_body(model, content, 1), process=process)
 
     async def post(
         self, path: str, body: bytes, *, process: bool = False, stream: bool = False, dialect: Dialect | None = None
     ) -> DiscoveryResponse:
-        """Send a request that runs the model; it counts as a generation. `process` as for `generate`, the others as for
-        `Asker.ask`.
-        """
+        """Send a request that runs the model; `process`: each process of the server is asked anew."""
         url = self.base_url + path
         key = ("POST", url, body)
         if (known := self._remembered(key, process=process)) is not None:
@@ -227,16 +210,8 @@ class DiscoveryClient:
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """Properties of the profile's traffic; only they are measured.
-
-    Args:
-        image_sizes: Width and height of the images, in pixels.
-        images_per_request: Most images in one request.
-        videos: Kinds of video, each with a content part to measure it by (JSON and a comma).
-        dialect: A dialect's name, or "auto".
-        quick: No load follows: measure 3 words instead of 60, with at most 3 generations.
-        tokenizer: The user's local tokenizer.
-        chat: The traffic uses the chat template; if not, a server without chat is measured, too.
+    """Properties of the profile's traffic; only they are measured. `videos`: kinds, each with a content part (JSON and
+    a comma). `quick`: no load follows, so 3 words instead of 60. `chat`: the traffic uses the chat template.
     """
 
     image_sizes: Sequence[tuple[int, int]] = ()

@@ -36,8 +36,8 @@ def prompt_limit_unknown(facts: Facts) -> bool:
 
 
 async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Return facts with `input_limit` found by search. Facts are unchanged if prompts cannot be counted exactly. Such
-    prompts can break a server near its limit, so the caller needs authorisation.
+    """Search `input_limit`, where prompts can be counted exactly. Such prompts can break a server near its limit, so
+    the caller needs authorisation.
     """
     text = facts.text
     if text is None:
@@ -69,16 +69,8 @@ def _prompt(text: TextFacts, tokens: int) -> str:
 async def search(
     takes: Callable[[int], Awaitable[str | None]], least: int, known: int | None, most: int
 ) -> LengthLimit | None:
-    """Search the boundary between accepted and refused lengths.
-
-    Args:
-        takes: Sends a prompt of a length; returns None if accepted, else the reason.
-        least: Shortest length to try.
-        known: A likely limit, tried first; without one the length doubles.
-        most: Largest number of tries.
-
-    Returns:
-        The limit, or None if not even `least` is accepted.
+    """Search the boundary between accepted and refused lengths, with `most` tries. `takes` returns the reason of a
+    refusal; `known` is tried first, without it the length doubles. None if not even `least` is accepted.
     """
     low, high, reason, tried = least - 1, None, "", 0
     candidates = [n for n in (known - 1, known, known + 1) if n >= least] if known is not None else []

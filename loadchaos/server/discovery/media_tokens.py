@@ -37,8 +37,8 @@ def _image_content(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class _PromptCounter:
-    """Count complete prompts with images or videos. The counter is /render or /tokenize once usage has confirmed it,
-    else usage. /render and /tokenize need no generation and leave the server's caches alone. `method` is what was used.
+    """Counts prompts with media: by /render or /tokenize, which leave the caches alone, once usage has confirmed it,
+    else by usage.
     """
 
     def __init__(self, client: DiscoveryClient, facts: Facts) -> None:
@@ -129,9 +129,7 @@ def _is_too_long(answer: DiscoveryResponse) -> bool:
 
 
 async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: DiscoveryResponse) -> str | None:
-    """Description of a server that fails on every image but answers text. One small image and one prompt of text alone
-    decide. None: it fails on text too, or takes the small image.
-    """
+    """Says that a server fails on every image (one small one decides) but answers text; None: it does not."""
     if what == "an image":
         small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
         if not _is_error(small):

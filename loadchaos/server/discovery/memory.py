@@ -1,6 +1,5 @@
-"""Keep the answers of a server to discovery, for later runs on it. What a server says about itself lasts as long as its
-process. Token counts and limits last as long as its launch command: after a restart they are kept if the server
-identifies itself by the same facts.
+"""Keep the answers of a server to discovery, for later runs. What it says about itself lasts as long as its process,
+token counts and limits as long as its launch command, if it identifies itself by the same facts.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ REFUSED_NOW = frozenset({401, 403, 408, 429})
 
 @dataclass
 class DiscoveryMemory:
-    """Answers by request: of one process, and of one launch command. `generated`: the process has answered a request
-    that runs the model.
-    """
+    """Answers by request. `generated`: the process has answered a request that runs the model."""
 
     generated: bool = False
     _process: dict[Key, DiscoveryResponse] = field(default_factory=dict)
@@ -44,14 +41,10 @@ class DiscoveryMemory:
         return same
 
     def answer(self, key: Key, *, process: bool = False) -> DiscoveryResponse | None:
-        """Answer to the same request before; None: it has to be sent. `process`: an answer of a process before does not
-        count.
-        """
+        """Answer to the same request before, of this process or (without `process`) of its command."""
         return self._process.get(key) or (None if process else self._command.get(key))
 
     def keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
-        """Keep an answer, `process`: until the server is started again. Failures are not kept: 5xx, broken connections,
-        refusals that may end.
-        """
+        """Keep an answer, but no 5xx, broken connection or refusal that may end."""
         if 200 <= answer.status < 500 and answer.status not in REFUSED_NOW:
             (self._process if process else self._command)[key] = answer

@@ -1,6 +1,4 @@
-"""Preflight checks: the server is healthy, free and fits the profile. A failed check is a TargetError (exit code 4)
-that says what to do; results go to the ledger.
-"""
+"""Preflight checks: the server is healthy, free and fits the profile. A failed one is a TargetError."""
 
 from __future__ import annotations
 
@@ -40,20 +38,9 @@ async def wait_until_healthy(
     print_line: Callable[[str], None],
     ports: Callable[[], Sequence[int]] = tuple,
 ) -> None:
-    """Poll /health until it answers.
-
-    Without it /v1/models is polled, and without that the model that the user named is asked for a token.
-
-    Args:
-        client: Where to send the requests.
-        within_s: Longest wait in seconds.
-        ended: Returns why the launched server has ended, or None while it lives.
-        print_line: Called every 10 s with a line about the wait.
-        ports: Returns the ports that a launched server announces; one that answers /health is told in these lines, and in
-            the error.
-
-    Raises:
-        TargetError: It did not become healthy in time, or it has ended.
+    """Poll /health, without it /v1/models, without that the named model. `ended` tells why the launched server has
+    ended; `ports` gives those that it announces: one that answers is told every 10 s and in the error. Raises
+    TargetError where it is not healthy `within_s`, or has ended.
     """
     begin = time.monotonic()
     printed = begin
@@ -108,8 +95,8 @@ async def _health(client: DiscoveryClient) -> DiscoveryResponse:
 
 
 async def require_first_answer(client: DiscoveryClient, model: str) -> None:
-    """Send one real request, as a healthy server may die of its first. A process that has answered an earlier run is
-    not asked. Raises TargetError without an answer.
+    """Send a real request, unless this process has answered one: a healthy server may die of its first. Raises
+    TargetError.
     """
     if client.memory is not None and client.memory.generated:
         return
@@ -137,19 +124,8 @@ def _hint(text: str) -> str:
 
 
 def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image_traffic: Sequence[str]) -> list[str]:
-    """Check that the server has what the profile needs.
-
-    Args:
-        facts: What is known of the server.
-        requires: Mechanisms the profile is about.
-        attacks: Names of its admin attacks.
-        image_traffic: Names of its traffic with images.
-
-    Returns:
-        Warnings. Without a mechanism such as speculative decoding the verdict can only be unknown.
-
-    Raises:
-        TargetError: The server takes no images or lacks an admin operation, so the run is impossible.
+    """Raise TargetError where the server lacks what makes the run possible. Returns warnings: without a mechanism such
+    as speculative decoding the verdict can only be unknown.
     """
     dialect = DIALECTS[facts.dialect]
     if image_traffic and facts.images is False and "images" in requires:
@@ -190,9 +166,7 @@ def _is_before(version: str | None, since: str) -> bool:
 
 
 async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
-    """Watch the server's running requests for 5 s. A server that others use is refused. A gauge that the server renews
-    seldom counts only once it must have been renewed. Raises AuthorizationError: others use it, and `shared` is false.
-    """
+    """Watch the running requests for 5 s. Raises AuthorizationError if others use the server, and `shared` is false."""
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
         return

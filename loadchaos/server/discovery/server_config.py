@@ -1,6 +1,4 @@
-"""Read a server's settings and a description of its machine. The sources are its settings page, /metrics and the first
-lines of its log.
-"""
+"""Read a server's settings and machine from its settings page, /metrics and the begin of its log."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ Configured = Mapping[str, tuple[Any, str]]
 
 
 async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
-    """Read settings and descriptions of the machine. The sources are /metrics and the settings page, which some servers
-    have in development mode only.
-    """
+    """Settings and descriptions of the machine. Some servers have the page in development mode only."""
     dialect = DIALECTS.get(facts.dialect, UNKNOWN)
     page = client.pages.get("/metrics")
     found = dict(dialect.metrics_settings(page.text)) if page is not None else {}

@@ -35,9 +35,8 @@ _SINGLE_WORDS = 12
 
 
 async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure the tokens of the template and of each word. A real request checks them. The user's local tokenizer comes
-    first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not used. `Facts.text` is None if
-    nothing can be measured. `quick` measures a few words only.
+    """Measure the tokens of the template and of each word; a real request checks them. A local tokenizer comes first;
+    if it counts unlike the server, `sources["tokenizer"]` says so. `Facts.text` is None if nothing can be measured.
     """
     if not request.chat:
         return await _without_chat(client, facts, request)
@@ -64,9 +63,8 @@ def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Fac
 
 
 async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure words only, for traffic without chat. What an endpoint adds to them is measured there
-    (run/endpoint_check.py). Without a usable counter chat measures the words; a server without both, such as vLLM with
-    a Whisper model, is served with texts of unknown lengths.
+    """Measure words only: what an endpoint adds is measured there (run/endpoint_check.py). A server without a counter
+    and chat, such as vLLM with a Whisper model, gets texts of unknown lengths.
     """
     folder = request.tokenizer
     counters = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
@@ -126,9 +124,8 @@ def _user(text: str) -> list[dict[str, str]]:
 
 
 async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Compare the count with the usage of one real request. A constant difference belongs to the template and is
-    corrected. A difference that grows with the text comes from another tokenizer: then only usage counts. /render
-    stands in for a usage the server does not tell.
+    """Compare the count with the usage of a request. A constant difference belongs to the template; one that grows with
+    the text comes from another tokenizer. /render stands in for a missing usage.
     """
     text = facts.text
     assert text is not None
@@ -210,9 +207,7 @@ async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokeniz
 async def _by_folder_alone(
     client: DiscoveryClient, facts: Facts, folder: LocalTokenizer, words: list[tuple[str, int]], unit: str
 ) -> Facts:
-    """Check a local tokenizer against a server without usage. The check is the server's own count of a chat. Without
-    one the local template is used unchecked.
-    """
+    """A server without usage: its own count of a chat checks the tokenizer, else its template is used unchecked."""
     sentence, expected = sample(words, unit, seed=1)
     by, whole = (
         f"the template of {folder.path}, not checked: the server reports no usage",
@@ -236,8 +231,8 @@ def _with_note(facts: Facts, text: str) -> Facts:
 
 
 async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Measure words and template by the usage of a few one-token answers. Two answers are enough if all words cost the
-    same, as in most tokenizers, and a third checks it. Else some words are measured one by one.
+    """Two answers are enough if all words cost the same, and a third checks it. Else some words are measured one by
+    one.
     """
 
     async def used(text: str) -> int | None:

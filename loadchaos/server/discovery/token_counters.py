@@ -1,6 +1,4 @@
-"""Count the tokens of a text or chat without a generation. The server's endpoints or a local tokenizer count them. Each
-counter returns None if it cannot count: no such endpoint, a refusal, an unknown response.
-"""
+"""Count the tokens of a text or chat without a generation; None: this counter cannot."""
 
 from __future__ import annotations
 
@@ -52,8 +50,8 @@ class TokenizeCounter:
 
 
 class RenderCounter:
-    """Count by vLLM's POST /v1/.../render. Version 0.18 has it, newer ones with --enable-scale-out. It runs the code of
-    a real request, images and videos included, but uses no GPU and no cache.
+    """vLLM's POST /v1/.../render (0.18, newer with --enable-scale-out): the code of a real request, without GPU and
+    cache.
     """
 
     source = "render"

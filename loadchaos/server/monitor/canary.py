@@ -1,10 +1,5 @@
-"""Send canaries: two small prompts with known answers.
-
-They are sent before the load and during it.
-
-`exact` has one right answer, which does not depend on other requests. `echo` makes the model repeat a word that only this
-request has, so another request's word in the answer proves that the server mixes requests up. The answers are judged in
-analysis/detectors/canary.py.
+"""Two small prompts with known answers, before the load and during it. `echo` makes the model repeat a word that only
+this request has: another request's word in an answer proves that the server mixes requests up.
 """
 
 from __future__ import annotations
@@ -33,9 +28,7 @@ _ECHO = "Repeat this word 3 times, with single blanks between, and nothing else:
 
 
 class Canary:
-    """Send canaries to one server. `learn` runs before the load, `start` and `stop` around it. Writes `canary` rows;
-    never raises.
-    """
+    """Sends canaries to one server and writes `canary` rows; never raises."""
 
     def __init__(self, asker: Asker, url: str, model: str, emit: Emit, redactor: Redactor, *, every_s: float) -> None:
         self._asker, self._url, self._model, self._every_s = asker, url.rstrip("/") + CHAT_PATH, model, every_s

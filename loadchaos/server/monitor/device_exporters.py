@@ -1,6 +1,4 @@
-"""Scrape dcgm-exporter and node-exporter every five seconds. Metric names are those of dcgm-exporter 3 and 4 and
-node-exporter 1. Figures a page lacks are left out.
-"""
+"""Scrape dcgm-exporter (3 and 4) and node-exporter (1). Figures a page lacks are left out."""
 
 from __future__ import annotations
 
@@ -28,13 +26,7 @@ _NO_DISKS = frozenset({
 
 @dataclass(frozen=True)
 class DeviceExporter:
-    """One kind of exporter.
-
-    Args:
-        names: Our names for its metrics.
-        scale: Factors by our names.
-        device_of: Device of a series by its labels; None leaves it out.
-    """
+    """One kind of exporter. `scale`: factors by our names; `device_of`: device of a series, None leaves it out."""
 
     kind: Literal["dcgm", "node"]
     names: Sequence[MetricName]

@@ -1,10 +1,5 @@
-"""Probe a server by TCP connect and GET /health, each on a new connection.
-
-A server without /health (404) is probed at /v1/models, LiteLLM at its liveness page. Without any of them only the TCP
-probe remains: a page that does not exist says nothing about the server.
-
-While the server is up: a connect every 100 ms and /health every 250 ms. After two seconds of failing probes: at most one
-of each per second, to spare a server that is coming back.
+"""Probe a server by TCP connect and GET /health, each on a new connection: every 100 and 250 ms, after two seconds of
+failures once a second. Without /health it is /v1/models, of LiteLLM its liveness page, else TCP alone.
 """
 
 from __future__ import annotations
@@ -100,9 +95,7 @@ class HealthProbe:
             await _until(begin + (DOWN_EVERY_S if slow else HEALTH_EVERY_S))
 
     async def _ask(self) -> HttpResponse | None:
-        """Ask the page that tells the health; None where the server has none. A page that never existed is looked for
-        again; one that was there once is not left.
-        """
+        """Ask the page that tells the health; None where there is none. One that was there once is not left."""
         if self._page_found:
             return await get(self._endpoint, LIMIT_S)
         base = self._base_path

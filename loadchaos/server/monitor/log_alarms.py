@@ -1,6 +1,5 @@
-"""Scan new log bytes for shutdown, failure and engine-death texts. After a SIGTERM a server ends like one that dies,
-and only the log tells them apart. A server that outlives its engine (LMDeploy) says so in its log long before /health
-does. So these texts must not wait for the classifier.
+"""Scan new log bytes for shutdown, failure and engine-death texts. Only they tell an asked end from a death, and a dead
+engine before /health does: they must not wait for the classifier.
 """
 
 from __future__ import annotations

@@ -21,13 +21,8 @@ _REPEAT_S = 10.0
 
 @dataclass(frozen=True)
 class FollowedLog:
-    """A log to follow.
-
-    Args:
-        spec: Where it is, as `--server-log` names it.
-        replica: Whose log it is; "" for a machine's.
-        label: Name of its file in the run folder.
-        source: `source` of its gap rows.
+    """A log to follow: `spec` as `--server-log` names it, `replica` ("" for a machine's), `label` of its file, `source`
+    of its gaps.
     """
 
     spec: str

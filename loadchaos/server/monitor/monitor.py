@@ -32,14 +32,8 @@ Part = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True)
 class MonitoredReplica:
-    """One replica to monitor.
-
-    Args:
-        url: Its root, without /v1.
-        health_url: Complete URL of /health where it is elsewhere; `metrics_url` likewise.
-        logs: Logs as `--server-log` names them.
-        pid: Root of its processes, if they are on this machine.
-        here: It runs on this machine, even if its processes are not known yet.
+    """One replica. `url`: root, without /v1; `pid`: root of its processes, if on this machine; `here`: it runs on this
+    machine.
     """
 
     name: str
@@ -52,8 +46,8 @@ class MonitoredReplica:
 
 
 class Monitor:
-    """Monitor replicas until stopped. Rows are written on the loop's thread. A part that fails by a bug of ours writes
-    a gap and starts again; the other parts go on.
+    """Monitors replicas until stopped, on the loop's thread. A part that fails by a bug of ours writes a gap and starts
+    again.
     """
 
     def __init__(
@@ -64,19 +58,7 @@ class Monitor:
         access: ServerAccess,
         devices: Sequence[tuple[DeviceExporter, str]] = (),
     ) -> None:
-        """Check all options before anything starts.
-
-        Args:
-            replicas: What to monitor.
-            dialect: The kind of server.
-            output: Where rows and files go.
-            access: How to reach the server.
-            devices: Exporters of its machines, with their URLs.
-
-        Raises:
-            OptionError: A log cannot be understood.
-            ValueError: A URL is wrong.
-        """
+        """Check all options. Raises OptionError for a log that cannot be understood, ValueError for a wrong URL."""
         self._devices = [
             DeviceScraper(exporter, url, output.emit_metrics, output.emit_event, access.tls)
             for exporter, url in devices

@@ -1,5 +1,5 @@
-"""Poll docker, Kubernetes or systemd for the state of a server. The state includes its last end and its restarts. The
-place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
+"""Poll docker, Kubernetes or systemd for the state of a server, its last end and its restarts. The place of the log
+(`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ _WHY_CHARS = 200
 
 @dataclass(frozen=True)
 class ContainerStatus:
-    """The state of a container, pod or unit.
-
-    Args:
-        life: A text that changes with each start.
-        exit_code: Of the newest end; None if unknown, like `signal` and `oom_killed`.
-        reason: The orchestrator's own word for the end.
+    """State of a container, pod or unit. `life` changes with each start; code, signal and `oom_killed` are of the
+    newest end.
     """
 
     running: bool
@@ -148,9 +144,8 @@ def _status_command(spec: str) -> _StatusCommand | None:
 
 
 class OrchestratorMonitor:
-    """Poll one replica every two seconds until cancelled; `run()` is the task. Writes `supervisor` rows. `what` is seen
-    (the first status), ended (it does not run, or runs again after an end) or started. Failed polls write one gap
-    without length: the other parts still observe the server.
+    """Writes `supervisor` rows of one replica: seen (the first), ended (it does not run, or runs again) or started.
+    Failed polls write one gap without length: the other parts still observe the server.
     """
 
     def __init__(self, replica: str, spec: str, emit: Emit) -> None:

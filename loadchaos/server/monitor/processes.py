@@ -45,9 +45,8 @@ class _KnownProcess:
 
 
 class ProcessMonitor:
-    """Monitor the process tree below one pid until cancelled. `run()` is the task, `set_pid` sets another tree. A
-    process is `gone` when it has ended, even if nobody has collected it yet (state Z). That is known at once with
-    pidfd, else within 250 ms. Processes that outlive their parent stay monitored.
+    """Monitors the process tree below one pid. A process is `gone` when it has ended, even if uncollected (state Z):
+    known at once with pidfd, else within 250 ms. Processes that outlive their parent stay monitored.
     """
 
     def __init__(self, replica: str, roles: Roles, emit: Emit, redactor: Redactor) -> None:
@@ -210,9 +209,8 @@ def _open_file_limit(process: psutil.Process) -> int | None:
 
 
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:
-    """List the process and its descendants with their titles. Empty when it is gone. A young child with its parent's
-    title is left out: it may be about to begin another program, and would be taken for a second process of the server
-    that ends at once.
+    """The process and its descendants with their titles, without young children that have their parent's title: such a
+    one may be about to begin another program.
     """
     try:
         top = psutil.Process(root)

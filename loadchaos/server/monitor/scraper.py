@@ -32,9 +32,7 @@ class RawPageWriter:
         self._numbers: Iterator[int] = itertools.count(taken + 1)
 
     async def write(self, page: bytes) -> str:
-        """Write a page without blocking the loop. Return its path below the run folder. Raises OSError: it cannot be
-        written.
-        """
+        """Write a page without blocking the loop; its path below the run folder. Raises OSError."""
         path = self._folder / "watch" / f"metrics-{next(self._numbers)}.txt"
         await asyncio.to_thread(self._write, path, page)
         return str(path.relative_to(self._folder))
@@ -56,16 +54,7 @@ class Scraper:
         pages: RawPageWriter,
         skip_reason: Callable[[], str | None] = lambda: "",
     ) -> None:
-        """Prepare a scraper.
-
-        Args:
-            replica: Name of the replica in the rows.
-            endpoint: The metrics page.
-            names: Metrics to read.
-            output: Where rows go.
-            pages: Where raw pages go.
-            skip_reason: Reason not to scrape now; "" if there is none, None before the server was ever up.
-        """
+        """`skip_reason`: reason not to scrape now; "" if there is none, None before the server was ever up."""
         self._replica, self._endpoint = replica, endpoint
         self._emit, self._pages, self._skip_reason = output.emit_metrics, pages, skip_reason
         self._parser = PageParser(names)

@@ -1,5 +1,5 @@
-"""Send one question and record its answer as a `question` row. The answer is whole or streamed. Where the server gives
-logprobs, the row has each token with the gap to the next likely one: that tells a wrong token from a near tie.
+"""Send one question and record its answer. Where the server gives logprobs, the row has each token with the gap to the
+next likely one: that tells a wrong token from a near tie.
 """
 
 from __future__ import annotations

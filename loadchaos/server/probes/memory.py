@@ -18,15 +18,8 @@ Learned = QuestionRow | LearnedRow
 
 @dataclass
 class ProbeMemory:
-    """Rows of what the idle server answered, by part.
-
-    They are written again into each later run.
-
-    Attributes:
-        confirmed: False after a restart, until the server has given one of these answers again.
-        prompts: fixed prompts with their kinds.
-        logprobs: False once the server refused a request with logprobs.
-        numbers: numbers of questions, which go on from run to run, as `groups` do.
+    """Rows of what the idle server answered, by part; they are written again into each later run. `confirmed` is false
+    after a restart, until one of these answers came again; `numbers` and `groups` go on from run to run.
     """
 
     confirmed: bool = True
@@ -41,9 +34,7 @@ class ProbeMemory:
         self._rows.clear()
 
     def keep(self, part: str, rows: Sequence[Learned], notes: Sequence[str]) -> None:
-        """Keep the rows that a part has written before the load, and its notes. Nothing is kept where the server
-        failed, or gave a refusal that another try may not get.
-        """
+        """Keep what a part has written before the load, but not where the server failed or may answer another try."""
         if any(row["row"] == "question" and _passes(row) for row in rows):
             return
         self.confirmed = self.confirmed or not self._rows
@@ -56,8 +47,8 @@ class ProbeMemory:
         return self._rows.get(part, ((), ()))[1]
 
     def confirm(self, row: QuestionRow) -> bool:
-        """Compare an answer of a restarted server with the one before. Returns False, and forgets everything, where
-        they differ by more than numerics.
+        """Compare an answer of a restarted server with the one before; forget everything where more than numerics
+        differ.
         """
         first = next(r for r in self.rows(row["part"]) if r["row"] == "question" and r["hash"] == row["hash"])
         assert first["row"] == "question"

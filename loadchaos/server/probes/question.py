@@ -13,15 +13,8 @@ _STORY_TOKENS = 96
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt with its right answer.
-
-    Args:
-        prompt: The text of the user's message.
-        expected: The right answer.
-        most_tokens: `max_tokens` of the request; enough for a byte-level tokenizer.
-        images: Images that stand before the text, as data URLs.
-        uuid: Name that the client gives to the images; empty: none.
-        salt: Part of the prefix cache (`cache_salt`) that only requests with the same salt use; empty: none.
+    """One prompt with its right answer. `most_tokens` is enough for a byte-level tokenizer; `images` are data URLs
+    before the text, `uuid` their name; requests with the same `salt` share a part of the prefix cache of their own.
     """
 
     prompt: str

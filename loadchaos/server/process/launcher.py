@@ -1,5 +1,5 @@
-"""Start a server, wait for it and stop it, through its supervisor process. What the server does wrong (it exits, it
-never starts) is data, not an exception.
+"""Start a server, wait for it and stop it, through its supervisor process. What it does wrong is data, not an
+exception.
 """
 
 from __future__ import annotations
@@ -30,14 +30,8 @@ from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """A command that starts a server, with its environment and limits.
-
-    Args:
-        env: Variables on top of our environment.
-        replica: Name of the replica in the ledger.
-        secret_env: Variables whose values are redacted in its output, besides those of `env` that may hold a secret.
-        secrets: Values of ours that the server may log; they are redacted in its output.
-        limits: Limits of each of its processes: names of `LIMITS`, bytes and numbers.
+    """A command that starts a server. `env` comes on top of ours. The values of `secret_env`, of `env` where they may
+    be secret, and `secrets` are redacted in its output. `limits` of each process: names of `LIMITS`.
     """
 
     argv: Sequence[str]
@@ -66,8 +60,8 @@ _EVERYWHERE = ("0.0.0.0", "::", "")  # addresses of all interfaces: we use the l
 
 
 def parse_command_line(line: str | Sequence[str]) -> CommandLine:
-    """Parse a command line, or the list of its arguments. Raises OptionError: it has no command, an unclosed quote or a
-    wrong port.
+    """Parse a command line, or its arguments. Raises OptionError without a command, for an unclosed quote or a wrong
+    port.
     """
     try:
         parts = shlex.split(line) if isinstance(line, str) else list(line)
@@ -250,9 +244,7 @@ class LaunchedServer:
         )
 
     def repeat_start(self, emit: Emit) -> None:
-        """Write the row of the server's start, dated now, with `emit`. A run that uses a server started before needs
-        it.
-        """
+        """Write the row of the server's start, dated now, into a run that uses a server started before."""
         emit(
             {
                 "row": "launch",

@@ -28,14 +28,8 @@ Argv = Callable[[float | None], Sequence[str]]
 
 
 class CommandSource:
-    """Follow one command.
-
-    When it ends, start it again with the lines that came meanwhile, if it can print them.
-
-    Args:
-        argv: The command.
-        head_argv: Command that prints the log from its beginning, or None.
-        past_argv: Command that prints the log before the last restart, if that is another log (Kubernetes), or None.
+    """Follows one command. When it ends, it starts again with the lines that came meanwhile. `head_argv` prints the log
+    from its beginning, `past_argv` the log before the last restart, if that is another one (Kubernetes).
     """
 
     def __init__(

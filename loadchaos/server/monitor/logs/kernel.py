@@ -1,6 +1,5 @@
-"""Follow the kernel log for GPU Xid errors and OOM kills. /dev/kmsg gives one record per read,
-`priority,sequence,microseconds,flags;text`, followed by field lines that begin with a blank. All other records are
-dropped.
+"""Follow the kernel log for GPU Xid errors and OOM kills. /dev/kmsg gives `priority,sequence,microseconds,flags;text`
+per read, then field lines that begin with a blank.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Ask one question about pictures that differ. Before the load each picture is asked several times, also with one other
-pixel. A picture is used if its answers are equal and no other picture has the same, so no right answer is needed: a
-model with random weights is enough.
+"""Ask one question about pictures that differ. Only pictures are used that the idle server tells from each other every
+time: no right answer is needed, and a model with random weights is enough.
 """
 
 from __future__ import annotations

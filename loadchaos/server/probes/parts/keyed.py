@@ -1,10 +1,6 @@
-"""Ask questions with one right answer.
-
-Only kinds are asked that the idle server can answer.
-
-A wrong answer under load is asked again at once, and once more after the load. So a model that cannot answer a question
-is told from a server that was wrong once. One that is still wrong then is asked with a part of the prefix cache of its own,
-and new questions of its kind are asked: that shows whether the server keeps a wrong state.
+"""Ask questions with one right answer, of the kinds that the idle server can answer. A wrong answer under load is asked
+again at once and after the load: a model that cannot is told from a server that was wrong once. One that stays wrong is
+asked without the prefix cache: that shows whether the server keeps a wrong state.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ask prompts of exact lengths around the edges of KV blocks. Each prompt is asked as a miss of the prefix cache, then
-as a hit beside clients that share its prefix and leave after a few tokens, then once more.
+"""Ask prompts of exact lengths around the edges of KV blocks: as a miss of the prefix cache, as a hit beside clients
+that share the prefix and leave, and once more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Ask fixed prompts on the idle server and under the load. Before the load they are asked alone and all at once, which
-is a small benign load. The answers before the load also show how far numerics move the logprobs of this server; all
-parts use that figure.
+"""Ask fixed prompts on the idle server, alone and all at once, and under the load. The answers before the load also
+show how far numerics move the logprobs of this server; all parts use that figure.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ class ReferencePart(ProbePart):
         compared: Sequence[str] = (),
         memory: ProbeMemory | None = None,
     ) -> None:
-        """Draw the prompts. Where several short runs share a memory, each asks a few under load: one prompt of each
-        kind is learned, and once.
-        """
+        """Several short runs with one memory learn one prompt of each kind, once."""
         super().__init__(asker, rng, every_s=_TICK_S)
         self._share, self._requests, self._compared, self._memory = share, requests, compared, memory
         self._recalled: dict[str, str] = {}  # idle answers of an earlier run, by the hash of the prompt
@@ -96,16 +93,14 @@ class ReferencePart(ProbePart):
         return True
 
     def _put_in_order(self, known: Sequence[tuple[str, Question]], *, logprobs: bool) -> None:
-        """Set the order of the prompts under load. Without logprobs the first answers under load to a prompt are not
-        compared: few prompts, each several times in a row, so that others are even where few are asked.
+        """Without logprobs the first answers under load to a prompt are not compared: few prompts, several times in a
+        row.
         """
         in_a_row = [prompt for prompt in known[:_EACH] for _ in range(LEARNED_UNDER_LOAD + 1)]
         self._order = itertools.cycle(known if logprobs else in_a_row)
 
     async def _learn_equality(self, known: Sequence[tuple[str, Question]]) -> None:
-        """Find out if equal prompts get equal answers on the idle server. Both answers come after a first one: a prefix
-        cache that changes the answer is left to its oracle.
-        """
+        """Both answers come after a first one: a prefix cache that changes the answer is left to its oracle."""
         differ = 0
         for kind, question in known:
             rows = [await self._send(question, kind, "idle") for _ in range(2)]
@@ -132,9 +127,7 @@ class ReferencePart(ProbePart):
             self._changed[row["hash"]] = kind, question
 
     async def check(self) -> None:
-        """Ask again what differs from an answer that an earlier run has learned. Without the prefix cache, which may
-        keep a wrong state. So a finding does not rest on an older state of the server.
-        """
+        """Ask again, without the prefix cache, each prompt whose answer differs from that of an earlier run."""
         for kind, question in self._changed.values():
             salted = replace(question, salt=f"loadchaos-{secrets.token_hex(6)}")
             await self._send(salted, kind, "after")
