@@ -14,7 +14,7 @@ from loadchaos.load import payloads
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import of_phase
-from loadchaos.server.answer import Asker
+from loadchaos.server.answer import ANSWER_LIMIT_S, Asker
 
 _LEAST_LOAD_S = 60.0
 _LIMIT_S = 20.0
@@ -23,7 +23,7 @@ _MOST_STEPS = 400
 _MOST = 24
 _PAYLOADS = frozenset({"text", "conversation", "images", "sampling", "structured", "tools"})
 _OTHER_SEED = 0x5EED
-_REQUEST_S, _SILENCE_S = 120.0, 15.0
+_SILENCE_S = 15.0
 
 
 def is_wanted(profile: Profile) -> bool:
@@ -51,7 +51,7 @@ async def learn(asker: Asker, url: str, profile: Profile, facts: Facts, emit: Em
         if time.monotonic() > until_s:
             break
         answer = await asker.ask(
-            url + request.path, request.body, limit_s=_REQUEST_S, silence_s=_SILENCE_S, stream=request.stream,
+            url + request.path, request.body, limit_s=ANSWER_LIMIT_S, silence_s=_SILENCE_S, stream=request.stream,
             answers=request.answers,
         )  # fmt: skip
         right = answer.outcome == "ok"

@@ -14,9 +14,8 @@ from loadchaos.core.ledger.rows import LastQuestionRow
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.run.server_under_test import ServerUnderTest
-from loadchaos.server.answer import CHAT_PATH, chat_body
+from loadchaos.server.answer import CHAT_PATH, SMALL_QUESTION, chat_body
 
-QUESTION = "Hello"
 _LIMIT_S = HUNG_WITHOUT_SIGN_NS / 1e9 + 5.0
 _ERROR_CHARS = 400
 
@@ -45,7 +44,7 @@ class LastQuestion:
         row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
         self._record.event(row)
         url = self._server.url.rstrip("/") + CHAT_PATH
-        answer = await self._server.asker.ask(url, chat_body(model, QUESTION, 1), limit_s=_LIMIT_S)
+        answer = await self._server.asker.ask(url, chat_body(model, SMALL_QUESTION, 1), limit_s=_LIMIT_S)
         if answer.outcome != "timeout":
             shown = self._redactor.text(answer.error)[:_ERROR_CHARS]
             now_ns = time.monotonic_ns()

@@ -13,8 +13,8 @@ from loadchaos.core.redact import Redactor
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
+from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
-from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.parts.equal_prompts import ColdWarmPart, ReplicasPart, StreamedPart

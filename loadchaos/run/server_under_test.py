@@ -25,21 +25,15 @@ from loadchaos.run.ports import ReservedPort
 from loadchaos.run.wait_idle import IdleWait
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
-from loadchaos.server.monitor import (
-    DCGM,
-    NODE,
-    Canary,
-    DeviceExporter,
-    Monitor,
-    MonitoredReplica,
-    MonitorOutput,
-    ServerAccess,
-)
+from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
+from loadchaos.server.monitor.canary import Canary
+from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
+from loadchaos.server.monitor.log_follower import HEAD_BYTES
+from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import DEFAULT_ERA, SimulatorSpec
 
-_HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
 
 
@@ -221,7 +215,7 @@ class ServerUnderTest:
         """First 64 KiB of the server's log; empty without a log. They show version and flags."""
         if self.launched is not None:
             with contextlib.suppress(OSError), self._log.open("rb") as log:
-                return log.read(_HEAD_BYTES).decode("utf-8", "replace")
+                return log.read(HEAD_BYTES).decode("utf-8", "replace")
         if self._monitor is None:
             return ""
         return "".join([await self._monitor.read_head(name) for name in self._machines])

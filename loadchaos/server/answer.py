@@ -13,6 +13,9 @@ from loadchaos.core.model import Outcome
 from loadchaos.server.dialects import Dialect
 
 CHAT_PATH = "/v1/chat/completions"
+SMALL_QUESTION = "Hello"
+"""Prompt of a request that only shows whether the model answers."""
+ANSWER_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 _COMPLETIONS = frozenset({"ok", "wrong_output", "truncated", "empty", "finish_abort"})
 
 

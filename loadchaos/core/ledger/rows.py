@@ -596,7 +596,7 @@ class ProcessRow(_Row):
 class GapRow(_Row):
     """Gap in the observation, or lost data.
 
-    Written by server/monitor/gaps.py, monitor.py and log_follower.py, and server/process/launcher.py.
+    Written by server/monitor/gaps.py.
     """
 
     row: Literal["gap"]
@@ -868,8 +868,7 @@ class ControlRow(_Row):
 class LinesRow(_Row):
     """Piece of a log, in the index of the log.
 
-    The row is written before the bytes it describes. Written by server/process/supervisor.py and
-    server/monitor/logs/sink.py.
+    The row is written before the bytes it describes. Written by server/indexed_log.py.
     """
 
     row: Literal["lines"]

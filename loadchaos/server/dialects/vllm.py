@@ -194,6 +194,8 @@ def _anywhere(data: Any, key: str) -> Any:
     return None
 
 
+_OLD_RESET, _GUIDED = {"development_path": "/reset_prefix_cache"}, {"regex_field": "guided_regex"}
+
 VLLM = Dialect(
     name="vllm",
     title="vLLM",
@@ -249,15 +251,8 @@ VLLM = Dialect(
     ),
     # /health only logged a dead engine before 0.9 and said 200 until the process was gone.
     eras=(
-        Era(
-            "0.9",
-            {
-                "health_knows_death": False,
-                "development_path": "/reset_prefix_cache",
-                "regex_field": "guided_regex",
-            },
-        ),
-        Era("0.11", {"development_path": "/reset_prefix_cache", "regex_field": "guided_regex"}),
-        Era("0.11.2", {"development_path": "/reset_prefix_cache"}),
+        Era("0.9", {**_OLD_RESET, **_GUIDED, "health_knows_death": False}),
+        Era("0.11", {**_OLD_RESET, **_GUIDED}),
+        Era("0.11.2", _OLD_RESET),
     ),
 )

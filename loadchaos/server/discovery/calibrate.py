@@ -13,6 +13,7 @@ from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
+from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
@@ -79,7 +80,7 @@ def _lists_nothing(models: DiscoveryResponse) -> bool:
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
     """Ask the named model, which no list has, for a token: a list with it, or what says why it cannot be tested."""
-    answer = await client.generate(model, "Hello")
+    answer = await client.generate(model, SMALL_QUESTION)
     if answer.is_completion:
         return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))
     if _lists_nothing(models) and 400 <= answer.status < 500 and answer.status not in (401, 403):

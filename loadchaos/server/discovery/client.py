@@ -14,16 +14,15 @@ import httpx
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.units import describe_duration
-from loadchaos.server.answer import CHAT_PATH, Answer, Asker, chat_body
+from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
-from loadchaos.server.discovery.memory import DiscoveryMemory, Key
+from loadchaos.server.memory import DiscoveryMemory, Key
 
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
-_FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
 
 def parse_target(text: str) -> str:
@@ -192,7 +191,7 @@ class DiscoveryClient:
         if (known := self._remembered(key, process=process)) is not None:
             return known
         self.generations += 1
-        limit_s = min(_FIRST_GENERATION_LIMIT_S, self._time_left_s())
+        limit_s = min(ANSWER_LIMIT_S, self._time_left_s())
         answer = await self.asker.ask(url, body, limit_s=limit_s, stream=stream, dialect=dialect)
         response = DiscoveryResponse(
             answer.status, answer.headers, answer.body if answer.status else answer.error, answer

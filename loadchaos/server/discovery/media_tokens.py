@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.model import Facts
+from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.text_tokens import sample
 from loadchaos.server.discovery.token_counters import prompt_counters
@@ -108,10 +109,15 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
     return await _max_images(client, facts, request, prompts, sentence)
 
 
+async def _small_image(client: DiscoveryClient, facts: Facts) -> DiscoveryResponse:
+    content = _image_content(SMALL_QUESTION, [plain_png(_SMALL_SIDE, _SMALL_SIDE)])
+    return await client.generate(facts.model, content)
+
+
 async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
     """Find out if a server that counts no tokens refuses images. One that answers them stays unknown."""
-    small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
-    if small.status not in _NO_IMAGES or not (await client.generate(facts.model, "Hello")).is_completion:
+    small = await _small_image(client, facts)
+    if small.status not in _NO_IMAGES or not (await client.generate(facts.model, SMALL_QUESTION)).is_completion:
         return facts
     refused = f"refused with {small.status}: {small.text[:160]}"
     return replace(facts, images=False, sources={**facts.sources, "images": refused})
@@ -131,10 +137,10 @@ def _is_too_long(answer: DiscoveryResponse) -> bool:
 async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: DiscoveryResponse) -> str | None:
     """Says that a server fails on every image (one small one decides) but answers text; None: it does not."""
     if what == "an image":
-        small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
+        small = await _small_image(client, facts)
         if not _is_error(small):
             return None
-    if not (await client.generate(facts.model, "Hello")).is_completion:
+    if not (await client.generate(facts.model, SMALL_QUESTION)).is_completion:
         return None
     client.failed = None
     text = " ".join(first.text.split())[:160]

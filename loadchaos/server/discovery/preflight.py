@@ -16,11 +16,10 @@ from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
+from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
-FIRST_QUESTION = "Hello"
-"""Prompt of the first request that runs the model."""
 _POLL_S = 0.2
 _ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
@@ -53,7 +52,7 @@ async def wait_until_healthy(
             return
         last = f"{client.health_path or '/health'} answered {answer.status}" if answer.status else answer.text
         if why := ended():
-            raise TargetError(f"the server did not become healthy: {why}; read the end of its log")
+            raise TargetError(f"the server did not become healthy: {why}{READ_THE_LOG}")
         now = time.monotonic()
         late, found = now - begin >= within_s, None
         if (late or now - printed >= _PRINT_EVERY_S) and (found := await _healthy_port(client, ports())) is not None:
@@ -89,7 +88,7 @@ async def _health(client: DiscoveryClient) -> DiscoveryResponse:
     if answer.status in _ABSENT:
         answer = await client.ask("GET", "/v1/models", limit_s=3.0)
     if answer.status in _ABSENT and client.model is not None:
-        answer = await client.generate(client.model, FIRST_QUESTION)
+        answer = await client.generate(client.model, SMALL_QUESTION)
         client.failed = None  # it may still be starting
     return answer
 
@@ -100,7 +99,7 @@ async def require_first_answer(client: DiscoveryClient, model: str) -> None:
     """
     if client.memory is not None and client.memory.generated:
         return
-    answer = await client.generate(model, FIRST_QUESTION, process=True)
+    answer = await client.generate(model, SMALL_QUESTION, process=True)
     if answer.status in (401, 403):
         return  # an answer; the error for it is raised where the models are read
     if client.failed is not None:

@@ -13,14 +13,13 @@ from typing import Literal
 
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.answer import CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
+from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
 from loadchaos.server.repeat import repeat
 
 Kind = Literal["exact", "echo"]
 When = Literal["idle", "load"]
 
 IDLE_TIMES = 3
-_LIMIT_S = 120.0
 _MOST_TOKENS = 40
 _TEXT_CHARS = 400
 _EXACT = "Count from 1 to 20. Write the numbers with single blanks between them, and nothing else."
@@ -63,7 +62,7 @@ class Canary:
         self._emit(ask)
         answer = NOT_WAITED_FOR
         try:
-            answer = await self._asker.ask(self._url, body, limit_s=_LIMIT_S)
+            answer = await self._asker.ask(self._url, body, limit_s=ANSWER_LIMIT_S)
         finally:
             self._emit(
                 {

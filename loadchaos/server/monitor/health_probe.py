@@ -8,8 +8,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.ledger.rows import Emit, ProbeRow
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
@@ -128,20 +129,8 @@ class HealthProbe:
             if answer.error is not None and not answer.error.startswith("timeout"):
                 self._reachable.clear()
         body = None if ok else self._redactor.redact(answer.body).decode("utf-8", "replace")[:_BODY_CHARS]
-        self._emit(
-            {
-                "row": "probe",
-                "at_ns": time.monotonic_ns(),
-                "replica": self._replica,
-                "what": "health",
-                "ok": ok,
-                "status": answer.status,
-                "took_ns": answer.took_ns,
-                "error": answer.error,
-                "body": body or None,
-                "path": self._endpoint.path,
-            }
-        )
+        row = self._row("health", answer.took_ns, answer.error, ok=ok)
+        self._emit({**row, "status": answer.status, "body": body or None, "path": self._endpoint.path})
 
     def _write_tcp(self, took_ns: int, error: str | None) -> None:
         now = time.monotonic_ns()
@@ -149,19 +138,13 @@ class HealthProbe:
         if error is None and last_error is None and now - last_ns < _TCP_ROW_EVERY_NS:
             return
         self._tcp_row = (error, now)
-        self._emit(
-            {
-                "row": "probe",
-                "at_ns": now,
-                "replica": self._replica,
-                "what": "tcp",
-                "ok": error is None,
-                "status": None,
-                "took_ns": took_ns,
-                "error": error,
-                "body": None,
-            }
-        )
+        self._emit(self._row("tcp", took_ns, error, ok=error is None))
+
+    def _row(self, what: Literal["tcp", "health"], took_ns: int, error: str | None, *, ok: bool) -> ProbeRow:
+        return {
+            "row": "probe", "at_ns": time.monotonic_ns(), "replica": self._replica, "what": what, "ok": ok,
+            "status": None, "took_ns": took_ns, "error": error, "body": None,
+        }  # fmt: skip
 
 
 async def _until(moment: float) -> None:

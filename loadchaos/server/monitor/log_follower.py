@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.rows import Emit, GapRow, LogLoss
+from loadchaos.core.ledger.rows import Emit, LogLoss
 from loadchaos.core.redact import Redactor
 from loadchaos.server.indexed_log import IndexedLog
+from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import open_source
 
 HEAD_BYTES = 1 << 16
@@ -35,7 +36,8 @@ class LogFollower:
     """Follow one log. `start` and `stop` are called on the loop; everything else happens in the thread."""
 
     def __init__(self, log: FollowedLog, folder: Path, emit: Emit, redactor: Redactor) -> None:
-        self._log, self._emit, self._redactor, self._lines = log, emit, redactor, redactor.fork()
+        self._redactor, self._lines = redactor, redactor.fork()
+        self._gap = CoverageGap(emit, log.replica, log.source)
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._source = open_source(log.spec)
@@ -59,7 +61,7 @@ class LogFollower:
         self._stop.set()
         await asyncio.to_thread(self._thread.join, _STOP_S)
         if self._thread.is_alive():
-            self._gap(0.0, "the log reader did not end in time; the last lines may be missing", "possible")
+            self._gap.report(0.0, "the log reader did not end in time; the last lines may be missing", "possible")
 
     def _run(self) -> None:
         try:
@@ -85,15 +87,6 @@ class LogFollower:
 
     def _report_gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._gap, seconds, why, loss)
+            self._loop.call_soon_threadsafe(self._gap.report, seconds, self._redactor.text(why), loss)
         except RuntimeError:  # the loop is closed: the run is over
             return
-
-    def _gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
-        row: GapRow = {
-            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._log.replica, "source": self._log.source,
-            "seconds": seconds, "why": self._redactor.text(why),
-        }  # fmt: skip
-        if loss is not None:
-            row["loss"] = loss
-        self._emit(row)

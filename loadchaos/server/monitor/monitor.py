@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from loadchaos.core.errors import LoadchaosError
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceScraper
+from loadchaos.server.monitor.gaps import CoverageGap, watch_lag
 from loadchaos.server.monitor.health_probe import HealthProbe
 from loadchaos.server.monitor.http_get import parse_endpoint
 from loadchaos.server.monitor.log_alarms import LogAlarms
@@ -24,7 +24,6 @@ from loadchaos.server.monitor.logs.kernel import DEVICE
 from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
 from loadchaos.server.monitor.processes import ProcessMonitor
 from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
-from loadchaos.server.monitor.self_lag import watch_lag
 from loadchaos.server.nvml import NvmlMonitor
 
 Part = Callable[[], Coroutine[Any, Any, None]]
@@ -129,16 +128,8 @@ class Monitor:
             except LoadchaosError:
                 raise  # the ledger cannot be written: its owner knows, and no row can be written here
             except Exception as e:  # noqa: BLE001 - a bug in one part must not stop the others; it is written as a gap
-                self._output.emit_event(
-                    {
-                        "row": "gap",
-                        "at_ns": time.monotonic_ns(),
-                        "replica": replica,
-                        "source": source,
-                        "seconds": 1.0,
-                        "why": f"the monitor failed and starts again: {type(e).__name__}: {e}",
-                    }
-                )
+                why = f"the monitor failed and starts again: {type(e).__name__}: {e}"
+                CoverageGap(self._output.emit_event, replica, source).report(1.0, why)
                 await asyncio.sleep(1.0)
 
     def set_process(self, replica: str, pid: int | None) -> None:

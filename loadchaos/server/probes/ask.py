@@ -12,11 +12,10 @@ from typing import Any
 
 from loadchaos.core.ledger.rows import Emit, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.redact import Redactor
-from loadchaos.server.answer import CHAT_PATH, NOT_WAITED_FOR, Answer, Asker, chat_body
-from loadchaos.server.probes.memory import Learned, ProbeMemory
+from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, NOT_WAITED_FOR, Answer, Asker, chat_body
+from loadchaos.server.memory import Learned, ProbeMemory
 from loadchaos.server.probes.question import Question
 
-LIMIT_S = 120.0
 _TEXT_CHARS = 4_000
 _ERROR_CHARS = 400
 _TOP = 2
@@ -88,7 +87,7 @@ class RecordedAsker:
         if self.logprobs:
             options |= {"logprobs": True, "top_logprobs": _TOP}
         body = chat_body(model, _content(question), question.most_tokens, **options)
-        return await self._asker.ask(self._url, body, limit_s=LIMIT_S, stream=stream, leave_after=leave_after)
+        return await self._asker.ask(self._url, body, limit_s=ANSWER_LIMIT_S, stream=stream, leave_after=leave_after)
 
     def _row(self, question: Question, purpose: Purpose, answer: Answer) -> QuestionRow:
         message = json.dumps([question.prompt, *question.images])

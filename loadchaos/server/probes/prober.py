@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from loadchaos.server.memory import Learned, ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
-from loadchaos.server.probes.memory import Learned, ProbeMemory
 from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.repeat import repeat
 

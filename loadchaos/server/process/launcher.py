@@ -21,11 +21,12 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import Emit, GapRow, LaunchDetail, LaunchEvent
+from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
+from loadchaos.server.monitor.gaps import CoverageGap
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class LaunchedServer:
         self._shown = list(shown)  # the argv as the ledger may show it, already redacted
         self._supervisor: asyncio.subprocess.Process | None = None
         self._reports: asyncio.Task[None] | None = None
+        self._gap = CoverageGap(emit, command.replica, "log")
         self._asked = False
         self.pid: int | None = None
         self._output: int | None = None
@@ -200,13 +202,9 @@ class LaunchedServer:
                 continue
             self._handle_report(report)
         if not self.exit.done() and not self._asked:
-            self._supervisor_lost()
+            self.lost = True  # the server may live on: this is no proof of its death
+            self._gap.report(0.0, "the supervisor process was killed; later server output is not recorded", "certain")
         self._started.set()
-
-    def _supervisor_lost(self) -> None:
-        """Record that the supervisor was killed. The server may live on: this is no proof of its death."""
-        self.lost = True
-        self._gap(time.monotonic_ns(), "the supervisor process was killed; later server output is not recorded")
 
     def _handle_report(self, report: dict[str, Any]) -> None:
         at_ns = int(report.get("at_ns") or time.monotonic_ns())
@@ -222,12 +220,7 @@ class LaunchedServer:
                 self.exit.set_result(ended)
             self._started.set()
         elif report["what"] == "dropped":
-            self._gap(at_ns, f"{report['bytes']} bytes of server output could not be written")
-
-    def _gap(self, at_ns: int, why: str) -> None:
-        replica = self._command.replica
-        gap: GapRow = {"row": "gap", "at_ns": at_ns, "replica": replica, "source": "log", "seconds": 0.0, "why": why}
-        self._emit({**gap, "loss": "certain"})
+            self._gap.report(0.0, f"{report['bytes']} bytes of server output could not be written", "certain")
 
     def _row(self, what: LaunchEvent, at_ns: int, *, reason: str, **detail: Unpack[LaunchDetail]) -> None:
         self._emit(

@@ -14,8 +14,9 @@ import pytest
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Monitor, MonitoredReplica, MonitorOutput, ServerAccess
 from loadchaos.server.monitor import health_probe as probing
+from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
+from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 5\n# api_key="planted-secret"\n'
 

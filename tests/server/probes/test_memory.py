@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.server.probes.memory import ProbeMemory
+from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.parts.equal_prompts import StreamedPart
 from loadchaos.server.probes.parts.keyed import KeyedPart
 from loadchaos.server.probes.parts.reference import ReferencePart

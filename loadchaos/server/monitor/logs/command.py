@@ -81,9 +81,7 @@ class CommandSource:
 
     def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> str:
         try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            process = _start(argv)
         except OSError as e:
             return f"{argv[0]}: {e.strerror}"
         done = threading.Event()
@@ -102,12 +100,15 @@ class CommandSource:
         return f"{argv[0]} ended with code {code}"
 
 
+def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+
+
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
     """Return the beginning of what a command prints within ten seconds. Empty if it cannot be started."""
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = _start(argv)
     except OSError:
         return b""
     limit = threading.Timer(_HEAD_LIMIT_S, _kill, [process])

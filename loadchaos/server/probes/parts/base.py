@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
+from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import Purpose, RecordedAsker
-from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.question import Question
 
 _SHOWN = 160

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
 from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
+from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
-from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.base import ProbePart, idle_error
 from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import Question

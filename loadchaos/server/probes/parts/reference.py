@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart
 from loadchaos.core.probe_names import EQUAL_ANSWERS, LEARNED_UNDER_LOAD
+from loadchaos.server.memory import ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.kinds import copy, lookup
-from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.question import Question, story
 
