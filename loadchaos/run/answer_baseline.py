@@ -33,7 +33,6 @@ def is_wanted(profile: Profile) -> bool:
 
 
 def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
-    """Build up to six requests of each traffic that a plain client sends."""
     sent: dict[str, int] = {}
     number = next(n for n, phase in enumerate(profile.load) if phase.replay is None)
     for step in islice(of_phase(profile, seed ^ _OTHER_SEED, number), _MOST_STEPS):

@@ -162,8 +162,6 @@ def _read(answer: Completion, event: OutcomeEvent) -> Answer:
 
 
 class _ChatCompletion(Completion):
-    """A chat completion whose logprobs are kept."""
-
     __slots__ = ("logprobs",)
 
     def __init__(self, rules: AnswerRules, *, asked_stream: bool, declared_stream: bool) -> None:

@@ -229,7 +229,6 @@ class FollowerProcess(ChildProcess):
             return False
 
     def exit_notice(self) -> str | None:
-        """Notice to print, once, when it has exited in the middle of a run."""
         if self._exit_noticed or self.exit_code is None:
             return None
         self._exit_noticed = True

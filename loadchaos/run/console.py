@@ -30,7 +30,6 @@ class Console:
         self._lines.put(text)
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Write the queued lines, within `limit_s` seconds."""
         self._lines.put(None)
         self._thread.join(limit_s)
 

@@ -193,7 +193,6 @@ def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
 
 
 def _written(folder: RunFolder, verdict: Verdict) -> Verdict:
-    """Write verdict.json; returns the verdict, which is another one where that fails."""
     part = folder.verdict.with_name("verdict.json.part")
     try:
         part.write_bytes(orjson.dumps(verdict.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))

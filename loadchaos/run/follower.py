@@ -191,7 +191,6 @@ class RunProcess:
             self.this_boot = row.get("boot_id") == boot_id()
 
     def gone(self) -> bool:
-        """True once the process has exited; checked every two seconds."""
         if not self._pid or time.monotonic() - self._checked < _WRITER_CHECK_S:
             return False
         self._checked = time.monotonic()
@@ -297,7 +296,6 @@ class IncidentFolders:
 
 
 def follow(folder: RunFolder, options: FollowerOptions) -> int:
-    """Follow a run to its end, or until SIGTERM or SIGINT."""
     # Before anything is opened: a SIGTERM during the start must end the follower in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}

@@ -53,9 +53,7 @@ class HeldServer:
             self._emit(row)
 
     async def start(self, ready_within_s: float) -> None:
-        """Start it and wait until it is healthy. Raises TargetError where it is not, OptionError where its port is
-        taken.
-        """
+        """Start it and wait until it is healthy. Raises TargetError, and OptionError where its port is taken."""
         refuse_taken_port(self.url)
         await self.launched.start()
         async with httpx.AsyncClient(trust_env=False) as http:
@@ -71,7 +69,6 @@ class HeldServer:
         self.launched.ready()
 
     def attach(self, emit: Emit) -> None:
-        """Send the server's rows to a run as well, beginning with its start."""
         self._emit = emit
         self.runs += 1
         self.launched.repeat_start(emit)

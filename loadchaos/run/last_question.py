@@ -31,7 +31,7 @@ class LastQuestion:
         self._model = facts.model
 
     async def ask(self, tick: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
-        """Ask, and wait for the answer, until the server is known to hang, or until nobody waits any more (`stopped`)."""
+        """Ask, and wait for the answer, until the server is known to hang or `stopped`."""
         if self._model is None or self._server.down or stopped():
             return
         asking = asyncio.create_task(self._send(self._model))

@@ -10,12 +10,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError, TargetError
+from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import LAST_LINES_S
@@ -63,11 +62,10 @@ class StandaloneLaunch:
         self._events = Writer(folder.events, "launch")
         self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)
         self._interrupts = interrupts
-        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
-        """Exit code 0 when the server became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus
-        a signal.
+        """Returns exit code 0 for a server that became ready (with `check`), 4 if it did not, 1 if it exited later, 128
+        + signal.
         """
         refuse_taken_port(self._typed.url)
         self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
@@ -83,7 +81,7 @@ class StandaloneLaunch:
         begin_s = time.monotonic()
         progress = asyncio.create_task(self._print_progress(begin_s))
         try:
-            description = await self._unless_interrupted(self._until_ready(ready_within_s))
+            ready = await self._unless_interrupted(self._until_ready(ready_within_s))
         except TargetError as e:
             log = self._folder.server_log
             if "Error" in last_line(log):  # it may log the cause in its last seconds
@@ -95,19 +93,25 @@ class StandaloneLaunch:
             progress.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await progress
-        if description is not None:
+        if ready:
             self._server.ready()
-            self._print(f"ready after {time.monotonic() - begin_s:.0f} s at {self._typed.url}: {description}")
+            self._print(f"ready after {time.monotonic() - begin_s:.0f} s at {self._typed.url}: {self._description}")
             if check:
                 return StartResult(0, "the server became ready and was stopped (--check)")
             self._print("Ctrl-C stops the server")
-            await _first(self._server.exit, self._interrupted)
-        if self._interrupted.done():
+            await self._unless_interrupted(self._ended())
+        if self._interrupts:
             return StartResult(self._interrupts.exit_code, "the server was stopped")
         return StartResult(1, f"the server exited unexpectedly: {self._server.exit_reason}", self._folder.server_log)
 
-    async def _until_ready(self, ready_within_s: float) -> str:
-        """Return a description of the server once it answers one request. Raises TargetError where it does not."""
+    async def _unless_interrupted(self, step: Awaitable[None]) -> bool:
+        return await self._interrupts.wait(step, lambda: None, lambda: False)
+
+    async def _ended(self) -> None:
+        await asyncio.wait([self._server.exit])
+
+    async def _until_ready(self, ready_within_s: float) -> None:
+        """Wait until the server answers one request, and describe it. Raises TargetError where it does not."""
         stuck = StuckStart(self._folder.server_log)
         async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
             client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
@@ -117,17 +121,7 @@ class StandaloneLaunch:
             facts = await calibrate.identify_server(client, CalibrationRequest())
             await preflight.require_first_answer(client, facts.model)
         length = f", context {facts.max_model_len} tokens" if facts.max_model_len else ""
-        return f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
-
-    async def _unless_interrupted(self, step: Awaitable[str]) -> str | None:
-        work = asyncio.ensure_future(step)
-        await _first(work, self._interrupted)
-        if work.done():
-            return work.result()
-        work.cancel()
-        with contextlib.suppress(asyncio.CancelledError, LoadchaosError):
-            await work
-        return None
+        self._description = f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
 
     async def _print_progress(self, begin_s: float) -> None:
         printed, printed_s = "", begin_s
@@ -142,10 +136,5 @@ class StandaloneLaunch:
                 self._print(f"{now_s - begin_s:4.0f} s  running, {'no new' if printed else 'no'} log line yet")
 
     def _interrupted_by(self, _: signal.Signals) -> None:
-        if not self._interrupted.done():
+        if self._interrupts.count == 1:
             self._print("stopping the server")
-            self._interrupted.set_result(None)
-
-
-async def _first(*futures: asyncio.Future[Any]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

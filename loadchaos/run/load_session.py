@@ -71,12 +71,10 @@ class LoadSession:
     # --- steps ----------------------------------------------------------------------------------------------------------
 
     async def warm_up(self) -> None:
-        """Start the process of a replay, which then waits for `start`."""
         if self._replay is not None:
             await self._replay.warm_up(locust_arguments(self._context.options, self._context.profile)[1])
 
     async def start(self, tick: Tick) -> None:
-        """Start the load process and wait for workers on other machines."""
         self.begun = self.running = True
         self._silent_ticks = 0
         if self._commands is not None:

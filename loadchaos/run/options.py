@@ -218,7 +218,6 @@ def planned_headers(options: Options) -> dict[str, str]:
 
 
 def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dict[str, str]]:
-    """Locust's own options and the environment variables for its process."""
     launch = profile.target.launch
     variables = {**header_variables(options), **hidden_variables(launch_secrets(launch.env).values() if launch else ())}
     if (master := options.master) is not None:
@@ -228,17 +227,8 @@ def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dic
     if options.processes == 1:
         return [], variables
     port = str(free_port())  # Locust's default port is taken when two runs go on at a time
-    here = [
-        "--master-bind-host",
-        "127.0.0.1",
-        "--master-bind-port",
-        port,
-        "--master-host",
-        "127.0.0.1",
-        "--master-port",
-        port,
-    ]
-    return ["--processes", str(options.processes), *here], variables
+    argv = ["--processes", str(options.processes), "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+    return [*argv, "--master-host", "127.0.0.1", "--master-port", port], variables
 
 
 def header_variables(options: Options) -> dict[str, str]:

@@ -93,7 +93,6 @@ class PauseGate:
         self._restart = asyncio.create_task(self._server.launch())
 
     def _stays_useless(self) -> bool:
-        """True when the server is hung or dead for longer than the wait."""
         if self._server.state not in ("hung", "dead"):
             self._useless_since_s = None
             return False
@@ -110,7 +109,6 @@ class PauseGate:
             self._print(f"restart {self._restarts}: {description}")
 
     def stop_reason(self) -> str | None:
-        """Reason to end the load because of the server; None to continue."""
         if self._server.supervisor_lost:
             return "the supervisor process of the server was lost: neither the server's log nor its exit can be read"
         if self._no_restart is not None and (self._down_since_s is not None or self._useless_since_s is not None):

@@ -51,7 +51,6 @@ def announced_ports(pid: int, log: Path) -> list[int]:
 
 
 def listening_ports(pid: int) -> list[int]:
-    """TCP ports on which a process and those that it started listen."""
     found = set()
     try:
         for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):

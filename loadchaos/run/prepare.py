@@ -94,7 +94,6 @@ class Preparation:
             self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
 
     async def _print_progress(self, client: DiscoveryClient) -> None:
-        """Print every 3 s how far discovery is: on a slow server it takes minutes."""
         print_line, begin_s = on_terminal(self._print), time.monotonic()
         while print_line is not None:
             await asyncio.sleep(_PROGRESS_S)
@@ -102,7 +101,6 @@ class Preparation:
             print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
 
     async def _wait_until_healthy(self, client: DiscoveryClient) -> None:
-        """Wait for /health. The log of a launched server that does not start gives the cause."""
         launched, log = self._server.launched, self._record.folder.server_log
         stuck = StuckStart(log)
 
@@ -120,7 +118,6 @@ class Preparation:
         await self._refuse_foreign_server()
 
     def _launched_ports(self) -> Sequence[int]:
-        """Ports that the launched server announces. They may be others than that of its URL."""
         launched = self._server.launched
         if launched is None or launched.pid is None:
             return ()

@@ -202,7 +202,6 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
 
 
 def _most_tokens(profile: Profile) -> int:
-    """Most tokens that the requests of a profile hold at one time."""
     users = max(phase.slots for phase in profile.load)
     each = [
         getattr(options, "tokens", Range(0, 0)).high + (output.high if output is not None else DEFAULT_MAX_TOKENS)

@@ -93,7 +93,6 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
 def _next(
     profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Progress, before: Mapping[str, Any]
 ) -> tuple[int, float] | None:
-    """Next step of a phase and seconds into it; None when complete."""
     part = profile.load[phase]
     if part.kind == "closed" and part.for_ is not None:
         had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
@@ -107,7 +106,6 @@ def _next(
 
 
 def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]) -> list[int]:
-    """Move the last steps of an open phase behind those that were missed."""
     newest, end = max(last), (phase + 1) * PHASE_STRIDE
     if profile.load[phase].kind == "closed" or newest < phase * PHASE_STRIDE:
         return list(last)
@@ -132,7 +130,6 @@ def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | Non
 
 
 def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
-    """(number of workers, the resume point of that run itself) from plan.json."""
     try:
         plan = json.loads(folder.plan.read_bytes())
         return int(plan["workers"]), plan.get("resume") or {}

@@ -45,8 +45,6 @@ async def run(profile: Profile, options: Options, interrupts: Interrupts, web_st
 
 
 class _Run:
-    """The parts of one run; `execute` is its steps in order."""
-
     def __init__(self, context: RunContext, web_start: WebStart | None) -> None:
         self._context = context
         self._record, self._interrupts = context.record, context.interrupts
@@ -152,7 +150,6 @@ class _Run:
         self._load.read_rows()
 
     async def _settle_restarts(self) -> None:
-        """Wait until it is clear whether the server restarted during the load."""
         begin_s, begin_ns = time.monotonic(), time.monotonic_ns()
         while self._load.begun and self._server.unsettled(begin_ns):
             if time.monotonic() - begin_s >= self._interrupts.timeouts.restart_s:
@@ -184,7 +181,6 @@ class _Run:
         await self._follower.finish(0.0 if self._record.lost else self._interrupts.timeouts.follower_s)
 
     def _exit_reason(self) -> dict[str, Any]:
-        """Fields of the last row: why the run ended; empty if completed."""
         reason: dict[str, Any] = {}
         if self._interrupts:
             reason = {"exit_code": self._interrupts.exit_code, "why": self._interrupts.first.name}
@@ -201,7 +197,6 @@ class _Run:
     # --- the verdict ----------------------------------------------------------------------------------------------------
 
     async def _judge(self) -> Result:
-        """Judge the closed ledger once; that verdict counts."""
         try:
             verdict = await conclude_interruptible(self._folder, self._context.print_line, self._interrupts)
         except Exception as e:  # noqa: BLE001 - the ledger is complete: a later loadchaos may judge it

@@ -24,7 +24,6 @@ class RunErrors:
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
-        """Run a step and keep its exception, so that the steps after it run too."""
         try:
             yield
         except LoadchaosError as e:
@@ -53,7 +52,6 @@ class RunErrors:
         return {} if self._bug is None else {"exit_code": exit_codes.INTERNAL_ERROR, "why": self._bug}
 
     def summary(self, *others: str | None) -> str | None:
-        """Describe all errors and the `others`; None without any."""
         not_undone = None
         if self.not_undone:
             not_undone = f"these attacks were NOT undone, undo them by hand: {', '.join(self.not_undone)}"

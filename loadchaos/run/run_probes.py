@@ -118,6 +118,5 @@ class RunProbes:
             await self._prober.stop()
 
     async def check(self) -> None:
-        """Ask wrong answers again after the load, and end."""
         if self._prober is not None and self._begun and not self._server.down:
             await self._prober.check()

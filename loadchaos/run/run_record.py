@@ -57,7 +57,6 @@ class RunRecord(EventRecorder):
         self._notify(row)
 
     def tick(self, *, loading: bool) -> None:
-        """Sync files once a second; write checkpoints during the load."""
         now_s = time.monotonic()
         if loading:
             self._write_checkpoint(now_s)

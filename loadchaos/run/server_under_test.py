@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
@@ -30,7 +29,7 @@ from loadchaos.server.monitor.canary import Canary
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
 from loadchaos.server.monitor.log_follower import HEAD_BYTES
 from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
-from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, last_line, refuse_taken_port
+from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, quoted_last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import DEFAULT_ERA, SimulatorSpec
 
@@ -281,7 +280,6 @@ class ServerUnderTest:
         return self.down and self.exit_reason() is None
 
     def unsettled(self, since_ns: int) -> bool:
-        """True while a restart before `since_ns` may still show."""
         return any(machine.unsettled(since_ns) for machine in self._machines.values())
 
     def idle_since(self, begin_ns: int) -> bool:
@@ -289,12 +287,10 @@ class ServerUnderTest:
 
     @property
     def replicas(self) -> dict[str, str]:
-        """URLs of the replicas by name, for attacks on each."""
         found = {r.name: parse_target(r.url) for r in self._replicas}
         return found or {"server": self.target.admin_url or self.url}
 
     def pid_of(self, name: str) -> int | None:
-        """Root process of a replica now; None if unknown or exited."""
         if self.target.kind != "external":
             return None if self.launched is None or self.launched.exit.done() else self.launched.pid
         if self.target.pid is not None and psutil.pid_exists(self.target.pid):
@@ -305,7 +301,7 @@ class ServerUnderTest:
         """Reason of the launched server's exit, as the end of a sentence; None while it lives, and for an external one."""
         if (ended := self.exit_status()) is None or self.launched is None or self.launched.pid is None:
             return ended
-        return f"{ended}{_last_line(self._log)}; its log is {self._log}"
+        return f"{ended}{quoted_last_line(self._log)}; its log is {self._log}"
 
     def exit_status(self) -> str | None:
         return None if self.launched is None else self.launched.exit_reason
@@ -319,11 +315,6 @@ class ServerUnderTest:
 def _may_mean_death(row: Row) -> bool:
     kind, what = row.get("row"), row.get("what")
     return (kind == "process" and what == "gone") or (kind == "launch" and what == "exit") or row.get("ok") is False
-
-
-def _last_line(log: Path) -> str:
-    line = last_line(log)
-    return f"; its last log line is {line!r}" if line else " without a log line"
 
 
 def _assumed_dialect(profile: Profile) -> Dialect:

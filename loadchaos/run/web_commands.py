@@ -40,7 +40,6 @@ class WebCommands:
             self._users(cast("CommandRow", self._start))
 
     def poll(self) -> None:
-        """Carry out the commands that came since the last call; never waits."""
         for row in self._tail.rows():
             typed = as_typed(row)
             if typed["row"] != "command":

@@ -99,7 +99,6 @@ class WebUiProcess(ChildProcess):
         self._writer.write(row)
 
     def commands(self) -> Iterator[dict[str, Any]]:
-        """Commands given since the last call, outside of any run."""
         return (row for row in self._commands.rows() if row.get("row") == "command")
 
     def close(self) -> None:
@@ -134,7 +133,6 @@ class WebLoad:
         return self._begun and self._ui.alive and ended < self._ui.web.processes
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - both were given to the UI's process when it was started
-        """Tell the workers that plan.json is written and the load begins."""
         self._begun = True
         self._ui.write("load", folder=str(self._folder.path.resolve()))
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})

@@ -62,7 +62,6 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
 
 
 def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
-    """The models whose `parent` is the base model: its LoRA adapters."""
     return tuple(str(m["id"]) for m in models.models if m.get("id") not in (None, base) and m.get("parent") == base)
 
 
@@ -185,7 +184,6 @@ async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) 
 
 
 async def calibrate(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure how text, images and videos become tokens. This generates at most a few single tokens."""
     facts = await measure_text(client, facts, request)
     if request.images_per_request:
         facts = await measure_images(client, facts, request)

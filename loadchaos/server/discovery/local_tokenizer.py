@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import OptionError
+from loadchaos.server.dialects.base import json_object
 
 _FILE = "tokenizer.json"
 
@@ -53,7 +54,6 @@ class LocalTokenizer:
         return cls(path, tokenizer, _template(folder, config), special)
 
     def count(self, text: str) -> int:
-        """Count the tokens of a text, without special tokens around it."""
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
@@ -68,11 +68,7 @@ class LocalTokenizer:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return json_object(path.read_text("utf-8", "replace")) if path.is_file() else {}
 
 
 def _token(value: object) -> str | None:

@@ -36,9 +36,7 @@ def prompt_limit_unknown(facts: Facts) -> bool:
 
 
 async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Search `input_limit`, where prompts can be counted exactly. Such prompts can break a server near its limit, so
-    the caller needs authorisation.
-    """
+    """Search `input_limit`. Such prompts can break a server near its limit, so the caller needs authorisation."""
     text = facts.text
     if text is None:
         return facts
@@ -69,8 +67,8 @@ def _prompt(text: TextFacts, tokens: int) -> str:
 async def search(
     takes: Callable[[int], Awaitable[str | None]], least: int, known: int | None, most: int
 ) -> LengthLimit | None:
-    """Search the boundary between accepted and refused lengths, with `most` tries. `takes` returns the reason of a
-    refusal; `known` is tried first, without it the length doubles. None if not even `least` is accepted.
+    """Search the boundary between accepted and refused lengths. `takes` returns the reason of a refusal; without
+    `known`, a likely limit, the length doubles. None if not even `least` is accepted.
     """
     low, high, reason, tried = least - 1, None, "", 0
     candidates = [n for n in (known - 1, known, known + 1) if n >= least] if known is not None else []

@@ -115,7 +115,6 @@ async def _small_image(client: DiscoveryClient, facts: Facts) -> DiscoveryRespon
 
 
 async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Find out if a server that counts no tokens refuses images. One that answers them stays unknown."""
     small = await _small_image(client, facts)
     if small.status not in _NO_IMAGES or not (await client.generate(facts.model, SMALL_QUESTION)).is_completion:
         return facts

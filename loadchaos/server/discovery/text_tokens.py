@@ -91,7 +91,7 @@ async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFac
 
 
 async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
-    """Return words with their token counts, and a unit word of one token. Without a unit the words are useless."""
+    """Words with their token counts, and a unit word of one token, without which they are useless."""
 
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
@@ -124,8 +124,8 @@ def _user(text: str) -> list[dict[str, str]]:
 
 
 async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Compare the count with the usage of a request. A constant difference belongs to the template; one that grows with
-    the text comes from another tokenizer. /render stands in for a missing usage.
+    """Compare the count with the usage of a request. A constant difference belongs to the template, a growing one to
+    another tokenizer. /render stands in for a missing usage.
     """
     text = facts.text
     assert text is not None

@@ -43,7 +43,6 @@ class Canary:
         self._task = asyncio.create_task(repeat(self._every_s, lambda: self._send_both("load"), paused))
 
     async def stop(self) -> None:
-        """Stop; a request in flight is not waited for."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -55,8 +55,8 @@ class PageParser:
         self.unread = 0
 
     def parse(self, page: bytes) -> dict[str, dict[str, float]]:
-        """Values by engine and our name, summed over other labels; of several server names the first on the list
-        counts. Series without an engine label count for every engine; without any it is engine "0".
+        """Values by engine and our name, summed over other labels. Series without an engine label count for every
+        engine; without any it is engine "0".
         """
         self.bad_lines = self.unread = 0
         found: dict[tuple[str, str], tuple[int, float]] = {}
@@ -128,7 +128,6 @@ class PageParser:
 
 
 def _sample(line: bytes) -> Sample:
-    """Parse one line with prometheus-client; ValueError if it is no sample."""
     try:
         for family in text_string_to_metric_families(line.decode("utf-8") + "\n"):
             for sample in family.samples:

@@ -86,7 +86,6 @@ class _Collector:
 
 
 def describe(error: BaseException) -> str:
-    """Describe a network exception in the terms of `HttpResponse.error`."""
     if isinstance(error, TimeoutError):  # also ETIMEDOUT
         return "timeout"
     if isinstance(error, ConnectionRefusedError):

@@ -52,7 +52,6 @@ class LogFollower:
         self._thread.start()
 
     async def head(self) -> str:
-        """Return the log's first 64 kB, redacted."""
         data = await asyncio.to_thread(self._source.head, HEAD_BYTES)
         return self._redactor.redact(data).decode("utf-8", "replace")
 

@@ -21,7 +21,7 @@ from loadchaos.server.monitor.log_alarms import LogAlarms
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.kernel import DEVICE
-from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
+from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, status_command
 from loadchaos.server.monitor.processes import ProcessMonitor
 from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
 from loadchaos.server.nvml import NvmlMonitor
@@ -109,9 +109,9 @@ class Monitor:
             follower = self._follow(FollowedLog(spec, replica.name, label))
             self._followers.setdefault(replica.name, []).append(follower)
             self.watch_log(replica.name, follower.path)
-            orchestrator = OrchestratorMonitor(replica.name, spec, emit)
-            if orchestrator.exists:
-                self._keep_running(replica.name, "supervisor", orchestrator.run)
+            if (command := status_command(spec)) is not None:
+                polled = OrchestratorMonitor(replica.name, spec, command, emit)
+                self._keep_running(replica.name, "supervisor", polled.run)
 
     def _follow(self, log: FollowedLog) -> LogFollower:
         follower = LogFollower(log, self._output.log_folder, self._output.emit_event, self._output.redactor)
@@ -150,7 +150,6 @@ class Monitor:
         return "".join([await follower.head() for follower in self._followers.get(replica, ())])
 
     async def stop(self) -> None:
-        """Stop all parts; logs are read to their present end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,6 +1,4 @@
-"""Poll docker, Kubernetes or systemd for the state of a server, its last end and its restarts. The place of the log
-(`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
-"""
+"""Poll docker, Kubernetes or systemd, whichever the place of the log names, for the state of a server."""
 
 from __future__ import annotations
 
@@ -119,7 +117,7 @@ _SYSTEMD = "LoadState,ActiveState,MainPID,Result,ExecMainCode,ExecMainStatus,NRe
 
 
 @dataclass(frozen=True)
-class _StatusCommand:
+class StatusCommand:
     """The command that reads a status, and its parser. `past` is a command for an end before the present start."""
 
     argv: Sequence[str]
@@ -127,19 +125,19 @@ class _StatusCommand:
     past: Sequence[str] = ()
 
 
-def _status_command(spec: str) -> _StatusCommand | None:
+def status_command(spec: str) -> StatusCommand | None:
     """Choose the status command for a log. Returns None for a log without an orchestrator."""
     kind, rest = read_spec(spec)
     if kind == "docker":
         filters = (f"container={rest}", "event=die", "event=oom")
         past = ("docker", "events", "--format", "{{json .}}", *(a for f in filters for a in ("--filter", f)))
-        return _StatusCommand(("docker", "inspect", "--type", "container", rest), _docker, past)
+        return StatusCommand(("docker", "inspect", "--type", "container", rest), _docker, past)
     if kind == "k8s":
         namespace, pod, *container = rest.split("/")
         argv = ("kubectl", "get", "pod", "-n", namespace, pod, "-o", "json")
-        return _StatusCommand(argv, _kubernetes(container[0] if container else None))
+        return StatusCommand(argv, _kubernetes(container[0] if container else None))
     if kind == "journal":
-        return _StatusCommand(("systemctl", "show", rest, f"--property={_SYSTEMD}"), _systemd)
+        return StatusCommand(("systemctl", "show", rest, f"--property={_SYSTEMD}"), _systemd)
     return None
 
 
@@ -148,23 +146,17 @@ class OrchestratorMonitor:
     Failed polls write one gap without length: the other parts still observe the server.
     """
 
-    def __init__(self, replica: str, spec: str, emit: Emit) -> None:
-        self._replica, self._spec, self._emit = replica, spec, emit
-        self._command = _status_command(spec)
+    def __init__(self, replica: str, spec: str, command: StatusCommand, emit: Emit) -> None:
+        self._replica, self._spec, self._command, self._emit = replica, spec, command, emit
         self._gap = CoverageGap(emit, replica, "supervisor")
         self._known: ContainerStatus | None = None
         self._last_error = ""
         self._polled = time.time()
 
-    @property
-    def exists(self) -> bool:
-        return self._command is not None
-
     async def run(self) -> None:
         await repeat(EVERY_S, self._poll, shortest_wait_s=EVERY_S / 2)
 
     async def _poll(self) -> None:
-        assert self._command is not None
         polled = time.time()
         try:
             status = self._command.read(await command_output(self._command.argv, _LIMIT_S))
@@ -187,7 +179,6 @@ class OrchestratorMonitor:
         self._polled = polled
 
     async def _ended(self, now: ContainerStatus) -> ContainerStatus:
-        assert self._command is not None
         if not self._command.past or not now.running:
             return now
         span = ("--since", f"{self._polled - EVERY_S:.3f}", "--until", f"{time.time():.3f}")

@@ -131,7 +131,6 @@ class ProcessMonitor:
             self._row(known, "sample")
 
     def _measure(self, known: _KnownProcess) -> bool:
-        """Read its figures; False when it has ended."""
         try:
             with known.process.oneshot():
                 known.state = _STATES.get(known.process.status(), "S")
@@ -209,8 +208,8 @@ def _open_file_limit(process: psutil.Process) -> int | None:
 
 
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:
-    """The process and its descendants with their titles, without young children that have their parent's title: such a
-    one may be about to begin another program.
+    """The process and its descendants with their titles, but no young child that has its parent's: it may be about to
+    begin another program.
     """
     try:
         top = psutil.Process(root)

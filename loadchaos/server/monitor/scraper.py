@@ -62,7 +62,6 @@ class Scraper:
         self._kept_at: float | None = None
 
     async def run(self) -> None:
-        """Scrape until cancelled; a server that is down is left alone."""
         await repeat(SCRAPE_EVERY_S, self._scrape)
 
     async def _scrape(self) -> None:

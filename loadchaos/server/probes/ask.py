@@ -60,7 +60,6 @@ class RecordedAsker:
     async def ask(
         self, question: Question, purpose: Purpose, *, stream: bool = False, model: str | None = None
     ) -> QuestionRow:
-        """Send a question, wait for its answer, write and return the row."""
         sent_ns, n, model = time.monotonic_ns(), next(self._memory.numbers), model or self.model
         answer = NOT_WAITED_FOR
         try:

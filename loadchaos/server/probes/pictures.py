@@ -11,7 +11,6 @@ _CORNER = 16
 
 
 def draw(content: str, *, mark: int = 0) -> str:
-    """Draw a number or a colour."""
     return draw_number(content, mark=mark) if content.isdigit() else draw_square(content, mark=mark)
 
 

@@ -23,7 +23,6 @@ class Prober:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def learn(self) -> list[str]:
-        """Ask the idle server what is not remembered; returns notes for the user."""
         notes: list[str] = []
         for part in self._parts:
             if self._memory is None or not part.recalls:
@@ -57,7 +56,6 @@ class Prober:
         self._tasks = [asyncio.create_task(repeat(part.every_s, part.act, paused)) for part in self._parts]
 
     async def stop(self) -> None:
-        """Stop; questions in flight are not waited for."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
+from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.server import nvml
@@ -31,8 +31,8 @@ from loadchaos.server.monitor.gaps import CoverageGap
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """A command that starts a server. `env` comes on top of ours. The values of `secret_env`, of `env` where they may
-    be secret, and `secrets` are redacted in its output. `limits` of each process: names of `LIMITS`.
+    """A command that starts a server; `env` on top of ours. Values of `secret_env`, of `env` if they may be secret, and
+    `secrets` are redacted in its output. `limits` of each process: names of `LIMITS`.
     """
 
     argv: Sequence[str]
@@ -118,6 +118,12 @@ def last_line(log: Path) -> str:
     return lines[-1].strip()[:_LINE_CHARS] if lines else ""
 
 
+def quoted_last_line(log: Path) -> str:
+    """The newest line of a log as part of a sentence about an exit."""
+    line = last_line(log)
+    return f"; its last log line is {line!r}" if line else " without a log line"
+
+
 def _option(parts: Sequence[str], *names: str) -> str | None:
     found = None
     for part, after in zip(parts, [*parts[1:], ""], strict=True):
@@ -168,19 +174,8 @@ class LaunchedServer:
         options += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._supervisor = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "loadchaos.server.process.supervisor",
-                "--folder",
-                str(self._folder),
-                *options,
-                "--umask",
-                str(user_mask()),
-                "--pipe",
-                str(self._output),
-                str(output),
-                "--",
-                *self._command.argv,
+                *[sys.executable, "-m", "loadchaos.server.process.supervisor", "--folder", str(self._folder), *options],
+                *["--umask", str(user_mask()), "--pipe", str(self._output), str(output), "--", *self._command.argv],
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env={**os.environ, **self._command.env, **hidden},
@@ -223,32 +218,17 @@ class LaunchedServer:
             self._gap.report(0.0, f"{report['bytes']} bytes of server output could not be written", "certain")
 
     def _row(self, what: LaunchEvent, at_ns: int, *, reason: str, **detail: Unpack[LaunchDetail]) -> None:
-        self._emit(
-            {
-                "row": "launch",
-                "at_ns": at_ns,
-                "what": what,
-                "replica": self._command.replica,
-                "pid": self.pid,
-                "command": self._shown,
-                "reason": reason,
-                **detail,
-            }
-        )
+        self._emit({**self._launch_row(what, at_ns, reason), **detail})
+
+    def _launch_row(self, what: LaunchEvent, at_ns: int, reason: str) -> LaunchRow:
+        return {
+            "row": "launch", "at_ns": at_ns, "what": what, "replica": self._command.replica, "pid": self.pid,
+            "command": self._shown, "reason": reason,
+        }  # fmt: skip
 
     def repeat_start(self, emit: Emit) -> None:
         """Write the row of the server's start, dated now, into a run that uses a server started before."""
-        emit(
-            {
-                "row": "launch",
-                "at_ns": time.monotonic_ns(),
-                "what": "start",
-                "replica": self._command.replica,
-                "pid": self.pid,
-                "command": self._shown,
-                "reason": "it was started before this run",
-            }
-        )
+        emit(self._launch_row("start", time.monotonic_ns(), "it was started before this run"))
 
     def ready(self) -> None:
         self._row("ready", time.monotonic_ns(), reason="")
@@ -274,7 +254,6 @@ class LaunchedServer:
         await (self.wait_recorded() if self.exit.done() else self.stop(grace_s))
 
     async def kill(self, why: str = "") -> None:
-        """Kill all processes of the server; `why` is recorded first."""
         self._asked = True
         if why:
             self._row("kill", time.monotonic_ns(), reason=why, asked=True)

@@ -1,13 +1,6 @@
-"""Supervisor process of a launched server.
-
-It owns the server's process group, records its output, and stops it when `run` is gone.
-
-It is a separate process so that the server does not outlive us (kill -9 included) and a stalled terminal never blocks
-the server's output. It exchanges JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`). The
-end of stdin means that `run` is gone, which stops the server.
-
-    python -m loadchaos.server.process.supervisor --folder RUN [--source NAME] [--secret-env NAME ...]
-        [--limit NAME=N ...] -- COMMAND...
+"""Supervisor process of a launched server, which records its output and ends it when `run` is gone (kill -9 included);
+a stalled terminal never blocks the server. JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`,
+`kill`), whose end means that `run` is gone.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class CommandSource:
             self._catch_up(feed)
             if time.monotonic() - began > _LONGEST_WAIT_S:
                 wait_s = _FIRST_WAIT_S
-            report_gap(wait_s, f"{ended}; it starts again in {wait_s:.1f} s")
+            report_gap(wait_s, f"{ended}; it starts again in {wait_s:.1f} s", None)
             stop.wait(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 

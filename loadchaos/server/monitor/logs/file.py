@@ -36,7 +36,7 @@ class FileSource:
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
         if not self._begin_at_end:
-            report_gap(0.0, f"{self._path} does not exist yet")
+            report_gap(0.0, f"{self._path} does not exist yet", None)
         try:
             while True:
                 last = stop.is_set()
@@ -49,7 +49,6 @@ class FileSource:
             self._close()
 
     def _open(self) -> bool:
-        """Open the file at its end; False if it does not exist."""
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -88,7 +87,7 @@ class FileSource:
             self._close()
             if self._open():
                 self._begin_again()
-                report_gap(0.0, "the log was rotated" if renewed else "the log exists now")
+                report_gap(0.0, "the log was rotated" if renewed else "the log exists now", None)
         elif status.st_size < self._position:
             why = f"the log was truncated from {self._position} to {status.st_size} bytes; lines may be lost"
             report_gap(0.0, why, "possible")

@@ -39,7 +39,7 @@ class KernelSource:
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
         if self._fd is None:
-            report_gap(0.0, self._why)
+            report_gap(0.0, self._why, None)
             return
         try:
             while True:
@@ -68,7 +68,6 @@ class KernelSource:
                 self._keep(line, feed)
 
     def _keep(self, line: bytes, feed: Feed) -> None:
-        """Feed a relevant record as dmesg prints it."""
         record = _RECORD.fullmatch(line)
         if record is not None and _TEXTS.search(record[2]):
             feed(b"[%12.6f] %s\n" % (int(record[1]) / 1e6, record[2]))

@@ -27,7 +27,6 @@ class AdaptersPart(ProbePart):
         self._stories = [story(rng) for _ in range(_PROMPTS)]
 
     async def learn(self) -> None:
-        """Ask all of them on the idle server, one at a time."""
         if len(self._models) == 1:
             self._off("the server lists no LoRA adapters")
             return
@@ -51,7 +50,6 @@ class AdaptersPart(ProbePart):
         self.notes.append(f"LoRA adapters are not compared: {why}")
 
     async def act(self) -> None:
-        """Ask all of them all prompts at once, in a new order."""
         asked = [(model, n) for model in self._models for n in range(_PROMPTS)]
         self._rng.shuffle(asked)
         await asyncio.gather(*(self._ask(model, n, "load") for model, n in asked))

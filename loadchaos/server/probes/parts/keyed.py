@@ -1,6 +1,6 @@
 """Ask questions with one right answer, of the kinds that the idle server can answer. A wrong answer under load is asked
-again at once and after the load: a model that cannot is told from a server that was wrong once. One that stays wrong is
-asked without the prefix cache: that shows whether the server keeps a wrong state.
+again at once and after the load; one that stays wrong also without the prefix cache, which shows whether the server
+keeps a wrong state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class KeyedPart(ProbePart):
         self._wrong: list[tuple[ProbeKind, Question, int]] = []
 
     async def learn(self) -> None:
-        """Find the kinds that the idle server answers right every time."""
         off: dict[str, list[str]] = {}
         for kind in (kind for kind in dict.fromkeys(self._asked) if kind not in self._known):
             rows = []
