@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from loadchaos.analysis.figures.series import Series
@@ -25,25 +26,12 @@ _LOOK = 4096
 _STRICT = "--strict"
 
 
-class ChartProcess:
-    """A process that folds the charts of a run while this one judges it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def series(self) -> Series | None:
-        output, _ = self._process.communicate()
-        if self._process.returncode:
-            return None
-        with suppress(pickle.UnpicklingError, EOFError, AttributeError, ImportError):
-            found = pickle.loads(output)  # noqa: S301  # of our own process
-            return found if isinstance(found, Series) else None
-        return None
-
-
 @contextmanager
-def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | None]:
-    """Start the process if the run is large and a second core is there; it is ended with the block."""
+def chart_process(folder: RunFolder, accept: Accept) -> Iterator[partial[Series | None] | None]:
+    """Start the process if the run is large and a second core is there; it is ended with the block.
+
+    Gives what waits for the series, which is None if the process failed.
+    """
     if not _pays(folder):
         yield None
         return
@@ -56,11 +44,21 @@ def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | 
         yield None
         return
     try:
-        yield ChartProcess(process)
+        yield partial(_series, process)
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+def _series(process: subprocess.Popen[bytes]) -> Series | None:
+    output, _ = process.communicate()
+    if process.returncode:
+        return None
+    with suppress(pickle.UnpicklingError, EOFError, AttributeError, ImportError):
+        found = pickle.loads(output)  # noqa: S301  # of our own process
+        return found if isinstance(found, Series) else None
+    return None
 
 
 def _pays(folder: RunFolder) -> bool:

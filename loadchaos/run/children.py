@@ -158,11 +158,7 @@ class ReplayWorker(Locust):
         env = {**variables, "LOADCHAOS_PLAN": str(self._folder.plan.resolve())}
         await self.start(argv, env, self._folder.path / "locust.log")
 
-    async def begin(
-        self,
-        argv: Sequence[str] = (),  # noqa: ARG002 - options of Locust
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - options of Locust
         self._begun = True
         if not self.alive:
             await self.warm_up(variables or {})
@@ -196,12 +192,7 @@ class FollowerProcess(ChildProcess):
         self._exit_noticed = False
 
     async def begin(
-        self,
-        exporter_port: int | Literal["default"] | None,
-        variables: Mapping[str, str],
-        *,
-        live: bool,
-        cockpit: bool,
+        self, exporter_port: int | Literal["default"] | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
     ) -> None:
         """Start the follower. `exporter_port` None: no exporter; `cockpit`: it makes the pages of the web UI's tabs."""
         argv = [sys.executable, "-m", "loadchaos.run.follower", str(self._folder.path)]

@@ -133,7 +133,7 @@ def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tup
         series = Series(answers=judge.figures.answers)
         bad_rows = _fold(folder, say, accept, [judge, series] if charts is None else [judge])
         if charts is not None:
-            series = charts.series() or fold_series(folder, accept)
+            series = charts() or fold_series(folder, accept)
             judge.figures.answers = series.answers
     return judge, series, _verdict(folder, judge, accept, bad_rows)
 

@@ -257,14 +257,8 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":
         incidents = row.get("incidents") or [row.get("incident")]
-        return (
-            "failure",
-            row.get("id"),
-            row.get("attribution"),
-            row.get("title"),
-            row.get("final"),
-            *map(str, incidents),
-        )
+        kind = (row.get(name) for name in ("row", "id", "attribution", "title", "final"))
+        return *kind, *map(str, incidents)
     return row.get("row"), row.get("at_ns")
 
 
@@ -324,15 +318,9 @@ def main(argv: list[str] | None = None) -> int:
     folder = RunFolder(options.run)
     if not folder.path.is_dir():
         parser.error(f"{short_path(folder.path, '.')} is not a folder")
-    return follow(
-        folder,
-        FollowerOptions(
-            exporter_port=options.exporter_port,
-            live=not options.no_live,
-            cockpit=options.cockpit,
-            addresses=notify.from_environment(os.environ),
-        ),
-    )
+    addresses = notify.from_environment(os.environ)
+    live, cockpit = not options.no_live, options.cockpit
+    return follow(folder, FollowerOptions(options.exporter_port, live, cockpit=cockpit, addresses=addresses))
 
 
 if __name__ == "__main__":

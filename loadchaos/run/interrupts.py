@@ -38,9 +38,7 @@ class ShutdownTimeouts:
 
 _RESTART_S = BALANCER_NS / 1e9 + 2.0  # and until the next scrape has been folded
 _NORMAL = ShutdownTimeouts(None, 8.0, 3.0, LAST_LINES_S, _RESTART_S, 3.0, 10.0)
-_INTERRUPTED = ShutdownTimeouts(
-    1.0, 2.5, 1.0, 1.0, 1.0, 2.0, 2.0
-)  # together under 10 s, with the verdict and the report
+_INTERRUPTED = ShutdownTimeouts(1.0, 2.5, 1.0, 1.0, 1.0, 2.0, 2.0)  # under 10 s with the verdict and the report
 _IMMEDIATE = ShutdownTimeouts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
 """Indexed by the number of interrupts: 0, 1, 2 or more."""

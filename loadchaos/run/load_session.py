@@ -68,8 +68,6 @@ class LoadSession:
             self._process = WebLoad(web_start.ui, folder, self._record.event)
             self._commands = WebCommands(self._record, context.target, context.options.authorize, web_start.command)
 
-    # --- steps ----------------------------------------------------------------------------------------------------------
-
     async def warm_up(self) -> None:
         if self._replay is not None:
             await self._replay.warm_up(locust_arguments(self._context.options, self._context.profile)[1])
@@ -125,8 +123,6 @@ class LoadSession:
     async def cancel_restart(self) -> None:
         await self._gate.close()
 
-    # --- called on each tick --------------------------------------------------------------------------------------------
-
     def poll(self) -> None:
         self.read_rows()
         if self._commands is not None:
@@ -151,8 +147,6 @@ class LoadSession:
                 if self._errors is not None:
                     self._errors.feed(row)
                 self._record.feed(row)
-
-    # --- state ----------------------------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:

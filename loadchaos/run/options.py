@@ -108,17 +108,8 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     tls.context()  # a bad certificate file is an error before anything exists
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
-    return TargetSpec(
-        kind,
-        url,
-        admin_url,
-        options.server_log,
-        headers_of_options(options),
-        tls,
-        options.pid,
-        external_urls,
-        options.held,
-    )
+    headers = headers_of_options(options)
+    return TargetSpec(kind, url, admin_url, options.server_log, headers, tls, options.pid, external_urls, options.held)
 
 
 def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None:

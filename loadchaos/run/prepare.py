@@ -73,7 +73,11 @@ class Preparation:
                 raise
             finally:
                 progress.cancel()
-                self._record.event(_sent(client))
+                row: DiscoveryRow = {
+                    "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads,
+                    "generations": client.generations, "remembered": client.remembered,
+                }  # fmt: skip
+                self._record.event(row)
             await self._refuse_dead_server(client)
             if client.failures:
                 await asyncio.sleep(_LOG_READ_S)
@@ -202,8 +206,11 @@ class Preparation:
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._print(facts_line(facts))
         self._record_configuration(settings, system, head)
-        await self._server.learn_canary(facts)
-        if await self._learn_answers(facts):
+        await self._probes.learn_canary(facts)
+        asker, emit = self._server.asker, self._record.event
+        if answer_baseline.is_wanted(profile) and await answer_baseline.learn(
+            asker, self._server.url, profile, facts, emit, seed=self._options.seed
+        ):
             await self._restart_dead_server(client)
         self._last_question.learn(facts)
         for note in await self._probes.learn(facts, self._options.seed):
@@ -211,14 +218,6 @@ class Preparation:
         proxy = await self._open_proxy(client.health_path or dialect.health_path)
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
-
-    async def _learn_answers(self, facts: Facts) -> bool:
-        """True where a request like those of the load failed on the idle server."""
-        if not answer_baseline.is_wanted(self._profile):
-            return False
-        return await answer_baseline.learn(
-            self._server.asker, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
-        )
 
     async def _restart_dead_server(self, client: DiscoveryClient) -> None:
         """Restart a server that died of a request to the idle server, where the profile restarts dead servers."""
@@ -298,13 +297,6 @@ class Preparation:
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
         self._record.keep(folder.plan, json.dumps(plan, indent=1))
-
-
-def _sent(client: DiscoveryClient) -> DiscoveryRow:
-    return {
-        "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads, "generations": client.generations,
-        "remembered": client.remembered,
-    }  # fmt: skip
 
 
 def facts_line(facts: Facts) -> str:

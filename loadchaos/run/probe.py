@@ -16,7 +16,8 @@ from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
-from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect, version_key
+from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
+from loadchaos.server.dialects.base import version_key
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.max_length import longest_prompt
@@ -95,16 +96,10 @@ async def probe(
     if lengths and trouble is None:
         facts = await longest_prompt(client, facts)
     facts = with_configuration(facts, configured)
-    return ProbeResult(
-        facts,
-        configured,
-        [profile_fit(p, facts, configured, chat=chat) for p in profiles.values()],
-        _unknown(facts, configured, asked=trouble is None),
-        client.reads,
-        client.generations,
-        trouble,
-        [str(m["id"]) for m in client.pages["/v1/models"].models if "id" in m],
-    )
+    fits = [profile_fit(p, facts, configured, chat=chat) for p in profiles.values()]
+    unknown = _unknown(facts, configured, asked=trouble is None)
+    models = [str(m["id"]) for m in client.pages["/v1/models"].models if "id" in m]
+    return ProbeResult(facts, configured, fits, unknown, client.reads, client.generations, trouble, models)
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
@@ -143,9 +138,6 @@ def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]], *, asked: 
 def _because(facts: Facts, name: str) -> str:
     why = facts.sources.get(name)
     return f": {why}" if why else ""
-
-
-# --- profiles ---------------------------------------------------------------------------------------------------------
 
 
 def profile_fit(
@@ -251,22 +243,13 @@ def _authorization_needed(url: str, harms: Sequence[str]) -> str:
     return ""  # a local engine
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
-
 _LABEL = 22
 
 
 def page(probed: ProbeResult) -> str:
     facts = probed.facts
-    lines = [
-        *_identity(probed),
-        "",
-        *_limits(facts),
-        "",
-        *_setup(probed),
-        "",
-        "shipped profiles (+ fits, - does not fit)",
-    ]
+    lines = [*_identity(probed), "", *_limits(facts), "", *_setup(probed), ""]
+    lines.append("shipped profiles (+ fits, - does not fit)")
     width = max((len(f.name) for f in probed.fits), default=0)
     for one in probed.fits:
         lines.append(f"  {'-' if one.lacks else '+'} {one.name:{width}}  {'; '.join(one.lacks) or 'fits'}")

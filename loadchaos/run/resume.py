@@ -37,13 +37,8 @@ class ResumePoint:
     loaded_s: float
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "phase": self.phase,
-            "step": self.step,
-            "behind_s": self.behind_s,
-            "sent": [list(last) for last in self.sent],
-        }
+        sent = [list(last) for last in self.sent]
+        return {"run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s, "sent": sent}
 
 
 def begin_row(folder: RunFolder) -> Mapping[str, Any]:

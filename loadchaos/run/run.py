@@ -78,7 +78,6 @@ class _Run:
                 await self._load_and_attack()
         self._load.close()
         for step in (
-            self._server.stop_canary,
             self._probes.stop,
             self._load.end,
             self._undo_attacks,
@@ -98,8 +97,6 @@ class _Run:
                 await step()
         return await self._judge()
 
-    # --- before and during the load -------------------------------------------------------------------------------------
-
     async def _prepare(self) -> None:
         await self._load.warm_up()
         self._attacks.prepared(await Preparation(self._context, self._server, self._probes, self._last_question).run())
@@ -113,7 +110,6 @@ class _Run:
         await self._load.start(self._tick)
         self._record.run("load_begin")
         await self._attacks.start(await self._replay_begin_s())
-        self._server.start_canary()
         self._probes.start()
         await self._load.drive(self._tick)
 
@@ -135,8 +131,6 @@ class _Run:
         if self._load.running and (notice := self._follower.exit_notice()):
             self._context.print_line(notice)
         self._record.tick(loading=self._load.running)
-
-    # --- the end --------------------------------------------------------------------------------------------------------
 
     async def _undo_attacks(self) -> None:
         not_undone = await self._attacks.undo()
@@ -193,8 +187,6 @@ class _Run:
         if self._record.lost:
             reason["ledger_lost"] = self._record.lost
         return reason
-
-    # --- the verdict ----------------------------------------------------------------------------------------------------
 
     async def _judge(self) -> Result:
         try:

@@ -14,6 +14,7 @@ from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
 from loadchaos.server.memory import ProbeMemory
+from loadchaos.server.monitor.canary import Canary
 from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
@@ -76,16 +77,23 @@ class PartSetup:
 
 
 class RunProbes:
-    """The questions of one run; does nothing where the profile has none."""
+    """The questions and canaries of one run; does nothing where the profile has none."""
 
     def __init__(self, profile: Profile, server: ServerUnderTest, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self._server, self._record, self._redactor = profile, server, record, redactor
+        self._canary: Canary | None = None
         self._prober: Prober | None = None
         self._begun = False
         self._requests = 0
 
     def feed(self, row: Row) -> None:
         self._requests += row.get("row") == "end"
+
+    async def learn_canary(self, facts: Facts) -> None:
+        if (canary := self._profile.watch.canary) is not None:
+            asker, url, emit = self._server.asker, self._server.url, self._record.event
+            self._canary = Canary(asker, url, facts.model, emit, self._redactor, every_s=canary.every)
+            await self._canary.learn()
 
     async def learn(self, facts: Facts, seed: int) -> list[str]:
         """Ask the idle server; returns notes for the user. The questions are not those of an earlier run with the same
@@ -108,14 +116,16 @@ class RunProbes:
         return [*notes, *await self._prober.learn()]
 
     def start(self) -> None:
-        if self._prober is not None:
-            self._begun = True
-            self._prober.start(lambda: self._server.down)
+        self._begun = True
+        for part in (self._canary, self._prober):
+            if part is not None:
+                part.start(lambda: self._server.down)
 
     async def stop(self) -> None:
         """Ask no more: after the load the server has to become idle."""
-        if self._prober is not None:
-            await self._prober.stop()
+        for part in (self._canary, self._prober):
+            if part is not None:
+                await part.stop()
 
     async def check(self) -> None:
         if self._prober is not None and self._begun and not self._server.down:

@@ -13,19 +13,17 @@ from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos import LocalProxy, authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
-from loadchaos.core.ledger.rows import StateRow
-from loadchaos.core.model import Facts, Row
+from loadchaos.core.ledger.rows import StateRow, as_typed
+from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
 from loadchaos.run.asker import HttpAsker
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.ports import ReservedPort
-from loadchaos.run.wait_idle import IdleWait
-from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, UNKNOWN, Dialect
+from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, SLOWEST_GAUGES_S, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
-from loadchaos.server.monitor.canary import Canary
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
 from loadchaos.server.monitor.log_follower import HEAD_BYTES
 from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
@@ -33,6 +31,8 @@ from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, quo
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import DEFAULT_ERA, SimulatorSpec
 
+_FORGOTTEN_NS = 2_000_000_000  # a correct server drops an aborted request in a tenth of this
+_LONGEST_NS = _FORGOTTEN_NS + int(SLOWEST_GAUGES_S * 1e9)  # by then every gauge was updated
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
 
 
@@ -54,8 +54,28 @@ class TargetSpec:
     held: HeldServer | None = None
 
 
+class IdleWait:
+    """Reader of `metrics` rows that knows when a server has become idle."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, tuple[int, float]] = {}  # by engine: time of the gauges, requests
+
+    def feed(self, row: Row) -> None:
+        typed = as_typed(row)
+        if typed["row"] == "metrics" and "requests_running" in (values := typed.get("values") or {}):
+            busy = values["requests_running"] + values.get("requests_waiting", 0)
+            self._busy[f"{typed['replica']} {typed['engine']}"] = (typed["at_ns"], busy)
+
+    def idle_since(self, begin_ns: int) -> bool:
+        """True when each engine was idle after `begin_ns`, or waiting is useless: no gauges, or all were updated since."""
+        if not self._busy or time.monotonic_ns() - begin_ns >= _LONGEST_NS:
+            return True
+        newest = [busy for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]
+        return len(newest) == len(self._busy) and not any(newest)
+
+
 class ServerUnderTest:
-    """Server under test, or the replicas of one. It owns process, monitor, canary, proxy and state machines."""
+    """Server under test, or the replicas of one. It owns process, monitor, proxy and state machines."""
 
     def __init__(self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self.target = profile, target
@@ -63,7 +83,6 @@ class ServerUnderTest:
         self._log = record.folder.server_log
         self._replicas = profile.target.replicas if target.kind == "external" else ()
         self._monitor: Monitor | None = None
-        self._canary: Canary | None = None
         self.launched: LaunchedServer | None = None
         self.url = target.url or ""
         self._dialect = _assumed_dialect(profile)
@@ -74,8 +93,6 @@ class ServerUnderTest:
         self.asker = HttpAsker.with_own_client(target.headers, target.tls.context())
         """Asks questions beside the load; they bypass our proxy."""
         self._reserved: ReservedPort | None = None
-
-    # --- start and end --------------------------------------------------------------------------------------------------
 
     async def launch(self) -> str:
         """Start or restart the server; returns a line that says which. Raises OptionError where its port is taken."""
@@ -173,22 +190,6 @@ class ServerUnderTest:
         watch = self._profile.watch
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
-    async def learn_canary(self, facts: Facts) -> None:
-        canary = self._profile.watch.canary
-        if canary is not None:
-            self._canary = Canary(
-                self.asker, self.url, facts.model, self._record.event, self._redactor, every_s=canary.every
-            )
-            await self._canary.learn()
-
-    def start_canary(self) -> None:
-        if self._canary is not None:
-            self._canary.start(lambda: self.down)
-
-    async def stop_canary(self) -> None:
-        if self._canary is not None:
-            await self._canary.stop()
-
     def _monitored_replicas(self) -> list[MonitoredReplica]:
         if self._replicas:
             return [
@@ -235,8 +236,6 @@ class ServerUnderTest:
         if self._reserved is not None:
             self._reserved.release()
             self._reserved = None
-
-    # --- its state --------------------------------------------------------------------------------------------------------
 
     def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
         health_knows_death = (dialect or self._dialect).health_knows_death

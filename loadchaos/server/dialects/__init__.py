@@ -8,16 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from loadchaos.core.outcome_rules import OutcomeRules
-from loadchaos.server.dialects.base import (
-    AdminOperation,
-    DetectionSign,
-    Dialect,
-    Era,
-    MetricName,
-    ProbedPage,
-    ServerSettings,
-    version_key,
-)
+from loadchaos.server.dialects.base import Dialect
 from loadchaos.server.dialects.llamacpp import LLAMACPP
 from loadchaos.server.dialects.lmdeploy import LMDEPLOY
 from loadchaos.server.dialects.openai import OPENAI
@@ -26,22 +17,9 @@ from loadchaos.server.dialects.transformers import TRANSFORMERS
 from loadchaos.server.dialects.vllm import VLLM
 
 __all__ = [
-    "DEFAULT_DIALECT",
-    "DIALECTS",
-    "SLOWEST_GAUGES_S",
-    "UNKNOWN",
-    "AdminOperation",
-    "DetectionSign",
-    "Dialect",
-    "Era",
-    "MetricName",
-    "ProbedPage",
-    "ServerSettings",
-    "any_server",
-    "command_words",
+    "DEFAULT_DIALECT", "DIALECTS", "SLOWEST_GAUGES_S", "UNKNOWN", "Dialect", "any_server", "command_words",
     "outcome_rules_of_any_server",
-    "version_key",
-]
+]  # fmt: skip
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, LLAMACPP, OPENAI)

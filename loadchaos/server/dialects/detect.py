@@ -12,8 +12,6 @@ from typing import Any
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.dialects.base import DetectionSign, Dialect, ProbedPage, json_object
 
-__all__ = ["PATHS", "Detected", "ProbedPage", "detect"]
-
 PATHS = tuple(
     dict.fromkeys(
         (

@@ -15,7 +15,8 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
-from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
+from loadchaos.server.dialects.base import ProbedPage
+from loadchaos.server.dialects.detect import PATHS, detect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.answer import CHAT_PATH
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+from loadchaos.server.discovery.text_tokens import mixture
 from loadchaos.server.discovery.token_counters import LocalCounter, TokenCounter, counter_used
 
 _REPEAT = 8
@@ -55,9 +55,6 @@ async def with_chat_tokens(
     return replace(facts, text=replace(text, scripts=tuple(found)))
 
 
-# --- turns --------------------------------------------------------------------------------------------------------------
-
-
 async def _turn_overhead(
     client: DiscoveryClient, facts: Facts, text: TextFacts, counter: TokenCounter | None
 ) -> int | None:
@@ -76,7 +73,7 @@ async def _conversation(
 ) -> int | None:
     messages, words = [], 0
     for i in range(2 * turns + 1):
-        sentence, tokens = _mixture(text.words, seed=i, length=6)
+        sentence, tokens = mixture(text.words, seed=i, length=6)
         words += tokens
         messages.append({"role": "assistant" if i % 2 else "user", "content": sentence})
     # A local template may differ from the server's, and LMDeploy's encoder takes one message: then usage tells.
@@ -87,9 +84,6 @@ async def _conversation(
     return None if counted is None else counted - words
 
 
-# --- scripts ------------------------------------------------------------------------------------------------------------
-
-
 async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
     """Words whose token count does not depend on their neighbours. Returns None if there are fewer than four."""
     repeated = await asyncio.gather(*(counter.plain(f" {w}" * _REPEAT) for w in words))
@@ -97,9 +91,7 @@ async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) 
     if len(found) < 4:
         return None
     found = await _keep_their_cost(counter, text, found)
-    samples = (
-        [_mixture([*found, (text.unit, 1)], seed=s, length=60) for s in range(_SAMPLES)] if len(found) >= 4 else []
-    )
+    samples = [mixture([*found, (text.unit, 1)], seed=s, length=60) for s in range(_SAMPLES)] if len(found) >= 4 else []
     counts = await asyncio.gather(*(counter.plain(sentence) for sentence, _ in samples))
     right = samples and all(n == tokens for n, (_, tokens) in zip(counts, samples, strict=True))
     return tuple(found) if right else None
@@ -117,9 +109,3 @@ async def _keep_their_cost(
         *(counter.plain("".join(w + word for w, _ in words) + text.unit) for word, _ in words)
     )
     return [pair for pair, n in zip(words, counts, strict=True) if n == base + pair[1] * len(words)]
-
-
-def _mixture(words: Sequence[tuple[str, int]], seed: int, length: int) -> tuple[str, int]:
-    rng = random.Random(seed)
-    chosen = [rng.choice(words) for _ in range(length)]
-    return "".join(w for w, _ in chosen), sum(n for _, n in chosen)

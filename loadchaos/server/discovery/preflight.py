@@ -17,7 +17,8 @@ from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
 from loadchaos.server.answer import SMALL_QUESTION
-from loadchaos.server.dialects import DIALECTS, Dialect, version_key
+from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects.base import version_key
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _POLL_S = 0.2

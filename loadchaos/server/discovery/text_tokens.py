@@ -111,16 +111,19 @@ def _near(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def sample(words: Sequence[tuple[str, int]], unit: str, seed: int, length: int = 40) -> tuple[str, int]:
+    text, tokens = mixture(words, seed, length)
+    return text + unit * 3, tokens + 3
+
+
+def mixture(words: Sequence[tuple[str, int]], seed: int, length: int) -> tuple[str, int]:
+    """Draw words with their token counts; returns the text and its tokens."""
     rng = random.Random(seed)
     chosen = [rng.choice(words) for _ in range(length)]
-    return "".join(w for w, _ in chosen) + unit * 3, sum(c for _, c in chosen) + 3
+    return "".join(w for w, _ in chosen), sum(n for _, n in chosen)
 
 
 def _user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
-
-
-# --- checked by the server itself -------------------------------------------------------------------------------------
 
 
 async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
@@ -209,10 +212,7 @@ async def _by_folder_alone(
 ) -> Facts:
     """A server without usage: its own count of a chat checks the tokenizer, else its template is used unchecked."""
     sentence, expected = sample(words, unit, seed=1)
-    by, whole = (
-        f"the template of {folder.path}, not checked: the server reports no usage",
-        folder.chat(_user(sentence)),
-    )
+    by, whole = f"the template of {folder.path}, not checked: the server reports no usage", folder.chat(_user(sentence))
     for counter in server_counters(client, facts):
         if (counted := await counter.chat(_user(sentence))) is not None:
             by, whole = f"{folder.path}, checked by /{counter.source}", counted
@@ -225,9 +225,6 @@ async def _by_folder_alone(
 
 def _with_note(facts: Facts, text: str) -> Facts:
     return replace(facts, sources={**facts.sources, "tokenizer": text})
-
-
-# --- by usage alone ---------------------------------------------------------------------------------------------------
 
 
 async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadchaos.core.ledger.rows import Emit
-from loadchaos.server.dialects import MetricName
+from loadchaos.server.dialects.base import MetricName
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import get, parse_endpoint

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from loadchaos.server.dialects import MetricName
+from loadchaos.server.dialects.base import MetricName
 
 MOST_SERIES = 20_000
 """Series read of a page of metrics: a server that adds labels without end must not fill our memory, nor take our CPU."""

@@ -87,12 +87,5 @@ class LogAlarms:
         return data[:complete]
 
     def _row(self, what: AlarmEvent, text: str) -> None:
-        self._emit(
-            {
-                "row": "heard",
-                "at_ns": time.monotonic_ns(),
-                "replica": self._replica,
-                "what": what,
-                "text": text,
-            }
-        )
+        now_ns = time.monotonic_ns()
+        self._emit({"row": "heard", "at_ns": now_ns, "replica": self._replica, "what": what, "text": text})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import MetricName
+from loadchaos.server.dialects.base import MetricName
 from loadchaos.server.monitor.base import MonitorOutput
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap

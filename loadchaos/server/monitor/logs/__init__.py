@@ -13,8 +13,6 @@ from loadchaos.server.monitor.logs.base import LogSource
 from loadchaos.server.monitor.logs.file import FileSource
 from loadchaos.server.monitor.logs.kernel import KernelSource
 
-__all__ = ["SOURCES", "LogSource", "open_source", "read_spec"]
-
 # prefix -> (syntax of the rest, how help and errors show it, its source)
 SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] = {
     "docker": (re.compile(r"[\w.-]+"), "docker:NAME", command.docker),
