@@ -41,14 +41,7 @@ class HttpAsker:
         limits = httpx.Limits(max_connections=512, keepalive_expiry=0.0)
         return cls(httpx.AsyncClient(headers=dict(headers), verify=tls, trust_env=False, limits=limits))
 
-    async def ask(
-        self,
-        url: str,
-        body: bytes,
-        *,
-        limit_s: float,
-        **options: Unpack[AskOptions],
-    ) -> Answer:
+    async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
         rules = replace(AnswerRules.of(dialect.outcome_rules), answers=options.get("answers"))
         reading = _Reading(url, rules, stream=options.get("stream", False))

@@ -15,7 +15,7 @@ from loadchaos.load import payloads
 from loadchaos.load.payloads import images
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
-from loadchaos.run.endpoint_check import small_step
+from loadchaos.run.endpoint_check import active_traffic, small_step
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery.client import DiscoveryClient
 
@@ -35,7 +35,7 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
     if page.status != 200:
         return  # a server without that page, whose model the user named
     served = [str(m.get("id")) for m in page.models]
-    for number, traffic in _active_traffic(profile):
+    for number, traffic in active_traffic(profile):
         named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})
         if missing := [name for name, weight in named.items() if weight and name not in served]:
             raise TargetError(
@@ -47,7 +47,7 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
 
 def require_image_room(profile: Profile, facts: Facts) -> None:
     """Raise TargetError where one image of a traffic does not fit the server's context. Several are sent as fewer."""
-    for number, traffic in _active_traffic(profile):
+    for number, traffic in active_traffic(profile):
         options = traffic.payload_options.get("images")
         if not isinstance(options, images.Options) or options.count.low < 1 or "rejected" in traffic.expect:
             continue
@@ -72,11 +72,9 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
     if dialect.refusal_statuses:
         dialect = replace(dialect, refusal_statuses=dialect.refusal_statuses | _NOT_FOUND)
     tried: set[str] = set()
-    for number, traffic in _active_traffic(profile):
+    for number, traffic in active_traffic(profile):
         options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
-        kind = (
-            f"{traffic.endpoint} {traffic.streams} {sorted((name, o.model_dump_json()) for name, o in options.items())}"
-        )
+        kind = f"{traffic.endpoint} {traffic.streams} {sorted((n, o.model_dump_json()) for n, o in options.items())}"
         if not options or kind in tried or "rejected" in traffic.expect:
             continue
         tried.add(kind)
@@ -88,10 +86,6 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
             raise TargetError(
                 f"{names} (traffic {traffic.name}): the server rejects such requests: {_hint(error, number)}"
             )
-
-
-def _active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
-    return [(number, traffic) for number, traffic in enumerate(profile.traffic) if traffic.weight]
 
 
 def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:

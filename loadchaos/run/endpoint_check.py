@@ -34,7 +34,7 @@ _RUN_SEED = 1 << 62
 
 
 def uses_chat_template(profile: Profile) -> bool:
-    return any(t.endpoint in _TEMPLATED for t in profile.traffic if t.weight)
+    return any(traffic.endpoint in _TEMPLATED for _, traffic in active_traffic(profile))
 
 
 async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
@@ -46,12 +46,14 @@ async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
 async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Facts) -> Facts:
     """Add the tokens that each endpoint other than chat adds. Raises TargetError where the server lacks one."""
     found: dict[str, tuple[int, int] | None] = {}
-    for number, traffic in enumerate(profile.traffic):
-        name = traffic.endpoint
-        if not traffic.weight or name == DEFAULT or name in found:
-            continue
-        found[name] = await _added_tokens(client, facts, traffic, number)
+    for number, traffic in active_traffic(profile):
+        if (name := traffic.endpoint) != DEFAULT and name not in found:
+            found[name] = await _added_tokens(client, facts, traffic, number)
     return replace(facts, endpoints=found) if found else facts
+
+
+def active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
+    return [(number, traffic) for number, traffic in enumerate(profile.traffic) if traffic.weight]
 
 
 async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic, number: int) -> tuple[int, int] | None:

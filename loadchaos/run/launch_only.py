@@ -25,13 +25,7 @@ from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
-from loadchaos.server.process.launcher import (
-    CommandLine,
-    LaunchCommand,
-    LaunchedServer,
-    last_line,
-    refuse_taken_port,
-)
+from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 
 _PROGRESS_S = 2.0
 _SILENT_S = 20.0  # a vLLM imports for that long before its first line

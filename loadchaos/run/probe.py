@@ -154,13 +154,10 @@ def profile_fit(
     for attack in profile.attacks:
         if attack.admin is not None:
             lacks += _operation(attack.admin, dialect, facts)
-    if any("near_limit" in t.payload and _asks_for_limit(t.payload["near_limit"], facts) for t in profile.traffic):
+    asks = any("near_limit" in t.payload and t.payload["near_limit"].get("limit") is None for t in profile.traffic)
+    if asks and facts.max_model_len is None and facts.input_limit is None:
         lacks.append("near_limit needs the context length, which this server does not report: set limit: N")
     return ProfileFit(profile.name, profile.about, list(dict.fromkeys(lacks)), _notes(profile, facts))
-
-
-def _asks_for_limit(options: Mapping[str, Any], facts: Facts) -> bool:
-    return options.get("limit") is None and facts.max_model_len is None and facts.input_limit is None
 
 
 def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[str]:

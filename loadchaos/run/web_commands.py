@@ -59,9 +59,8 @@ class WebCommands:
         if not self._manual:
             self._manual = True
             self._record.control("by_hand", f"{users} users set in the web UI")
-        self._answer(
-            row, ok=True, text=f"{users} users at {float(row.get('rate') or 0):g} a second (planned: {planned})"
-        )
+        rate = float(row.get("rate") or 0)
+        self._answer(row, ok=True, text=f"{users} users at {rate:g} a second (planned: {planned})")
 
     def _fire(self, attacks: AttackInjector, row: CommandRow) -> None:
         name, params = str(row.get("name")), row.get("params")

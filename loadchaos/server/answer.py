@@ -78,14 +78,7 @@ class Asker(Protocol):
     http: httpx.AsyncClient
     dialect: Dialect
 
-    async def ask(
-        self,
-        url: str,
-        body: bytes,
-        *,
-        limit_s: float,
-        **options: Unpack[AskOptions],
-    ) -> Answer:
+    async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         """Ask one question and wait at most `limit_s`; raises nothing for what a server does. The end of the whole
         `url` tells the endpoint, and so headers and reader.
         """

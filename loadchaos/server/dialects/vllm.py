@@ -6,15 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.server.dialects.base import (
-    DetectionSign,
-    Dialect,
-    Era,
-    Limits,
-    MetricName,
-    ServerSettings,
-    patterns,
-)
+from loadchaos.server.dialects.base import DetectionSign, Dialect, Era, Limits, MetricName, ServerSettings, patterns
 from loadchaos.server.dialects.openai import PROCESS_METRICS
 from loadchaos.server.dialects.vllm_admin_attacks import ADMIN_ATTACKS, DEVELOPMENT_GATE
 

@@ -76,9 +76,8 @@ async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | 
         with contextlib.suppress(
             httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError
         ):
-            if (
-                await bounded_http.request(client.asker.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)
-            ).status == 200:
+            answer = await bounded_http.request(client.asker.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)
+            if answer.status == 200:
                 return url
     return None
 

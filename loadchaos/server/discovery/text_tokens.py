@@ -12,12 +12,7 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
-from loadchaos.server.discovery.token_counters import (
-    LocalCounter,
-    RenderCounter,
-    TokenCounter,
-    server_counters,
-)
+from loadchaos.server.discovery.token_counters import LocalCounter, RenderCounter, TokenCounter, server_counters
 
 # Short common words: with a leading blank each is one token in most tokenizers. The real count is measured.
 _WORDS = (

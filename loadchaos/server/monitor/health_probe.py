@@ -36,12 +36,7 @@ class HealthProbe:
     """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
 
     def __init__(
-        self,
-        replica: str,
-        endpoint: Endpoint,
-        emit: Emit,
-        redactor: Redactor,
-        health_ok: Sequence[int] = (200,),
+        self, replica: str, endpoint: Endpoint, emit: Emit, redactor: Redactor, health_ok: Sequence[int] = (200,)
     ) -> None:
         self._replica, self._endpoint, self._emit = replica, endpoint, emit
         self._litellm_ruled_out = False

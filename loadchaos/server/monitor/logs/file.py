@@ -80,7 +80,7 @@ class FileSource:
             status = self._path.stat()
         except OSError:
             return  # rotated away just now: the old file stays open until the new one exists
-        inode = (status.st_dev, status.st_ino)
+        inode, at = (status.st_dev, status.st_ino), self._position - len(self._newest)
         if self._fd is None or inode != self._inode:
             renewed = self._fd is not None
             self._read_on(feed, None)  # what the writer still wrote to the old file
@@ -88,12 +88,9 @@ class FileSource:
             if self._open():
                 self._begin_again()
                 report_gap(0.0, "the log was rotated" if renewed else "the log exists now", None)
-        elif status.st_size < self._position:
-            why = f"the log was truncated from {self._position} to {status.st_size} bytes; lines may be lost"
-            report_gap(0.0, why, "possible")
-            self._begin_again()
-        elif os.pread(self._fd, len(self._newest), self._position - len(self._newest)) != self._newest:
-            why = f"the log was truncated at {self._position} bytes and has grown again; lines may be lost"
+        elif (cut := status.st_size < self._position) or os.pread(self._fd, len(self._newest), at) != self._newest:
+            now = f"to {status.st_size} bytes" if cut else "and has grown again"
+            why = f"the log was truncated {'from' if cut else 'at'} {self._position} bytes {now}; lines may be lost"
             report_gap(0.0, why, "possible")
             self._begin_again()
 
