@@ -826,12 +826,12 @@ class MetricsRow(_Row):
 class PageRow(TypedDict):
     """Raw metrics page that was kept.
 
-    Pages are kept at the start, every 10 minutes and at incidents. Written by server/monitor/scraper.py.
+    Pages are kept at the start and every 10 minutes. Written by server/monitor/scraper.py.
     """
 
     row: Literal["page"]
     replica: Annotated[str, "name of the replica"]
-    why: Annotated[str, "`start`, `periodic` or the incident"]
+    why: Annotated[str, "`start` or `periodic`"]
     at_ns: Annotated[int, MOMENT, "when it happened"]
     file: Annotated[str, "path below the run folder; a reader replaces it by the file it took the row from"]
 
