@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,4 +94,3 @@ class HeldServer:
         self._emit = None
         await self.launched.stop_or_record(grace_s)
         self._events.close()
-        await asyncio.sleep(0)

@@ -288,6 +288,10 @@ class LaunchedServer:
             await self._supervisor.wait()
         if self._reports is not None:
             await self._reports
+        if self._supervisor.stdin is not None:  # its pipe is closed by a later step of the loop, which may be the last
+            self._supervisor.stdin.close()
+            with contextlib.suppress(OSError):
+                await self._supervisor.stdin.wait_closed()
         if not self.exit.done() and self.pid is not None:
             # No supervisor is left to stop it. The supervisor gave it a session, so it has its own process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
