@@ -37,7 +37,7 @@ from loadchaos.load.payloads.text import QUOTE_ORDER, write_prompt
 from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.run.asker import HttpAsker
-from loadchaos.run.run_probes import PARTS, PartSetup
+from loadchaos.run.run_probes import PartSetup
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.text_tokens import measure_text
 from loadchaos.server.probes.ask import RecordedAsker
@@ -234,8 +234,7 @@ async def _trial(case: Case, seed: int, injection: Injection, *, limit_s: float,
         asked, facts = options(case), replace(await _facts(url), lora_adapters=case.adapters)
         load = Load(port, seed, case, facts)
         setup = PartSetup(asked, asker, rng, lambda: load.ended, case.images > 0, facts)
-        made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
-        prober = Prober(asker, [part for part in made if part is not None])
+        prober = Prober(asker, setup.parts())
         await prober.learn()
         learned, begin_s = len(injection.touched), time.monotonic()
         prober.start(lambda: False)

@@ -18,7 +18,8 @@ from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
-from loadchaos.server.dialects import AdminOperation, Dialect, version_key
+from loadchaos.server.dialects import Dialect
+from loadchaos.server.dialects.base import AdminOperation, version_key
 
 _TEXT_CHARS = 300
 _PREFLIGHT_S = 5.0

@@ -11,7 +11,8 @@ from typing import Any
 
 from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.signals import SIGNALS
-from loadchaos.server.dialects import Dialect, version_key
+from loadchaos.server.dialects import Dialect
+from loadchaos.server.dialects.base import version_key
 
 _PREFERRED_ROLE = "engine_core"
 

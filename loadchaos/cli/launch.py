@@ -41,7 +41,7 @@ def launch(
     from loadchaos.core.ledger.recorder import create_folder
     from loadchaos.core.tls import TlsSettings
     from loadchaos.run.interrupts import Interrupts
-    from loadchaos.run.launch_only import StandaloneLaunch, StartResult, launch_alone
+    from loadchaos.run.launch_only import StandaloneLaunch, StartResult
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 
@@ -56,9 +56,8 @@ def launch(
     interrupts = Interrupts()
 
     async def launched() -> StartResult:  # it needs the running loop
-        return await launch_alone(
-            StandaloneLaunch(server, folder, say, settings, interrupts), ready_within_s, check=check
-        )
+        launch = StandaloneLaunch(server, folder, say, settings, interrupts)
+        return await launch.run(ready_within_s, check=check)
 
     result = interrupts.run(launched())
     echo(f"loadchaos: {result.text}", err=True)

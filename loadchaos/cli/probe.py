@@ -36,7 +36,7 @@ def probe(url: str | None, target_option: str | None, lengths: bool, as_json: bo
     from loadchaos.run import probe as server_probe
     from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
-    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
+    from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 
     server: dict[str, Any] = {**options, "target": url_of(url, target_option)}
     use_openai_variables(server, needs_target=True)

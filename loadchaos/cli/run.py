@@ -195,7 +195,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
 
 def _server_of(options: Mapping[str, Any]) -> str | None:
     """URL of --target; None where the profile has the server."""
-    from loadchaos.server.discovery.calibrate import parse_target
+    from loadchaos.server.discovery.client import parse_target
 
     return None if options["target"] is None else parse_target(options["target"])
 

@@ -176,7 +176,7 @@ async def _probe(url: str, profiles: Mapping[str, Profile], options: Mapping[str
     from loadchaos.run import probe as server_probe
     from loadchaos.run.asker import HttpAsker
     from loadchaos.run.options import Options, headers_of_options
-    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
+    from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 
     base = parse_target(url)
     admin = parse_target(options["admin_url"]) if options["admin_url"] else base

@@ -1,7 +1,4 @@
-"""Kinds of questions with one right answer, and how an answer is compared.
-
-Each kind is one file in server/probes/kinds/.
-"""
+"""Kinds of questions with one right answer (server/probes/kinds.py), and how an answer is compared."""
 
 from __future__ import annotations
 

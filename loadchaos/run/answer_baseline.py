@@ -1,7 +1,5 @@
-"""Send some requests of the profile to the idle server and record answers.
-
-Signs and text ratios of these answers are the reference for those under load (analysis/detectors/answer_signs.py). A short
-load has too few answers to judge by, and gets none.
+"""Record the idle server's answers to some requests of the profile: the reference for the signs and text ratios of
+those under load (analysis/detectors/answer_signs.py).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from loadchaos.load import payloads
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import of_phase
-from loadchaos.server.answer import Asker
+from loadchaos.server.answer import ANSWER_LIMIT_S, Asker
 
 _LEAST_LOAD_S = 60.0
 _LIMIT_S = 20.0
@@ -25,17 +23,16 @@ _MOST_STEPS = 400
 _MOST = 24
 _PAYLOADS = frozenset({"text", "conversation", "images", "sampling", "structured", "tools"})
 _OTHER_SEED = 0x5EED
-_REQUEST_S, _SILENCE_S = 120.0, 15.0
+_SILENCE_S = 15.0
 
 
 def is_wanted(profile: Profile) -> bool:
-    """Tell whether the load is long enough, and may not kill the idle server."""
+    """A short load has too few answers to judge by; a deadly one may kill the idle server."""
     lengths = [phase.timed_s for phase in profile.load if phase.replay is None]
     return sum(lengths) >= _LEAST_LOAD_S and not profile.can_kill
 
 
 def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
-    """Build up to six requests of each traffic that a plain client sends."""
     sent: dict[str, int] = {}
     number = next(n for n, phase in enumerate(profile.load) if phase.replay is None)
     for step in islice(of_phase(profile, seed ^ _OTHER_SEED, number), _MOST_STEPS):
@@ -47,16 +44,13 @@ def requests(profile: Profile, facts: Facts, seed: int) -> Iterator[Request]:
 
 
 async def learn(asker: Asker, url: str, profile: Profile, facts: Facts, emit: Emit, *, seed: int) -> bool:
-    """Ask the idle server, one request after the other, for 20 s at most.
-
-    Returns True where a request failed: the server may have died of it.
-    """
+    """Ask the idle server, one request after the other. True where a request failed: the server may have died of it."""
     until_s, failed = time.monotonic() + _LIMIT_S, False
     for request in requests(profile, facts, seed):
         if time.monotonic() > until_s:
             break
         answer = await asker.ask(
-            url + request.path, request.body, limit_s=_REQUEST_S, silence_s=_SILENCE_S, stream=request.stream,
+            url + request.path, request.body, limit_s=ANSWER_LIMIT_S, silence_s=_SILENCE_S, stream=request.stream,
             answers=request.answers,
         )  # fmt: skip
         right = answer.outcome == "ok"

@@ -41,15 +41,7 @@ class HttpAsker:
         limits = httpx.Limits(max_connections=512, keepalive_expiry=0.0)
         return cls(httpx.AsyncClient(headers=dict(headers), verify=tls, trust_env=False, limits=limits))
 
-    async def ask(
-        self,
-        url: str,
-        body: bytes,
-        *,
-        limit_s: float,
-        **options: Unpack[AskOptions],
-    ) -> Answer:
-        """Ask one question; see `Asker`."""
+    async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
         dialect, silence_s = options.get("dialect") or self.dialect, options.get("silence_s")
         rules = replace(AnswerRules.of(dialect.outcome_rules), answers=options.get("answers"))
         reading = _Reading(url, rules, stream=options.get("stream", False))
@@ -75,7 +67,6 @@ class HttpAsker:
 
 
 def _end_of(error: Exception) -> End:
-    """End of an exchange that httpx gave up."""
     if isinstance(error, httpx.ConnectError | httpx.InvalidURL | httpx.UnsupportedProtocol):
         return "unreached"
     broken = isinstance(error, httpx.RemoteProtocolError) and not any(text in str(error) for text in _CLOSED)
@@ -83,8 +74,6 @@ def _end_of(error: Exception) -> End:
 
 
 class _Reading:
-    """A response while it is read."""
-
     def __init__(self, url: str, rules: AnswerRules, *, stream: bool) -> None:
         name = endpoint_of_path(url)
         self.endpoint, self._rules, self._stream = ENDPOINTS[name], rules, stream
@@ -100,7 +89,6 @@ class _Reading:
         self._sent_ns = self._last_ns = time.monotonic_ns()
 
     def begin(self, response: httpx.Response) -> None:
-        """Read the head."""
         self._response, self.head_ns = response, time.monotonic_ns()
         if response.is_success:
             declared = response.headers.get("content-type", "").startswith("text/event-stream")
@@ -146,7 +134,6 @@ class _Reading:
 
 
 def _read(answer: Completion, event: OutcomeEvent) -> Answer:
-    """Take over what a reader has read."""
     error = event.text or event.outcome
     if event.outcome == "finish_error":  # its text is the model's
         error = f"finish_reason {answer.finish_reason}"
@@ -168,8 +155,6 @@ def _read(answer: Completion, event: OutcomeEvent) -> Answer:
 
 
 class _ChatCompletion(Completion):
-    """A chat completion whose logprobs are kept."""
-
     __slots__ = ("logprobs",)
 
     def __init__(self, rules: AnswerRules, *, asked_stream: bool, declared_stream: bool) -> None:

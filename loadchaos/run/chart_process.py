@@ -1,7 +1,5 @@
-"""Fold the rows of a large run into chart series in a second process.
-
-The verdict and the charts each need all rows in order, and neither needs the other. The second process reads the ledger
-again, folds the charts and writes them, pickled, to its output: `python -m loadchaos.run.chart_process RUN [--strict]`.
+"""Fold the rows of a large run into chart series in a second process, while this one judges them. It reads the ledger
+again and prints the series, pickled: `python -m loadchaos.run.chart_process RUN [--strict]`.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from loadchaos.analysis.figures.series import Series
@@ -27,28 +26,11 @@ _LOOK = 4096
 _STRICT = "--strict"
 
 
-class ChartProcess:
-    """A process that folds the charts of a run while this one judges it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def series(self) -> Series | None:
-        """Wait for the series; None if the process failed."""
-        output, _ = self._process.communicate()
-        if self._process.returncode:
-            return None
-        with suppress(pickle.UnpicklingError, EOFError, AttributeError, ImportError):
-            found = pickle.loads(output)  # noqa: S301  # of our own process
-            return found if isinstance(found, Series) else None
-        return None
-
-
 @contextmanager
-def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | None]:
-    """Start the process if the run is large and a second core is there.
+def chart_process(folder: RunFolder, accept: Accept) -> Iterator[partial[Series | None] | None]:
+    """Start the process if the run is large and a second core is there; it is ended with the block.
 
-    It is ended with the block. It does not get the signals of the terminal.
+    Gives what waits for the series, which is None if the process failed.
     """
     if not _pays(folder):
         yield None
@@ -62,11 +44,21 @@ def chart_process(folder: RunFolder, accept: Accept) -> Iterator[ChartProcess | 
         yield None
         return
     try:
-        yield ChartProcess(process)
+        yield partial(_series, process)
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+def _series(process: subprocess.Popen[bytes]) -> Series | None:
+    output, _ = process.communicate()
+    if process.returncode:
+        return None
+    with suppress(pickle.UnpicklingError, EOFError, AttributeError, ImportError):
+        found = pickle.loads(output)  # noqa: S301  # of our own process
+        return found if isinstance(found, Series) else None
+    return None
 
 
 def _pays(folder: RunFolder) -> bool:
@@ -74,7 +66,6 @@ def _pays(folder: RunFolder) -> bool:
 
 
 def fold_series(folder: RunFolder, accept: Accept) -> Series:
-    """Fold all rows of a run into its series."""
     series = Series()
     for row in Reader(folder, accept).new(final=True):
         series.fold(row)

@@ -26,7 +26,6 @@ class Checkpoint:
         self._step = -1
 
     def feed(self, row: Row) -> None:
-        """Fold one row of a worker."""
         typed = as_typed(row)
         if typed["row"] == "begin":
             self._begun += 1
@@ -37,12 +36,7 @@ class Checkpoint:
             self._outcomes["missed"] += int(typed.get("count") or 0)
 
     def due(self, now_s: float) -> dict[str, Any] | None:
-        """Figures of the load so far, once an hour; None in between.
-
-        They are `{n, begun, outcomes, step, rss_bytes}`.
-
-        The first hour begins with the first call.
-        """
+        """Figures of the load so far, once an hour: `{n, begun, outcomes, step, rss_bytes}`; None in between."""
         if self._next is None:
             self._next = now_s + self._every_s
         if now_s < self._next:
@@ -58,7 +52,6 @@ class Checkpoint:
         }
 
     def describe(self, figures: Mapping[str, Any]) -> str:
-        """Describe a checkpoint's figures in one line."""
         counts = sorted(figures["outcomes"].items(), key=lambda i: -i[1])
         outcomes = ", ".join(f"{n:,} {outcome}" for outcome, n in counts)
         hours = figures["n"] * self._every_s / 3600

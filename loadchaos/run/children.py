@@ -1,7 +1,4 @@
-"""Child processes of a run: Locust, the follower, Parquet compaction.
-
-The run survives the loss of each.
-"""
+"""Child processes of a run: Locust, the follower, Parquet compaction. The run survives the loss of each."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import psutil
 
@@ -27,9 +24,8 @@ _LOOK_S = 0.2
 
 
 class ChildProcess:
-    """A process in a session of its own.
-
-    A Ctrl-C on the terminal reaches only the run, which then ends its children in order.
+    """A process in a session of its own: a Ctrl-C on the terminal reaches only the run, which ends its children in
+    order.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,7 +35,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None before the start."""
         return self._process.pid if self._process else None
 
     @property
@@ -49,20 +44,10 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """True when it was started and has not exited."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path | None) -> None:
-        """Start the process.
-
-        Args:
-            argv: command line.
-            env: variables added to our own.
-            output: file for stdout and stderr; None: our terminal.
-
-        Raises:
-            LedgerError: the output file cannot be written.
-        """
+        """Start the process with `env` added to our variables; `output` None: our terminal. Raises LedgerError."""
         try:
             stream = output.open("ab") if output else None
         except OSError as e:
@@ -103,10 +88,7 @@ class ChildProcess:
             await self.wait(5.0)
 
     def kill_leftovers(self) -> None:
-        """Kill what is left of its process group.
-
-        After a crash that is every process, after a normal exit only stopped ones.
-        """
+        """Kill its process group: after a crash every process, after a normal exit only stopped ones."""
         if self.pid is None or self.exit_code is None:
             return
         if self.exit_code == 0:
@@ -122,39 +104,6 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-class LoadProcess(Protocol):
-    """Process that drives the load of one run. It is a Locust process of its own, or that of the web UI."""
-
-    @property
-    def alive(self) -> bool:
-        """True while it drives the load."""
-        ...
-
-    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start the load."""
-        ...
-
-    def feed(self, row: Row) -> None:
-        """Fold one row that a worker has written."""
-        ...
-
-    def lost_reason(self) -> str | None:
-        """Reason to stop after a part was lost; None to continue."""
-        ...
-
-    async def end(self, grace_s: float) -> None:
-        """End it by force where it has not obeyed the stop command."""
-        ...
-
-    def record_exit(self) -> None:
-        """Write the row of its exit."""
-        ...
-
-    def failure(self) -> str | None:
-        """Describe how it failed; None when it did not."""
-        ...
-
-
 class Locust(ChildProcess):
     """Locust process of one run, with our locustfile. It reads plan.json and facts.json of the run folder."""
 
@@ -164,32 +113,25 @@ class Locust(ChildProcess):
         self._emit = emit
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start Locust with further options and environment variables.
-
-        `variables` hold values that plan.json only names.
-        """
+        """Start Locust with further options. `variables` hold values that plan.json only names."""
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
-    def feed(self, row: Row) -> None:
-        """Ignore the row: the process ends with its load, so its exit says enough."""
+    def feed(self, row: Row) -> None: ...
 
     def lost_reason(self) -> str | None:
-        """None, as Locust itself records the loss of a worker."""
         return None
 
     def record_exit(self) -> None:
-        """Write the row of its exit and kill leftover workers. Workers without a master would go on unwatched."""
         self.kill_leftovers()
         self._emit(
             {"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.exit_code}
         )
 
     def failure(self) -> str | None:
-        """Describe how it failed; None when it succeeded or never ran."""
         if self.exit_code in (None, 0):
             return None
         log = self._folder.path / "locust.log"
@@ -204,29 +146,19 @@ class Locust(ChildProcess):
 
 
 class ReplayWorker(Locust):
-    """Process of a replay, started before it is needed.
-
-    It waits for `begin` with everything imported, as many short runs follow one another.
-    """
+    """Process of a replay. It waits for `begin` with everything imported, as many short runs follow one another."""
 
     _begun = False
 
     def failure(self) -> str | None:
-        """Describe how it failed; None where it never had to send anything."""
         return super().failure() if self._begun else None
 
     async def warm_up(self, variables: Mapping[str, str]) -> None:
-        """Start the process; it sends nothing yet."""
         argv = [sys.executable, "-m", "loadchaos.load.replay_worker"]
         env = {**variables, "LOADCHAOS_PLAN": str(self._folder.plan.resolve())}
         await self.start(argv, env, self._folder.path / "locust.log")
 
-    async def begin(
-        self,
-        argv: Sequence[str] = (),  # noqa: ARG002 - options of Locust
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        """Let the process send the plan."""
+    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - options of Locust
         self._begun = True
         if not self.alive:
             await self.warm_up(variables or {})
@@ -235,10 +167,7 @@ class ReplayWorker(Locust):
 
 
 def _kill_stopped(group: int) -> None:
-    """Kill stopped (SIGSTOP) processes of a group.
-
-    They do not notice that their master has exited; all others do, and exit.
-    """
+    """Kill stopped (SIGSTOP) processes of a group: they alone do not notice that their master has exited."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
             if os.getpgid(process.pid) == group and process.status() == psutil.STATUS_STOPPED:
@@ -246,7 +175,6 @@ def _kill_stopped(group: int) -> None:
 
 
 def _last_error(log: Path) -> str:
-    """Last error line of a log, as the end of a sentence."""
     try:
         lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     except OSError:
@@ -264,21 +192,9 @@ class FollowerProcess(ChildProcess):
         self._exit_noticed = False
 
     async def begin(
-        self,
-        exporter_port: int | Literal["default"] | None,
-        variables: Mapping[str, str],
-        *,
-        live: bool,
-        cockpit: bool,
+        self, exporter_port: int | Literal["default"] | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
     ) -> None:
-        """Start the follower.
-
-        Args:
-            exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
-            variables: secrets, given in the environment.
-            live: show the live view on our terminal.
-            cockpit: make the pages of the web UI's tabs.
-        """
+        """Start the follower. `exporter_port` None: no exporter; `cockpit`: it makes the pages of the web UI's tabs."""
         argv = [sys.executable, "-m", "loadchaos.run.follower", str(self._folder.path)]
         if exporter_port is not None:
             argv += ["--exporter-port", str(exporter_port)]
@@ -304,7 +220,6 @@ class FollowerProcess(ChildProcess):
             return False
 
     def exit_notice(self) -> str | None:
-        """Notice to print, once, when it has exited in the middle of a run."""
         if self._exit_noticed or self.exit_code is None:
             return None
         self._exit_noticed = True
@@ -315,10 +230,7 @@ class FollowerProcess(ChildProcess):
 
 
 class Compaction(ChildProcess):
-    """Process that makes finished parts of the ledger Parquet.
-
-    It is `python -m loadchaos.core.ledger.parquet`. Killing it loses nothing.
-    """
+    """Process that makes finished parts of the ledger Parquet. Killing it loses nothing."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("compaction")
@@ -330,10 +242,7 @@ class Compaction(ChildProcess):
         self._starting = asyncio.create_task(self._begin())
 
     async def end(self, grace_s: float = 1.0) -> None:
-        """End the process, as `ChildProcess.end`.
-
-        Raises the error of a failed start.
-        """
+        """End the process, as `ChildProcess.end`. Raises the error of a failed start."""
         if self._starting is not None:
             await self._starting
         await super().end(grace_s)

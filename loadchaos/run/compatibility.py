@@ -1,9 +1,5 @@
-"""Check that the server accepts the profile's special requests.
-
-These are models by name, tools, schemas, sampling options and audio.
-
-A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says what to change.
-Profiles without them send nothing.
+"""Check that the server accepts the profile's special requests: models by name, tools, schemas, sampling options,
+audio. A server that rejects these is correct and the profile does not fit it: a TargetError says what to change.
 """
 
 from __future__ import annotations
@@ -14,17 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.errors import TargetError
-from loadchaos.core.model import Facts, Output, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.load import payloads
 from loadchaos.load.payloads import images
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
+from loadchaos.run.endpoint_check import active_traffic, small_step
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.discovery.client import DiscoveryClient
 
 _TRIED = ("audio", "sampling", "structured", "tools")
-_RUN_SEED = 1 << 62
-"""Seed of a run that nobody makes: the load does not send the files of these requests again."""
 _SHORT = 16
 _NOT_FOUND = frozenset({404})
 """Before the load a 404 means a model that the server does not serve; during the load it means a lost resource."""
@@ -33,18 +28,14 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def require_models(client: DiscoveryClient, profile: Profile) -> None:
-    """Check that /v1/models has every model that the profile names.
-
-    Raises TargetError otherwise.
-    """
+    """Raise TargetError where /v1/models lacks a model that the profile names."""
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
         return  # attacks load and unload models during the run
     page = client.pages["/v1/models"]
     if page.status != 200:
         return  # a server without that page, whose model the user named
-    data = page.json()
-    served = [str(m.get("id")) for m in (data or {}).get("data") or () if isinstance(m, dict)]
-    for number, traffic in _active_traffic(profile):
+    served = [str(m.get("id")) for m in page.models]
+    for number, traffic in active_traffic(profile):
         named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})
         if missing := [name for name, weight in named.items() if weight and name not in served]:
             raise TargetError(
@@ -55,11 +46,8 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
 
 
 def require_image_room(profile: Profile, facts: Facts) -> None:
-    """Check that an image of each traffic fits the context of the server.
-
-    Raises TargetError otherwise. Several images are sent as fewer, see payloads/images.py.
-    """
-    for number, traffic in _active_traffic(profile):
+    """Raise TargetError where one image of a traffic does not fit the server's context. Several are sent as fewer."""
+    for number, traffic in active_traffic(profile):
         options = traffic.payload_options.get("images")
         if not isinstance(options, images.Options) or options.count.low < 1 or "rejected" in traffic.expect:
             continue
@@ -79,19 +67,14 @@ def require_image_room(profile: Profile, facts: Facts) -> None:
 
 
 async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Facts) -> None:
-    """Send one small request for each special payload of the profile.
-
-    Raises TargetError where the server rejects one.
-    """
+    """Send one small request for each special payload of the profile. Raises TargetError where the server rejects one."""
     dialect = DIALECTS[facts.dialect].at(facts.version)
     if dialect.refusal_statuses:
         dialect = replace(dialect, refusal_statuses=dialect.refusal_statuses | _NOT_FOUND)
     tried: set[str] = set()
-    for number, traffic in _active_traffic(profile):
+    for number, traffic in active_traffic(profile):
         options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
-        kind = (
-            f"{traffic.endpoint} {traffic.streams} {sorted((name, o.model_dump_json()) for name, o in options.items())}"
-        )
+        kind = f"{traffic.endpoint} {traffic.streams} {sorted((n, o.model_dump_json()) for n, o in options.items())}"
         if not options or kind in tried or "rejected" in traffic.expect:
             continue
         tried.add(kind)
@@ -105,32 +88,11 @@ async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Fac
             )
 
 
-def _active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
-    return [(number, traffic) for number, traffic in enumerate(profile.traffic) if traffic.weight]
-
-
 def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
-    """Make the step of a small request.
-
-    Streams end early. Other answers keep their length, as half a tool call may be an error.
-    """
+    """Streams end early. Other answers keep their length, as half a tool call may be an error."""
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT
-    return Step(
-        index=0,
-        phase=0,
-        round=0,
-        due_s=None,
-        traffic=traffic.name,
-        seed=1,
-        payload=options,
-        behaviour="plain",
-        behaviour_options=None,
-        output=Output(max=min(longest, _SHORT) if traffic.streams else longest),
-        stream=traffic.streams,
-        endpoint=traffic.endpoint,
-        run_seed=_RUN_SEED,
-    )
+    return small_step(traffic, options, min(longest, _SHORT) if traffic.streams else longest)
 
 
 def _hint(error: str, number: int) -> str:

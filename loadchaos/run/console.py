@@ -1,7 +1,4 @@
-"""Print lines on the terminal from a thread.
-
-A stopped terminal never stops the run.
-"""
+"""Print lines on the terminal from a thread. A stopped terminal never stops the run."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ _STDERR = 2
 
 
 class Console:
-    """Line printer for the person who started the run; `print` never blocks.
-
-    Lines that a stopped or closed terminal does not accept are dropped at the end of the run.
-    """
+    """Line printer; `print` never blocks. What a stopped terminal does not accept is dropped at the end of the run."""
 
     def __init__(self, fd: int = _STDERR) -> None:
         self._fd = fd
@@ -33,11 +27,9 @@ class Console:
         self.close()
 
     def print(self, text: str) -> None:
-        """Queue one line; it appears before or after the live view."""
         self._lines.put(text)
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Write the queued lines, within `limit_s` seconds."""
         self._lines.put(None)
         self._thread.join(limit_s)
 

@@ -1,11 +1,10 @@
-"""Check that the server has the endpoints of the profile.
-
-One small request shows whether an endpoint is there. Its usage, compared with the words that were sent, shows the tokens
-that the endpoint adds, such as a chat template or special tokens.
+"""Check that the server has the endpoints of the profile, with small requests. Their usage shows the tokens that an
+endpoint adds, such as a chat template or special tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,44 +29,35 @@ _ONE = ((48, 1), (96, 1))
 _MANY = (*_ONE, (48, 3))
 """Tokens of a text, and number of texts, of each small request."""
 _ANSWER_TOKENS = 2
+_RUN_SEED = 1 << 62
+"""Seed of a run that nobody makes: the load does not send the files of these requests again."""
 
 
 def uses_chat_template(profile: Profile) -> bool:
-    """Tell whether any traffic needs the chat template."""
-    return any(t.endpoint in _TEMPLATED for t in profile.traffic if t.weight)
+    return any(traffic.endpoint in _TEMPLATED for _, traffic in active_traffic(profile))
 
 
 async def routed_endpoints(client: DiscoveryClient, facts: Facts) -> list[str]:
-    """Names of the endpoints beside chat that the server has.
-
-    GET on a POST route gives 405 if it exists; nothing is generated.
-    """
+    """Endpoints beside chat that the server has: GET on a POST route gives 405. Nothing is generated."""
     paths = {name: path_at(name, facts.dialect) for name in ENDPOINTS_BESIDE_CHAT}
     return [name for name, path in paths.items() if (await client.ask("GET", path)).status == _METHOD_NOT_ALLOWED]
 
 
 async def require_endpoints(client: DiscoveryClient, profile: Profile, facts: Facts) -> Facts:
-    """Send small requests to each endpoint other than chat.
-
-    Returns the facts with the tokens that each endpoint adds.
-
-    Raises:
-        TargetError: the server has no such endpoint.
-    """
+    """Add the tokens that each endpoint other than chat adds. Raises TargetError where the server lacks one."""
     found: dict[str, tuple[int, int] | None] = {}
-    for number, traffic in enumerate(profile.traffic):
-        name = traffic.endpoint
-        if not traffic.weight or name == DEFAULT or name in found:
-            continue
-        found[name] = await _added_tokens(client, facts, traffic, number)
+    for number, traffic in active_traffic(profile):
+        if (name := traffic.endpoint) != DEFAULT and name not in found:
+            found[name] = await _added_tokens(client, facts, traffic, number)
     return replace(facts, endpoints=found) if found else facts
 
 
-async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic, number: int) -> tuple[int, int] | None:
-    """Tokens that an endpoint adds to each request and to each text.
+def active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
+    return [(number, traffic) for number, traffic in enumerate(profile.traffic) if traffic.weight]
 
-    None if the server does not tell, or if they depend on the text.
-    """
+
+async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic, number: int) -> tuple[int, int] | None:
+    """Tokens added to each request and to each text; None if they are not told, or depend on the text."""
     bare = replace(facts, endpoints={traffic.endpoint: (0, 0)})
     many = ENDPOINTS[traffic.endpoint].carries("batch")
     added = []
@@ -88,7 +78,6 @@ async def _added_tokens(client: DiscoveryClient, facts: Facts, traffic: Traffic,
 
 
 def _step(traffic: Traffic, words: int, texts: int) -> Step:
-    """Make the step of a small request that is not streamed."""
     known = traffic_registry().payloads
     needed = ENDPOINTS[traffic.endpoint].needs
     options: dict[str, Any] = {"text": known["text"].model_validate({"tokens": words})}
@@ -96,19 +85,25 @@ def _step(traffic: Traffic, words: int, texts: int) -> Step:
         options = {needed: known[needed].model_validate({})}
     if texts > 1:
         options["batch"] = known["batch"].model_validate({"count": texts})
+    return replace(small_step(traffic, options, _ANSWER_TOKENS), stream=False, seed=words)
+
+
+def small_step(traffic: Traffic, payload: Mapping[str, Any], most_tokens: int) -> Step:
+    """The step of a small request outside of any load."""
     return Step(
         index=0,
         phase=0,
         round=0,
         due_s=None,
         traffic=traffic.name,
-        seed=words,
-        payload=options,
+        seed=1,
+        payload=payload,
         behaviour="plain",
         behaviour_options=None,
-        output=Output(max=_ANSWER_TOKENS),
-        stream=False,
+        output=Output(max=most_tokens),
+        stream=traffic.streams,
         endpoint=traffic.endpoint,
+        run_seed=_RUN_SEED,
     )
 
 

@@ -24,7 +24,6 @@ class ErrorRateWatch:
         self._newest_ns = 0
 
     def feed(self, row: Row) -> None:
-        """Fold one row."""
         typed = as_typed(row)
         if typed["row"] == "heartbeat":
             self._newest_ns = max(self._newest_ns, int(typed["at_ns"]))
@@ -37,7 +36,6 @@ class ErrorRateWatch:
         self._failed += failed
 
     def reason(self) -> str | None:
-        """Reason to end the load now; None to continue."""
         for_ns = int(self._rule.for_s * 1e9)
         since_ns = self._newest_ns - for_ns
         while self._window and self._window[0][0] <= since_ns:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -36,6 +36,7 @@ from loadchaos.run.interrupts import Interrupts
 Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
 """Stores the bodies of incidents' requests (`rebuild.store`)."""
 
+T = TypeVar("T")
 _POLL_S = 0.1
 _IMMEDIATE_S = 2.0
 _GC_THRESHOLDS = (50_000, 20, 100)
@@ -44,10 +45,7 @@ _BODIES_S = 5.0  # bodies not made in this time are listed; `loadchaos judge` ma
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a run for the command line.
-
-    `verdict` is None for a run that was not judged.
-    """
+    """Result of a run for the command line. `verdict` is None for a run that was not judged."""
 
     exit_code: int
     verdict: Verdict | None
@@ -56,20 +54,16 @@ class Result:
 
     @property
     def failures(self) -> tuple[FailureResult, ...]:
-        """Failures of the verdict; none without one."""
         return self.verdict.failures if self.verdict is not None else ()
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """Requests by outcome of the verdict; empty without one."""
         return self.verdict.outcomes if self.verdict is not None else {}
 
 
 async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> Verdict:
-    """Run `conclude` in a thread until the user interrupts again.
-
-    One more interrupt than before the end (the second at least) exits this process, and so do two seconds after two
-    interrupts: the ledger is closed and can be judged at any time.
+    """Run `conclude` in a thread. One more interrupt (the second at least) exits this process, and so do two seconds
+    after two: the ledger is closed and can be judged at any time.
     """
     bodies = functools.partial(rebuild.store, budget_s=_BODIES_S)
     work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(print_line)))
@@ -89,39 +83,19 @@ def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> No
 
 
 def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> Verdict:
-    """Judge the whole ledger and write its verdict and reports.
-
-    They are verdict.json, incidents/, report.html and junit.xml.
-
-    Args:
-        folder: the run folder.
-        bodies: stores the bodies of incidents' requests; None: they are not stored.
-        say: prints progress.
-
-    Returns:
-        The verdict. Its `notes` list the files that could not be made. A pass that cannot be written is unknown, as
-        nothing would prove it.
-
-    Raises:
-        LedgerError: the folder has no ledger.
+    """Judge the whole ledger and write verdict.json, incidents/, report.html and junit.xml. The verdict's `notes` list
+    the files that could not be made. A pass that cannot be written is unknown, as nothing would prove it. `bodies`
+    None: the incidents' requests are not stored. Raises LedgerError for a folder without a ledger.
     """
     if not folder.events.exists():
         raise LedgerError(
             f"{folder.path} is not a run folder (it has no events.jsonl); `loadchaos runs` lists the runs here"
         )
-    try:
-        judge, series, verdict = _charted(folder, say, fits_its_kind)
-    except LedgerError:
-        raise
-    except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
-        judge, series, verdict = _charted(folder, say, fits_completely)
+    judge, series, verdict = _stricter_on_error(functools.partial(_charted, folder, say))
     notes: list[str] = []
-    for what, make in (
-        ("the incidents", lambda: _incidents(folder, judge)),
-        ("report.html", lambda: page.write(folder, verdict, series)),
-        ("junit.xml", lambda: junit.write(folder, verdict)),
-    ):
-        _try(what, make, notes)
+    _try("the incidents", lambda: _incidents(folder, judge), notes)
+    _try("report.html", lambda: page.write(folder, verdict, series), notes)
+    _try("junit.xml", lambda: junit.write(folder, verdict), notes)
     verdict = _written(folder, _noted(verdict, notes))
     if bodies is not None and judge.incidents and folder.plan.exists():  # without a plan no request was sent
         later: list[str] = []
@@ -140,25 +114,26 @@ def read_verdict(folder: RunFolder) -> Verdict:
     try:
         return Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
     except (OSError, ValueError):
-        try:
-            return _judged(folder, fits_its_kind)
-        except LedgerError:
-            raise
-        except Exception:  # noqa: BLE001  # as in `conclude`
-            return _judged(folder, fits_completely)
+        return _stricter_on_error(functools.partial(_judged, folder))
+
+
+def _stricter_on_error(judge: Callable[[Accept], T]) -> T:
+    try:
+        return judge(fits_its_kind)
+    except LedgerError:
+        raise
+    except Exception:  # noqa: BLE001  # a row lacks a field, or a bug of ours: that one comes again
+        return judge(fits_completely)
 
 
 def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, Verdict]:
-    """Judge a run and fold its charts.
-
-    Those of a large run are folded in a process of their own. They fold the latencies, which the verdict shares.
-    """
+    """The charts of a large run are folded in a process of their own, with the latencies, which the verdict shares."""
     with chart_process(folder, accept) as charts:
         judge = Judge(answers=charts is None)
         series = Series(answers=judge.figures.answers)
         bad_rows = _fold(folder, say, accept, [judge, series] if charts is None else [judge])
         if charts is not None:
-            series = charts.series() or fold_series(folder, accept)
+            series = charts() or fold_series(folder, accept)
             judge.figures.answers = series.answers
     return judge, series, _verdict(folder, judge, accept, bad_rows)
 
@@ -170,7 +145,6 @@ def _judged(folder: RunFolder, accept: Accept) -> Verdict:
 
 
 def _fold(folder: RunFolder, say: progress.Say | None, accept: Accept, folds: Sequence[RowFold]) -> int:
-    """Fold all rows; returns the number of bad ones, with those refused."""
     reader = Reader(folder, accept)
     with _rare_collections():
         for row in progress.rows(reader.new(final=True), "judging", say):
@@ -219,7 +193,6 @@ def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
 
 
 def _written(folder: RunFolder, verdict: Verdict) -> Verdict:
-    """Write verdict.json; returns the verdict, which is another one where that fails."""
     part = folder.verdict.with_name("verdict.json.part")
     try:
         part.write_bytes(orjson.dumps(verdict.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))

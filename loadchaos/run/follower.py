@@ -1,7 +1,5 @@
-"""Follow a run's ledger: judge it live, show and export findings.
-
-It is a process of its own, so that a slow regex, rendering or terminal never delays a probe or a request. It may be killed
-and restarted at any time: it reads everything again and writes nothing twice.
+"""Follow a run's ledger: judge it live, show and export findings. It is a process of its own, so that rendering never
+delays a probe or a request, and may be killed and restarted at any time: it writes nothing twice.
 """
 
 from __future__ import annotations
@@ -46,14 +44,8 @@ _WRITER_CHECK_S = 2.0
 
 @dataclass(frozen=True)
 class FollowerOptions:
-    """Outputs of a follower.
-
-    Args:
-        exporter_port: port of /metrics; 0: a free one; "default": 9646 or a free one; None: no exporter.
-        live: show the live view; False: plain lines on a terminal, too.
-        stream: where to print; None: stderr.
-        cockpit: make the pages of the web UI.
-        addresses: where incidents are announced.
+    """Outputs of a follower. `exporter_port` None: no exporter; `stream` None: stderr; `addresses`: where incidents are
+    announced.
     """
 
     exporter_port: int | Literal["default"] | None = None
@@ -64,15 +56,10 @@ class FollowerOptions:
 
 
 class Follower:
-    """Follower of one run folder, in a process of its own.
-
-    `run` returns when the run has ended and everything was read.
-
-    Once `stopped` is set, the follower reads what is there and returns.
-    """
+    """Follower of one run folder. Once `stopped` is set, it reads what is there and returns."""
 
     def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
-        self._liveer = folder
+        self._folder = folder
         self._reader, self._judge = Reader(folder, fits_its_kind), Judge()
         self._live = LiveFigures(self._judge.figures)
         self._incidents = IncidentFolders(folder)
@@ -89,10 +76,7 @@ class Follower:
             self._messenger = notify.IncidentNotifier(options.addresses, folder.path.resolve(), _print_error)
 
     def run(self) -> bool:
-        """Follow the run to its end.
-
-        Returns False when its terminal is stuck and the drawing thread hangs.
-        """
+        """Follow the run to its end. Returns False when its terminal is stuck and the drawing thread hangs."""
         try:
             while not self._stop.is_set() and not self._live.ended and not self._run_process.gone():
                 self._step()
@@ -112,7 +96,6 @@ class Follower:
             self._findings.close()
 
     def _finish(self) -> None:
-        """Report what the judge knows only at the end of the run."""
         with self._lock:
             self._judge.verdict(bad_rows=self._reader.bad_rows)
         self._report(self._judge.findings())
@@ -141,10 +124,7 @@ class Follower:
             self._pages.write(snapshot)
 
     def _report(self, findings: Sequence[Row]) -> None:
-        """Write findings and incidents, and fold both into the live figures.
-
-        A death is reported when it is named, and again with final counts (`final`) when its incident closes.
-        """
+        """A death is reported when it is named, and again with final counts (`final`) when its incident closes."""
         closed = {i.folder for i in self._judge.incidents if i.closed_ns is not None}
         findings = [
             {**row, "final": closed.issuperset(map(str, row["incidents"]))} if row.get("incidents") else row
@@ -162,11 +142,10 @@ class Follower:
             self._live.count_failures(map(to_json, self._judge.failures()))
 
     def _start_exporter(self, port: int | Literal["default"] | None) -> Exporter | None:
-        """Start the exporter; None without a free port. A taken port costs only the metrics."""
         if port is None:
             return None
         try:
-            exporter = Exporter(LiveCollector(self._live, self._liveer.path.resolve().name), port)
+            exporter = Exporter(LiveCollector(self._live, self._folder.path.resolve().name), port)
         except LoadchaosError as e:
             self._head.append(f"loadchaos: {e}")
             self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])
@@ -199,10 +178,7 @@ def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
 
 
 class RunProcess:
-    """Process that writes the run, from the header of events.jsonl.
-
-    Its exit ends the follower: a killed run has no end row.
-    """
+    """Process that writes the run. Its exit ends the follower: a killed run has no end row."""
 
     def __init__(self) -> None:
         self._pid, self._since_s = 0, 0.0
@@ -210,13 +186,11 @@ class RunProcess:
         self._checked = 0.0
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Fold one row; only the header of events.jsonl counts."""
         if row.get("row") == "header" and row.get("file") == "events.jsonl":
             self._pid, self._since_s = int(row.get("pid") or 0), int(row.get("utc_ns") or 0) / 1e9
             self.this_boot = row.get("boot_id") == boot_id()
 
     def gone(self) -> bool:
-        """True once the process has exited; checked every two seconds."""
         if not self._pid or time.monotonic() - self._checked < _WRITER_CHECK_S:
             return False
         self._checked = time.monotonic()
@@ -233,10 +207,7 @@ class RunProcess:
 
 
 class FindingsFile:
-    """Writer of findings.jsonl: one follower at a time, each finding once.
-
-    A second follower of the same run is not `writable` and only shows the run.
-    """
+    """Writer of findings.jsonl, each finding once. A second follower is not `writable` and only shows the run."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._seen: set[tuple[Any, ...]] = set()
@@ -259,7 +230,6 @@ class FindingsFile:
 
     @property
     def writable(self) -> bool:
-        """True in the follower that writes the file."""
         return self._writer is not None
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -276,7 +246,6 @@ class FindingsFile:
                 return
 
     def close(self) -> None:
-        """Release the file for the next follower."""
         if self._writer is not None:
             self._writer.close()
         if self._lock_fd >= 0:
@@ -284,19 +253,12 @@ class FindingsFile:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Identity of a finding, so that it is written once."""
     if row.get("row") == "incident":
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":
         incidents = row.get("incidents") or [row.get("incident")]
-        return (
-            "failure",
-            row.get("id"),
-            row.get("attribution"),
-            row.get("title"),
-            row.get("final"),
-            *map(str, incidents),
-        )
+        kind = (row.get(name) for name in ("row", "id", "attribution", "title", "final"))
+        return *kind, *map(str, incidents)
     return row.get("row"), row.get("at_ns")
 
 
@@ -304,12 +266,11 @@ class IncidentFolders:
     """Writer of incidents/. New incidents are written at once, growing ones every few seconds."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._liveer = folder
+        self._folder = folder
         self._written: dict[int, tuple[tuple[Any, ...], tuple[Any, ...], float]] = {}
         self._error_printed = False
 
     def update(self, incidents: Iterable[Incident]) -> None:
-        """Write changed incidents. A new name or end is written at once, growth every few seconds."""
         for i in islice(incidents, incident.MOST_INCIDENTS):
             name = (i.id, i.closed_ns, len(i.causes))
             size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))
@@ -321,7 +282,7 @@ class IncidentFolders:
 
     def _write(self, i: Incident) -> None:
         try:
-            incident.write(self._liveer, i.record())
+            incident.write(self._folder, i.record())
         except OSError as e:  # a full disk: `conclude` tries again at the end of the run
             if not self._error_printed:
                 sys.stderr.write(f"loadchaos: incident {i.folder} could not be written: {e}\n")
@@ -329,10 +290,6 @@ class IncidentFolders:
 
 
 def follow(folder: RunFolder, options: FollowerOptions) -> int:
-    """Follow a run to its end, or until SIGTERM or SIGINT.
-
-    Returns the exit code 0.
-    """
     # Before anything is opened: a SIGTERM during the start must end the follower in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
@@ -352,7 +309,6 @@ def _port(text: str) -> int | Literal["default"]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line of `python -m loadchaos.run.follower RUN`."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.run.follower", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=_port, help="serve /metrics on 127.0.0.1 (0: a free port, or default)")
@@ -362,15 +318,9 @@ def main(argv: list[str] | None = None) -> int:
     folder = RunFolder(options.run)
     if not folder.path.is_dir():
         parser.error(f"{short_path(folder.path, '.')} is not a folder")
-    return follow(
-        folder,
-        FollowerOptions(
-            exporter_port=options.exporter_port,
-            live=not options.no_live,
-            cockpit=options.cockpit,
-            addresses=notify.from_environment(os.environ),
-        ),
-    )
+    addresses = notify.from_environment(os.environ)
+    live, cockpit = not options.no_live, options.cockpit
+    return follow(folder, FollowerOptions(options.exporter_port, live, cockpit=cockpit, addresses=addresses))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,10 +25,7 @@ _RESET_S = 10.0
 
 
 class HeldServer:
-    """A launched server with a folder of its own: server.log and events.jsonl.
-
-    While a run is attached, its rows go to that run too.
-    """
+    """A launched server with a folder of its own. While a run is attached, its rows go to that run too."""
 
     def __init__(
         self,
@@ -39,10 +35,7 @@ class HeldServer:
         limits: Mapping[str, int] | None = None,
         memory: ServerMemory | None = None,
     ) -> None:
-        """Take the command line; `limits` are those of its processes.
-
-        `memory`: what runs on it have learned, which later runs do not ask again; None: each run asks anew.
-        """
+        """`memory`: what runs on it have learned, which later runs do not ask again; None: each run asks anew."""
         folder.mkdir(parents=True, exist_ok=True)
         files = RunFolder(folder)
         redactor = Redactor.of_launch(os.environ, server.env, server.argv)
@@ -59,60 +52,45 @@ class HeldServer:
             self._emit(row)
 
     async def start(self, ready_within_s: float) -> None:
-        """Start the server and wait until it is healthy.
-
-        Raises TargetError where it does not become healthy, OptionError where its port is taken.
-        """
+        """Start it and wait until it is healthy. Raises TargetError, and OptionError where its port is taken."""
         refuse_taken_port(self.url)
         await self.launched.start()
         async with httpx.AsyncClient(trust_env=False) as http:
             client = DiscoveryClient(HttpAsker(http), self.url, self.url)
             try:
-                await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
+                await preflight.wait_until_healthy(
+                    client, ready_within_s, lambda: self.launched.exit_reason, lambda _: None
+                )
             except TargetError as e:
                 said = f"look at the log of the server: {self.log}"
                 next_step = said if last_line(self.log) else "look at the program and the options of its launch command"
                 raise TargetError(f"{explained(str(e), self.log)}; {next_step}") from e
         self.launched.ready()
 
-    def _exit_reason(self) -> str | None:
-        return f"it {self.launched.exit.result().reason}" if self.launched.exit.done() else None
-
     def attach(self, emit: Emit) -> None:
-        """Send the server's rows to a run as well, beginning with its start."""
         self._emit = emit
         self.runs += 1
         self.launched.repeat_start(emit)
 
     def detach(self) -> None:
-        """Send no more rows to the run."""
         self._emit = None
 
     @property
     def alive(self) -> bool:
-        """True while the server's process lives."""
         return self.launched.pid is not None and not self.launched.exit.done() and not self.launched.lost
 
     async def reset_caches(self, dialect: str) -> list[str]:
-        """Empty the server's caches through its admin endpoints.
-
-        Returns the names of the caches that could not be emptied.
-        """
-        operations = [o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")]
+        """Empty the caches by its admin endpoints; returns the names of those that could not be emptied."""
         kept = []
         async with httpx.AsyncClient(trust_env=False, timeout=_RESET_S) as http:
-            for operation in operations:
+            for operation in (o for o in DIALECTS[dialect].admin.values() if o.name.startswith("reset_")):
                 try:
-                    answer = await http.request(operation.method, f"{self.url}{operation.path}")
-                    if answer.status_code >= 400:
-                        kept.append(operation.name)
+                    (await http.request(operation.method, f"{self.url}{operation.path}")).raise_for_status()
                 except httpx.HTTPError:
                     kept.append(operation.name)
         return kept
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Stop the server, or wait until the end of a dead one is recorded."""
         self._emit = None
-        await (self.launched.wait_recorded() if self.launched.exit.done() else self.launched.stop(grace_s))
+        await self.launched.stop_or_record(grace_s)
         self._events.close()
-        await asyncio.sleep(0)

@@ -22,16 +22,9 @@ SignalHandler = Callable[[signal.Signals], None]
 
 @dataclass(frozen=True)
 class ShutdownTimeouts:
-    """Limits in seconds for each phase of a run's end.
-
-    Args:
-        drain_s: for requests in flight; None: as long as the load itself allows them.
-        locust_s: from the stop command until Locust is ended by a signal.
-        locust_term_s: from SIGTERM to SIGKILL for Locust.
-        settle_s: for a dying server to write its last log lines and exit.
-        restart_s: until it is clear whether the server restarted.
-        server_s: from SIGTERM to SIGKILL for a server that the run started.
-        follower_s: for the follower to read the ledger to its end.
+    """Limits in seconds for each phase of a run's end. `drain_s`: for requests in flight; None: as long as the load
+    allows them. `locust_s`: from the stop command to SIGTERM, `locust_term_s` and `server_s`: from there to SIGKILL.
+    `settle_s`: for a dying server to log and exit. `restart_s`: until it is clear whether it restarted.
     """
 
     drain_s: float | None
@@ -45,18 +38,14 @@ class ShutdownTimeouts:
 
 _RESTART_S = BALANCER_NS / 1e9 + 2.0  # and until the next scrape has been folded
 _NORMAL = ShutdownTimeouts(None, 8.0, 3.0, LAST_LINES_S, _RESTART_S, 3.0, 10.0)
-_INTERRUPTED = ShutdownTimeouts(
-    1.0, 2.5, 1.0, 1.0, 1.0, 2.0, 2.0
-)  # together under 10 s, with the verdict and the report
+_INTERRUPTED = ShutdownTimeouts(1.0, 2.5, 1.0, 1.0, 1.0, 2.0, 2.0)  # under 10 s with the verdict and the report
 _IMMEDIATE = ShutdownTimeouts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
 """Indexed by the number of interrupts: 0, 1, 2 or more."""
 
 
 class Interrupts:
-    """The signals that this process has received; true after the first one.
-
-    A process has one, which the command or the campaign hands to each run. SIGHUP counts as SIGTERM. The part of the
+    """The signals that this process has received; true after the first one. SIGHUP counts as SIGTERM. The part of the
     program that is at work takes the signals with `handled_by`.
     """
 
@@ -65,10 +54,7 @@ class Interrupts:
         self._handlers: list[SignalHandler] = []
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in an event loop.
-
-        A signal that no part of it handles cancels it. Raises StoppedBySignalError then.
-        """
+        """Run a coroutine; a signal that no part of it handles cancels it and raises StoppedBySignalError."""
 
         async def main() -> T:
             task = asyncio.current_task()
@@ -88,10 +74,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Receive SIGINT, SIGTERM and SIGHUP until the block ends, also without an event loop.
-
-        In an event loop they are received between two callbacks.
-        """
+        """Receive SIGINT, SIGTERM and SIGHUP until the block ends: in an event loop between two callbacks."""
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # nohup means: continue without a terminal
             numbers.append(_TERMINAL_GONE)
@@ -114,7 +97,6 @@ class Interrupts:
 
     @contextlib.contextmanager
     def handled_by(self, handler: SignalHandler) -> Iterator[None]:
-        """Pass signals to `handler` alone until the block ends."""
         self._handlers.append(handler)
         try:
             yield
@@ -122,14 +104,12 @@ class Interrupts:
             self._handlers.remove(handler)
 
     def receive(self, number: signal.Signals) -> None:
-        """Count a signal and pass it to the newest handler."""
         counted = signal.SIGTERM if number == _TERMINAL_GONE else number
         self._signals.append(counted)
         if self._handlers:
             self._handlers[-1](counted)
 
     def raise_if_any(self) -> None:
-        """Raise StoppedBySignalError after a signal."""
         if self._signals:
             raise StoppedBySignalError(self.exit_code) from None
 
@@ -138,12 +118,10 @@ class Interrupts:
 
     @property
     def count(self) -> int:
-        """Number of signals received so far."""
         return len(self._signals)
 
     @property
     def first(self) -> signal.Signals:
-        """The first signal."""
         return self._signals[0]
 
     @property
@@ -153,20 +131,10 @@ class Interrupts:
 
     @property
     def timeouts(self) -> ShutdownTimeouts:
-        """Shutdown timeouts after this many signals."""
         return SHUTDOWN_TIMEOUTS[min(len(self._signals), 2)]
 
     async def wait(self, step: Awaitable[None], poll: Callable[[], None], stopped: Callable[[], bool]) -> bool:
-        """Await a step unless the user ends the run meanwhile.
-
-        Args:
-            step: what to await; it is cancelled when the user ends the run.
-            poll: called every 0.1 s.
-            stopped: True when the user has ended the run by other means than a signal.
-
-        Returns:
-            True when the step completed.
-        """
+        """Await a step, polling every 0.1 s. False where a signal came or `stopped()` was true first: it is cancelled."""
         work = asyncio.ensure_future(step)
         try:
             while not work.done():

@@ -1,7 +1,5 @@
-"""Ask the server one small question after the load.
-
-A server may be healthy and answer no request any more, when none of the load is left in flight to show it. Short runs of a
-hunt, a replay or the minimiser end with this question; the state machine reads its rows.
+"""Ask the server one small question after the load of a short run: a server may be healthy and answer no request any
+more, when none is left in flight to show it. The state machine reads the rows.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from loadchaos.core.ledger.rows import LastQuestionRow
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.run.server_under_test import ServerUnderTest
-from loadchaos.server.answer import CHAT_PATH, chat_body
+from loadchaos.server.answer import CHAT_PATH, SMALL_QUESTION, chat_body
 
-QUESTION = "Hello"
 _LIMIT_S = HUNG_WITHOUT_SIGN_NS / 1e9 + 5.0
 _ERROR_CHARS = 400
 
@@ -31,14 +28,10 @@ class LastQuestion:
         self._model: str | None = None
 
     def learn(self, facts: Facts) -> None:
-        """Note the model; without it nothing is asked."""
         self._model = facts.model
 
     async def ask(self, tick: Callable[[], Awaitable[None]], stopped: Callable[[], bool]) -> None:
-        """Ask, and wait for the answer, or until the server is known to hang.
-
-        `tick` lets time pass; `stopped` is True when nobody waits any more.
-        """
+        """Ask, and wait for the answer, until the server is known to hang or `stopped`."""
         if self._model is None or self._server.down or stopped():
             return
         asking = asyncio.create_task(self._send(self._model))
@@ -48,11 +41,10 @@ class LastQuestion:
         await asyncio.gather(asking, return_exceptions=True)
 
     async def _send(self, model: str) -> None:
-        """Send it and record its answer, if one comes in time."""
         row: LastQuestionRow = {"row": "last_question", "what": "ask", "at_ns": time.monotonic_ns()}
         self._record.event(row)
         url = self._server.url.rstrip("/") + CHAT_PATH
-        answer = await self._server.asker.ask(url, chat_body(model, QUESTION, 1), limit_s=_LIMIT_S)
+        answer = await self._server.asker.ask(url, chat_body(model, SMALL_QUESTION, 1), limit_s=_LIMIT_S)
         if answer.outcome != "timeout":
             shown = self._redactor.text(answer.error)[:_ERROR_CHARS]
             now_ns = time.monotonic_ns()

@@ -8,14 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from loadchaos.core import exit_codes
-from loadchaos.core.errors import LoadchaosError, TargetError
+from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import LAST_LINES_S
@@ -25,15 +24,8 @@ from loadchaos.run.asker import HttpAsker
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.discovery import calibrate, preflight
-from loadchaos.server.discovery.client import DiscoveryClient
-from loadchaos.server.process.launcher import (
-    CommandLine,
-    LaunchCommand,
-    LaunchedServer,
-    ServerExit,
-    last_line,
-    refuse_taken_port,
-)
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
+from loadchaos.server.process.launcher import CommandLine, LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 
 _PROGRESS_S = 2.0
 _SILENT_S = 20.0  # a vLLM imports for that long before its first line
@@ -41,10 +33,7 @@ _SILENT_S = 20.0  # a vLLM imports for that long before its first line
 
 @dataclass(frozen=True)
 class StartResult:
-    """Result of a launch.
-
-    `log` is the log to classify where the server failed.
-    """
+    """Result of a launch. `log` is the log to classify where the server failed."""
 
     exit_code: int
     text: str
@@ -52,10 +41,7 @@ class StartResult:
 
 
 class StandaloneLaunch:
-    """Launch of one server without a run.
-
-    `run` returns when the server has exited, or with `check` as soon as it is ready.
-    """
+    """Launch of one server without a run."""
 
     def __init__(
         self,
@@ -70,84 +56,68 @@ class StandaloneLaunch:
         self._events = Writer(folder.events, "launch")
         self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)
         self._interrupts = interrupts
-        self._interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def announce(self) -> None:
-        """Print what is started. Raises OptionError when another server has its port."""
-        refuse_taken_port(self._typed.url)
-        self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
-        """Start the server and stay with it.
-
-        Returns:
-            Exit code 0 when it became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus the
-            number of a signal.
+        """Returns exit code 0 for a server that became ready (with `check`), 4 if it did not, 1 if it exited later, 128
+        + signal.
         """
+        refuse_taken_port(self._typed.url)
+        self._print(f"starting {self._typed.argv[0]} for {self._typed.url}, log in {self._folder.server_log}")
         with self._interrupts.handled_by(self._interrupted_by):
             await self._server.start()
             try:
                 return await self._wait(ready_within_s, check=check)
             finally:
-                await (self._server.wait_recorded() if self._server.exit.done() else self._server.stop())
+                await self._server.stop_or_record()
                 self._events.close()
 
     async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
         begin_s = time.monotonic()
         progress = asyncio.create_task(self._print_progress(begin_s))
         try:
-            description = await self._unless_interrupted(self._until_ready(ready_within_s))
+            ready = await self._unless_interrupted(self._until_ready(ready_within_s))
         except TargetError as e:
-            await self._wait_for_last_lines()
-            return StartResult(
-                exit_codes.TARGET_ERROR, str(e), self._folder.server_log if self._server.pid is not None else None
-            )
+            log = self._folder.server_log
+            if "Error" in last_line(log):  # it may log the cause in its last seconds
+                await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
+            if self._server.pid is None:
+                return StartResult(exit_codes.TARGET_ERROR, str(e))
+            return StartResult(exit_codes.TARGET_ERROR, explained(str(e), log), log)
         finally:
             progress.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await progress
-        if description is not None:
+        if ready:
             self._server.ready()
-            self._print(f"ready after {time.monotonic() - begin_s:.0f} s at {self._typed.url}: {description}")
+            self._print(f"ready after {time.monotonic() - begin_s:.0f} s at {self._typed.url}: {self._description}")
             if check:
                 return StartResult(0, "the server became ready and was stopped (--check)")
             self._print("Ctrl-C stops the server")
-            await _first(self._server.exit, self._interrupted)
-        if self._interrupted.done():
+            await self._unless_interrupted(self._ended())
+        if self._interrupts:
             return StartResult(self._interrupts.exit_code, "the server was stopped")
-        ended: ServerExit = self._server.exit.result()
-        return StartResult(1, f"the server exited unexpectedly: it {ended.reason}", self._folder.server_log)
+        return StartResult(1, f"the server exited unexpectedly: {self._server.exit_reason}", self._folder.server_log)
 
-    async def _until_ready(self, ready_within_s: float) -> str:
-        """Wait until the server is healthy and answers one request.
+    async def _unless_interrupted(self, step: Awaitable[None]) -> bool:
+        return await self._interrupts.wait(step, lambda: None, lambda: False)
 
-        Returns its description. Raises TargetError where it does not become ready.
+    async def _ended(self) -> None:
+        await asyncio.wait([self._server.exit])
 
-        TargetError where it does not become ready.
-        """
+    async def _until_ready(self, ready_within_s: float) -> None:
+        """Wait until the server answers one request, and describe it. Raises TargetError where it does not."""
         stuck = StuckStart(self._folder.server_log)
         async with httpx.AsyncClient(verify=self._tls.context(), trust_env=False) as http:
             client = DiscoveryClient(HttpAsker(http), self._typed.url, self._typed.url)
             await preflight.wait_until_healthy(
-                client, ready_within_s, lambda: self._exit_reason() or stuck.reason(), lambda _: None
+                client, ready_within_s, lambda: self._server.exit_reason or stuck.reason(), lambda _: None
             )
-            facts = await calibrate.identify_server(client, calibrate.CalibrationRequest())
+            facts = await calibrate.identify_server(client, CalibrationRequest())
             await preflight.require_first_answer(client, facts.model)
         length = f", context {facts.max_model_len} tokens" if facts.max_model_len else ""
-        return f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
-
-    async def _unless_interrupted(self, step: Awaitable[str]) -> str | None:
-        work = asyncio.ensure_future(step)
-        await _first(work, self._interrupted)
-        if work.done():
-            return work.result()
-        work.cancel()
-        with contextlib.suppress(asyncio.CancelledError, LoadchaosError):
-            await work
-        return None
+        self._description = f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
 
     async def _print_progress(self, begin_s: float) -> None:
-        """Print the newest log line every 2 s, and silence every 20 s."""
         printed, printed_s = "", begin_s
         while True:
             await asyncio.sleep(_PROGRESS_S)
@@ -159,31 +129,6 @@ class StandaloneLaunch:
                 printed_s = now_s
                 self._print(f"{now_s - begin_s:4.0f} s  running, {'no new' if printed else 'no'} log line yet")
 
-    async def _wait_for_last_lines(self) -> None:
-        """Wait for the exit of a server whose log has an error. It may log the cause in its last seconds."""
-        if "Error" in last_line(self._folder.server_log):
-            await asyncio.wait([self._server.exit], timeout=LAST_LINES_S)
-
-    def _exit_reason(self) -> str | None:
-        return f"it {self._server.exit.result().reason}" if self._server.exit.done() else None
-
     def _interrupted_by(self, _: signal.Signals) -> None:
-        if not self._interrupted.done():
+        if self._interrupts.count == 1:
             self._print("stopping the server")
-            self._interrupted.set_result(None)
-
-
-async def _first(*futures: asyncio.Future[Any]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def launch_alone(launch: StandaloneLaunch, ready_within_s: float, *, check: bool) -> StartResult:
-    """Start a server and stay with it.
-
-    Raises OptionError when another server has its port.
-    """
-    launch.announce()
-    result = await launch.run(ready_within_s, check=check)
-    if result.exit_code != exit_codes.TARGET_ERROR or result.log is None:
-        return result
-    return replace(result, text=explained(result.text, result.log))

@@ -10,7 +10,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Row
 from loadchaos.profile import abort_rule
-from loadchaos.run.children import LoadProcess, Locust, ReplayWorker
+from loadchaos.run.children import Locust, ReplayWorker
 from loadchaos.run.error_rate_watch import ErrorRateWatch
 from loadchaos.run.options import locust_arguments
 from loadchaos.run.pause_gate import PauseGate
@@ -36,10 +36,8 @@ class WebStart:
 
 
 class LoadSession:
-    """Load process of one run, with pause gate and web UI commands.
-
-    `begun` stays set once the load process was started, `running` only while it drives, `shortened` when the load was
-    ended before its plan. `begun_s` is the time of the first worker's first row, on the monotonic clock.
+    """Load process of one run, with pause gate and web UI commands. `begun` stays set, `running` only while it drives;
+    `shortened`: ended before its plan. `begun_s`: monotonic time of the first worker's first row.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class LoadSession:
         self._errors = None if rule is None else ErrorRateWatch(abort_rule.parse(rule))
         self._aborted: str | None = None
         folder = context.record.folder
-        self._process: LoadProcess = Locust(folder, self._record.event)
+        self._process: Locust | WebLoad = Locust(folder, self._record.event)
         self._replay: ReplayWorker | None = None
         if context.options.replay:
             self._process = self._replay = ReplayWorker(folder, self._record.event)
@@ -70,15 +68,11 @@ class LoadSession:
             self._process = WebLoad(web_start.ui, folder, self._record.event)
             self._commands = WebCommands(self._record, context.target, context.options.authorize, web_start.command)
 
-    # --- steps ----------------------------------------------------------------------------------------------------------
-
     async def warm_up(self) -> None:
-        """Start the process of a replay, which then waits for `start`."""
         if self._replay is not None:
             await self._replay.warm_up(locust_arguments(self._context.options, self._context.profile)[1])
 
     async def start(self, tick: Tick) -> None:
-        """Start the load process and wait for workers on other machines."""
         self.begun = self.running = True
         self._silent_ticks = 0
         if self._commands is not None:
@@ -91,10 +85,7 @@ class LoadSession:
                 await tick()
 
     async def drive(self, tick: Tick) -> None:
-        """Tick until the load process is done, or stop it.
-
-        Raises LedgerError when it is silent.
-        """
+        """Tick until the load process is done, or stop it. Raises LedgerError when it is silent."""
         stopped_s: float | None = None
         while self._process.alive:
             await tick()
@@ -116,36 +107,28 @@ class LoadSession:
         self.running = False
 
     def close(self) -> None:
-        """Neither pause, resume nor restart anything from now on."""
         self.running = False
         self._gate.closing = True
 
     async def end(self) -> None:
-        """End the load process where it is still alive."""
         if self._process.alive:
             self._record.control("stop", "the run ends", grace_s=1.0)
             await self._process.end(self._interrupts.timeouts.locust_term_s + 2.0)
             self._process.record_exit()
 
     async def record_end(self) -> None:
-        """Write the row `load_end`."""
         if self.begun:
             self._record.run("load_end", shortened=self.shortened, aborted=self._aborted)
 
     async def cancel_restart(self) -> None:
-        """Cancel a restart of the server that is under way."""
         await self._gate.close()
 
-    # --- called on each tick --------------------------------------------------------------------------------------------
-
     def poll(self) -> None:
-        """Read new rows of the workers and new commands of the web UI."""
         self.read_rows()
         if self._commands is not None:
             self._commands.poll()
 
     def tick(self) -> None:
-        """Pause, resume or restart as the server's state asks for."""
         if self.running:
             self._gate.tick()
 
@@ -165,29 +148,22 @@ class LoadSession:
                     self._errors.feed(row)
                 self._record.feed(row)
 
-    # --- state ----------------------------------------------------------------------------------------------------------
-
     @property
     def alive(self) -> bool:
-        """True while the load process lives."""
         return self._process.alive
 
     @property
     def has_web_ui(self) -> bool:
-        """True when a web UI controls this load."""
         return self._commands is not None
 
     @property
     def stop_pressed(self) -> bool:
-        """True when Stop was pressed in the web UI."""
         return self._commands is not None and self._commands.stop_asked
 
     def failure(self) -> str | None:
-        """Failure of the load process; None if it did not fail."""
         return self._process.failure()
 
     def _stop_reason(self, loaded_s: float) -> str | None:
-        """Reason to stop the load now; None to continue."""
         duration_s = self._context.options.duration_s
         if self._interrupts:
             return "interrupted"

@@ -28,10 +28,7 @@ _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
 
 @dataclass(frozen=True)
 class Master:
-    """Settings for workers on other machines.
-
-    They connect to `bind_host` and `bind_port` within `wait_s` seconds.
-    """
+    """Settings for workers on other machines. They connect to `bind_host` and `bind_port` within `wait_s` seconds."""
 
     workers: int
     bind_host: str = "*"
@@ -42,8 +39,7 @@ class Master:
 class LoadWatch(Protocol):
     """Folds the rows of a run, and says when its load can end."""
 
-    def feed(self, row: Row) -> None:
-        """Fold one row of the run or of its workers."""
+    def feed(self, row: Row) -> None: ...
 
     def reason(self) -> str | None:
         """Reason to end the load now; None to continue."""
@@ -51,10 +47,9 @@ class LoadWatch(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line; texts are as the user gave them.
-
-    `held` is a launched server that other runs use too. A `replay` is one of many short runs: its load process starts
-    early and without Locust, and it has neither a live view nor an exporter. A `watch` ends the load early.
+    """Options of the command line; texts are as the user gave them. `held` is a launched server that other runs use
+    too. A `replay` is one of many short runs: its load process starts early and without Locust, and it has neither a
+    live view nor an exporter. A `watch` ends the load early.
     """
 
     target: str | None = None
@@ -86,7 +81,6 @@ class Options:
 
 
 def worker_count(options: Options) -> int:
-    """Number of workers that share the plan."""
     return options.processes if options.master is None else options.master.workers
 
 
@@ -97,12 +91,7 @@ def verdict_terms(profile: Profile, options: Options) -> Terms:
 
 
 def target_spec(profile: Profile, options: Options) -> TargetSpec:
-    """Find the server to test and check that the run may attack it.
-
-    Raises:
-        OptionError: an option cannot be used.
-        AuthorizationError: the profile attacks a server that --authorize does not name.
-    """
+    """Find the server to test. Raises OptionError, and AuthorizationError for attacks that --authorize does not allow."""
     kind = target_kind(profile, options)
     if options.master is not None:
         _refuse_for_workers(options)
@@ -119,30 +108,17 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     tls.context()  # a bad certificate file is an error before anything exists
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
-    return TargetSpec(
-        kind,
-        url,
-        admin_url,
-        options.server_log,
-        headers_of_options(options),
-        tls,
-        options.pid,
-        external_urls,
-        options.held,
-    )
+    headers = headers_of_options(options)
+    return TargetSpec(kind, url, admin_url, options.server_log, headers, tls, options.pid, external_urls, options.held)
 
 
 def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None:
-    """Load the local tokenizer, where one is named.
-
-    Raises OptionError where its folder is unusable.
-    """
+    """Load the local tokenizer, where one is named. Raises OptionError where its folder is unusable."""
     path = options.tokenizer or profile.target.tokenizer
     return LocalTokenizer.load(path) if path else None
 
 
 def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
-    """URLs of external servers; attacks on each need --authorize."""
     replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
     return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
@@ -159,7 +135,6 @@ def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
 
 
 def _refuse_for_workers(options: Options) -> None:
-    """Refuse options that do not work with workers on other machines."""
     if options.processes > 1:
         raise OptionError(
             "--processes and --master exclude each other: with --master, start one `loadchaos worker` for each process"
@@ -178,10 +153,7 @@ def _refuse_for_workers(options: Options) -> None:
 
 
 def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
-    """Refuse a log file that cannot be read.
-
-    With `may_appear` it may not exist yet, as the server still has to start.
-    """
+    """Refuse a log file that cannot be read. With `may_appear` it may not exist yet, as the server still has to start."""
     kind, rest = read_spec(spec)
     if kind != "file":
         return
@@ -199,10 +171,7 @@ def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
 
 
 def target_kind(profile: Profile, options: Options) -> str:
-    """Kind of target: `embedded`, `launched` or `external`.
-
-    The embedded server is used only where neither a target nor a launch command is given.
-    """
+    """`embedded` (where neither target nor launch command is given), `launched` or `external`."""
     if options.target is not None and options.embedded:
         raise OptionError("--target and --embedded exclude each other: give one of them")
     if options.target is not None:
@@ -221,10 +190,7 @@ def target_kind(profile: Profile, options: Options) -> str:
 
 
 def headers_of_options(options: Options) -> dict[str, str]:
-    """Request headers with values from the environment.
-
-    Raises OptionError for a variable that is not set.
-    """
+    """Request headers with values from the environment. Raises OptionError for a variable that is not set."""
     headers = {}
     for name, value in options.headers.items():
         headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
@@ -243,7 +209,6 @@ def planned_headers(options: Options) -> dict[str, str]:
 
 
 def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dict[str, str]]:
-    """Locust's own options and the environment variables for its process."""
     launch = profile.target.launch
     variables = {**header_variables(options), **hidden_variables(launch_secrets(launch.env).values() if launch else ())}
     if (master := options.master) is not None:
@@ -253,21 +218,11 @@ def locust_arguments(options: Options, profile: Profile) -> tuple[list[str], dic
     if options.processes == 1:
         return [], variables
     port = str(free_port())  # Locust's default port is taken when two runs go on at a time
-    here = [
-        "--master-bind-host",
-        "127.0.0.1",
-        "--master-bind-port",
-        port,
-        "--master-host",
-        "127.0.0.1",
-        "--master-port",
-        port,
-    ]
-    return ["--processes", str(options.processes), *here], variables
+    argv = ["--processes", str(options.processes), "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+    return [*argv, "--master-host", "127.0.0.1", "--master-port", port], variables
 
 
 def header_variables(options: Options) -> dict[str, str]:
-    """Environment variables that `planned_headers` names."""
     texts = enumerate(options.headers.values())
     return {f"{_HEADER_VARIABLE}{n}": value for n, value in texts if not value.startswith("env:")}
 

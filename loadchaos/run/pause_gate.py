@@ -1,7 +1,5 @@
-"""Pause load and attacks while the server is down; restart it.
-
-A server that hangs is not down, and may recover by itself; one whose engine is dead may never exit (vLLM 0.32 waits for
-tasks of its own). With `on_death: restart` such a server is ended after as long as a return is waited for.
+"""Pause load and attacks while the server is down; restart it. One that hangs is not down and may recover; one whose
+engine is dead may never exit (vLLM 0.32). With `on_death: restart` both are ended after the wait for a return.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ _ENDED = ("dead", "terminated")
 
 
 class PauseGate:
-    """Gate for load and attacks, ticked by the run's loop; it never waits.
-
-    `closing`: the run is ending, nothing is started any more.
-    """
+    """Gate for load and attacks; it never waits. `closing`: the run is ending, nothing is started any more."""
 
     def __init__(
         self,
@@ -57,7 +52,6 @@ class PauseGate:
         self.closing = False
 
     def tick(self) -> None:
-        """Pause or resume, and restart the server where the profile asks for it."""
         down = self._server.down
         if down != (self._down_since_s is not None):
             self._down_since_s = time.monotonic() if down else None
@@ -99,7 +93,6 @@ class PauseGate:
         self._restart = asyncio.create_task(self._server.launch())
 
     def _stays_useless(self) -> bool:
-        """True when the server is hung or dead for longer than the wait."""
         if self._server.state not in ("hung", "dead"):
             self._useless_since_s = None
             return False
@@ -116,7 +109,6 @@ class PauseGate:
             self._print(f"restart {self._restarts}: {description}")
 
     def stop_reason(self) -> str | None:
-        """Reason to end the load because of the server; None to continue."""
         if self._server.supervisor_lost:
             return "the supervisor process of the server was lost: neither the server's log nor its exit can be read"
         if self._no_restart is not None and (self._down_since_s is not None or self._useless_since_s is not None):

@@ -17,17 +17,14 @@ _READ_BYTES = 1 << 20
 
 
 def free_port() -> int:
-    """Return a TCP port of this machine on which nothing listens now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
 
 
 class ReservedPort:
-    """A free TCP port of the loopback address that no other program gets.
-
-    A socket stays bound to it, but does not listen. A server of ours can listen on it if it sets SO_REUSEPORT, any number
-    of times; another program cannot bind it (socket(7)).
+    """A free loopback port: a socket stays bound to it without listening, so that no other program can bind it
+    (socket(7)). A server of ours can listen on it if it sets SO_REUSEPORT, any number of times.
     """
 
     def __init__(self) -> None:
@@ -37,14 +34,12 @@ class ReservedPort:
         self.port = int(self._socket.getsockname()[1])
 
     def release(self) -> None:
-        """Let other programs have the port."""
         self._socket.close()
 
 
 def announced_ports(pid: int, log: Path) -> list[int]:
-    """Ports on which a process listens and which its log names in a URL.
-
-    Others may belong to NCCL, ZeroMQ or torch.distributed, whose start a stray HTTP request may disturb.
+    """Ports on which a process listens and which its log names in a URL. Others may belong to NCCL or
+    torch.distributed, whose start a stray request may disturb.
     """
     try:
         with log.open("rb") as file:
@@ -56,7 +51,6 @@ def announced_ports(pid: int, log: Path) -> list[int]:
 
 
 def listening_ports(pid: int) -> list[int]:
-    """TCP ports on which a process and those that it started listen."""
     found = set()
     try:
         for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
@@ -69,10 +63,8 @@ def listening_ports(pid: int) -> list[int]:
 
 
 def foreign_listener(url: str, pid: int) -> Listener | None:
-    """Find a listener on a URL's port that `pid` did not start.
-
-    Returns None where `pid` or a process that it started listens there, and where the listener is not visible: that of
-    another user or container.
+    """A listener on a URL's port that neither `pid` nor its children started; None where there is none, or it is not
+    visible: that of another user or container.
     """
     try:
         tree = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}

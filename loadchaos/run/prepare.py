@@ -1,9 +1,5 @@
-"""Prepare the load: launch, monitor and identify the server.
-
-It also checks that the profile fits, and writes plan.json.
-
-An error that makes the load impossible is raised: TargetError where the server is the cause, OptionError where our user
-is.
+"""Prepare the load: launch, monitor and identify the server, check that the profile fits, write plan.json. Raises
+TargetError where the server is the cause, OptionError where our user is.
 """
 
 from __future__ import annotations
@@ -34,6 +30,7 @@ from loadchaos.run.server_under_test import DOWN, ServerUnderTest
 from loadchaos.run.start_failure import StuckStart, explained
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery import calibrate, preflight
+from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.server_config import Configured, configuration, flags_in_log, with_configuration
 
 _ESTIMATES = "text tokens are estimates: the server counts none for us (--tokenizer DIR makes lengths exact)"
@@ -58,19 +55,14 @@ class Preparation:
         self._memory = self._target.held.memory if self._target.held is not None else None
 
     async def run(self) -> AttackInjector:
-        """Prepare the load and write facts.json and plan.json.
-
-        Returns the attacks, ready to be started.
-        """
+        """Prepare the load and write facts.json and plan.json. Returns the attacks, ready to be started."""
         self._check_disk()
         await self._start_server()
         await self._server.start_monitor()
         headers, tls = dict(self._target.headers), self._target.tls.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as http:
             url = self._server.url
-            client = calibrate.DiscoveryClient(
-                HttpAsker(http), url, self._target.admin_url or url, model=self._options.model
-            )
+            client = DiscoveryClient(HttpAsker(http), url, self._target.admin_url or url, model=self._options.model)
             await self._wait_until_healthy(client)
             client.memory = self._memory.discovery if self._memory is not None else None
             progress = asyncio.create_task(self._print_progress(client))
@@ -81,14 +73,17 @@ class Preparation:
                 raise
             finally:
                 progress.cancel()
-                self._record.event(_sent(client))
+                row: DiscoveryRow = {
+                    "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads,
+                    "generations": client.generations, "remembered": client.remembered,
+                }  # fmt: skip
+                self._record.event(row)
             await self._refuse_dead_server(client)
             if client.failures:
                 await asyncio.sleep(_LOG_READ_S)
             return attacks
 
     def _check_disk(self) -> None:
-        """Compare the estimated size of the record with the free disk space."""
         space = disk_space.estimate(
             self._profile, self._options.seed, self._record.folder.path, self._options.duration_s
         )
@@ -97,22 +92,19 @@ class Preparation:
             self._print(f"note: {space.describe()}")
 
     async def _start_server(self) -> None:
-        """Launch the server; print a note for an external one without a log."""
         if self._target.kind != "external":
             self._print(await self._server.launch())
         elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
             self._print("note: no --server-log given: without the server's log, causes of failures cannot be named")
 
-    async def _print_progress(self, client: calibrate.DiscoveryClient) -> None:
-        """Print every 3 s how far discovery is: on a slow server it takes minutes."""
+    async def _print_progress(self, client: DiscoveryClient) -> None:
         print_line, begin_s = on_terminal(self._print), time.monotonic()
         while print_line is not None:
             await asyncio.sleep(_PROGRESS_S)
             sent = client.reads + client.generations
             print_line(f"identifying the server: {sent} requests in {time.monotonic() - begin_s:.0f} s")
 
-    async def _wait_until_healthy(self, client: calibrate.DiscoveryClient) -> None:
-        """Wait for /health. The log of a launched server that does not start gives the cause."""
+    async def _wait_until_healthy(self, client: DiscoveryClient) -> None:
         launched, log = self._server.launched, self._record.folder.server_log
         stuck = StuckStart(log)
 
@@ -130,16 +122,14 @@ class Preparation:
         await self._refuse_foreign_server()
 
     def _launched_ports(self) -> Sequence[int]:
-        """Ports that the launched server announces. They may be others than that of its URL."""
         launched = self._server.launched
         if launched is None or launched.pid is None:
             return ()
         return announced_ports(launched.pid, self._record.folder.server_log)
 
     async def _refuse_foreign_server(self) -> None:
-        """Raise TargetError where another program has the server's port.
-
-        A container's server is no child of the launched process: then a note says which process answers.
+        """Raise TargetError where another program has the server's port. A container's server is no child of ours: a
+        note.
         """
         launched = self._server.launched
         if launched is None or self._target.held is not None:
@@ -167,7 +157,7 @@ class Preparation:
         launch = self._profile.target.launch
         return launch.ready_within if self._target.kind == "launched" and launch is not None else _EMBEDDED_READY_S
 
-    async def _refuse_dead_server(self, client: calibrate.DiscoveryClient) -> None:
+    async def _refuse_dead_server(self, client: DiscoveryClient) -> None:
         """Raise TargetError for a server that died of the first requests. This error goes before any other one."""
         if client.failed:
             await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
@@ -187,8 +177,7 @@ class Preparation:
         while condition() and time.monotonic() < deadline_s:  # noqa: ASYNC110 - states follow from time, too: there is no event
             await asyncio.sleep(_POLL_S)
 
-    async def _discover(self, client: calibrate.DiscoveryClient) -> AttackInjector:
-        """Identify the server, check the profile, learn token counts."""
+    async def _discover(self, client: DiscoveryClient) -> AttackInjector:
         profile = self._profile
         tokenizer = local_tokenizer(profile, self._options)
         request = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, tokenizer)
@@ -217,8 +206,11 @@ class Preparation:
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._print(facts_line(facts))
         self._record_configuration(settings, system, head)
-        await self._server.learn_canary(facts)
-        if await self._learn_answers(facts):
+        await self._probes.learn_canary(facts)
+        asker, emit = self._server.asker, self._record.event
+        if answer_baseline.is_wanted(profile) and await answer_baseline.learn(
+            asker, self._server.url, profile, facts, emit, seed=self._options.seed
+        ):
             await self._restart_dead_server(client)
         self._last_question.learn(facts)
         for note in await self._probes.learn(facts, self._options.seed):
@@ -227,22 +219,8 @@ class Preparation:
         self._write_plan(facts, None if proxy is None else proxy.address)
         return await self._attack_injector(dialect, facts, proxy)
 
-    async def _learn_answers(self, facts: Facts) -> bool:
-        """Record answers of the idle server to requests like those of the load.
-
-        Returns True where one failed.
-        """
-        if not answer_baseline.is_wanted(self._profile):
-            return False
-        return await answer_baseline.learn(
-            self._server.asker, self._server.url, self._profile, facts, self._record.event, seed=self._options.seed
-        )
-
-    async def _restart_dead_server(self, client: calibrate.DiscoveryClient) -> None:
-        """Restart a server that died of a request to the idle server.
-
-        Only where the profile restarts dead servers. Its death is an incident as under load.
-        """
+    async def _restart_dead_server(self, client: DiscoveryClient) -> None:
+        """Restart a server that died of a request to the idle server, where the profile restarts dead servers."""
         if self._profile.target.on_death.policy != "restart" or self._server.launched is None:
             return
         await self._while(lambda: not self._server.down, DEATH_SHOWS_S)
@@ -255,7 +233,6 @@ class Preparation:
         await self._while(lambda: self._server.down, DEATH_SHOWS_S)
 
     def _note(self, check: str, line: str, *, text: str | None = None, ok: bool = True) -> None:
-        """Print a note and record it as a preflight check."""
         self._print(f"note: {line}")
         self._record.event(preflight.row(check, ok=ok, text=line if text is None else text))
 
@@ -274,7 +251,6 @@ class Preparation:
         )
 
     async def _open_proxy(self, health_path: str) -> LocalProxy | None:
-        """Open the proxy that network attacks need; None without any."""
         if not any(a.network for a in self._profile.attacks):
             return None
         proxy = await self._server.open_proxy()
@@ -284,10 +260,7 @@ class Preparation:
         return proxy
 
     async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: LocalProxy | None) -> AttackInjector:
-        """Make the attacks and check that each can be done.
-
-        Raises TargetError where one cannot.
-        """
+        """Raises TargetError where an attack cannot be done."""
         pid_of = self._server.pid_of
         replicas = [
             AttackedReplica(name, url, partial(pid_of, name), proxy) for name, url in self._server.replicas.items()
@@ -326,16 +299,7 @@ class Preparation:
         self._record.keep(folder.plan, json.dumps(plan, indent=1))
 
 
-def _sent(client: calibrate.DiscoveryClient) -> DiscoveryRow:
-    """Row with the requests that identified and measured the server."""
-    return {
-        "row": "discovery", "at_ns": time.monotonic_ns(), "reads": client.reads, "generations": client.generations,
-        "remembered": client.remembered,
-    }  # fmt: skip
-
-
 def facts_line(facts: Facts) -> str:
-    """Describe the identified server in one line."""
     parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
     if facts.max_model_len:
         parts.append(f"context {facts.max_model_len} tokens")

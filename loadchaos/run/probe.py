@@ -1,7 +1,5 @@
-"""Probe a server: what it is, its limits, the profiles that fit it.
-
-It is harmless: at most 20 reads and tokenizer calls, and 3 generations of one token with prompts of at most a quarter of
-the context.
+"""Probe a server: what it is, its limits, the profiles that fit it. Harmless: at most 20 reads and 3 generations of one
+token, with prompts of at most a quarter of the context.
 """
 
 from __future__ import annotations
@@ -18,14 +16,10 @@ from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
-from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect, version_key
-from loadchaos.server.discovery.calibrate import (
-    CalibrationRequest,
-    DiscoveryClient,
-    DiscoveryResponse,
-    calibrate,
-    identify_server,
-)
+from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
+from loadchaos.server.dialects.base import version_key
+from loadchaos.server.discovery.calibrate import calibrate, identify_server
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.max_length import longest_prompt
 from loadchaos.server.discovery.server_config import configuration, with_configuration
 from loadchaos.server.discovery.text_tokens import NoChatError
@@ -38,10 +32,7 @@ _MOST_IMAGES_ASKED = 9
 
 @dataclass(frozen=True)
 class ProfileFit:
-    """Fit of a profile to this server.
-
-    Each of `lacks` makes a run impossible or meaningless.
-    """
+    """Fit of a profile to this server. Each of `lacks` makes a run impossible or meaningless."""
 
     name: str
     about: str
@@ -51,17 +42,8 @@ class ProfileFit:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Result of a probe.
-
-    Args:
-        facts: limits and token counts.
-        configured: further settings by name, each with its source.
-        fits: fit of each shipped profile.
-        unknown: what could not be found out, and why.
-        reads: reads and tokenizer calls sent.
-        generations: generations sent.
-        trouble: why the server does not generate; None when it does.
-        models: names of all served models.
+    """Result of a probe. `configured`: further settings, each with its source; `unknown`: what could not be found out,
+    and why; `trouble`: why the server does not generate.
     """
 
     facts: Facts
@@ -74,7 +56,6 @@ class ProbeResult:
     models: Sequence[str] = field(default_factory=tuple)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping for JSON."""
         facts = self.facts.to_json()
         return {
             "schema": 1,
@@ -99,17 +80,8 @@ async def probe(
     lengths: bool = False,
     quick: bool = True,
 ) -> ProbeResult:
-    """Probe a server.
-
-    Args:
-        client: client for the server.
-        request: what to calibrate.
-        profiles: profiles whose fit is checked.
-        lengths: also search the longest prompt; the caller has checked the authorization for it.
-        quick: False where runs with the same memory follow: words are then measured as they need them.
-
-    Raises:
-        TargetError: the server is unreachable, answers 401 or is not OpenAI-compatible.
+    """Probe a server. `lengths`: search the longest prompt, too (the caller has checked the authorization); `quick`
+    False: runs with the same memory follow, so words are measured as they need them. Raises TargetError.
     """
     facts = await identify_server(client, request)
     configured, _ = await configuration(client, facts)
@@ -124,16 +96,10 @@ async def probe(
     if lengths and trouble is None:
         facts = await longest_prompt(client, facts)
     facts = with_configuration(facts, configured)
-    return ProbeResult(
-        facts,
-        configured,
-        [profile_fit(p, facts, configured, chat=chat) for p in profiles.values()],
-        _unknown(facts, configured, asked=trouble is None),
-        client.reads,
-        client.generations,
-        trouble,
-        _models(client.pages.get("/v1/models")),
-    )
+    fits = [profile_fit(p, facts, configured, chat=chat) for p in profiles.values()]
+    unknown = _unknown(facts, configured, asked=trouble is None)
+    models = [str(m["id"]) for m in client.pages["/v1/models"].models if "id" in m]
+    return ProbeResult(facts, configured, fits, unknown, client.reads, client.generations, trouble, models)
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
@@ -144,17 +110,8 @@ def _images_to_send(facts: Facts) -> tuple[int, int]:
     return side, max(1, min(_MOST_IMAGES_ASKED, quarter // _SMALL_IMAGE_TOKENS))
 
 
-def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
-    data = page.json() if page is not None else None
-    entries = data.get("data") if isinstance(data, dict) else None
-    return tuple(str(m["id"]) for m in entries or () if isinstance(m, dict) and "id" in m)
-
-
 def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]], *, asked: bool) -> list[str]:
-    """List what could not be found out, each with the reason.
-
-    With `asked` requests were answered; otherwise the trouble explains what only they would show.
-    """
+    """Without `asked`, the trouble explains what only requests would show."""
     unknown = []
     if facts.dialect == UNKNOWN.name:
         *others, last = (dialect.title for dialect in DIALECTS.values() if dialect is not UNKNOWN)
@@ -183,9 +140,6 @@ def _because(facts: Facts, name: str) -> str:
     return f": {why}" if why else ""
 
 
-# --- profiles ---------------------------------------------------------------------------------------------------------
-
-
 def profile_fit(
     profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]], *, chat: bool = True
 ) -> ProfileFit:
@@ -200,17 +154,18 @@ def profile_fit(
     for attack in profile.attacks:
         if attack.admin is not None:
             lacks += _operation(attack.admin, dialect, facts)
-    if any("near_limit" in t.payload and _asks_for_limit(t.payload["near_limit"], facts) for t in profile.traffic):
+    asks = any("near_limit" in t.payload and t.payload["near_limit"].get("limit") is None for t in profile.traffic)
+    if asks and facts.max_model_len is None and facts.input_limit is None:
         lacks.append("near_limit needs the context length, which this server does not report: set limit: N")
     return ProfileFit(profile.name, profile.about, list(dict.fromkeys(lacks)), _notes(profile, facts))
 
 
-def _asks_for_limit(options: Mapping[str, Any], facts: Facts) -> bool:
-    return options.get("limit") is None and facts.max_model_len is None and facts.input_limit is None
-
-
 def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[str]:
     lacks = []
+
+    def setting(name: str) -> object:
+        return configured.get(name, (None, ""))[0]
+
     if "images" in profile.requires and facts.images is False:
         lacks.append(f"images: the model {facts.model} takes none")
     if "speculative_decoding" in profile.requires and facts.speculative_decoding is False:
@@ -219,9 +174,7 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
         lacks.append("LoRA adapters: /v1/models lists none; start the server with --enable-lora --lora-modules")
     if "development_endpoints" in profile.requires and facts.development_endpoints is False:
         lacks.append(f"development endpoints: {DIALECTS[facts.dialect].development_gate}")
-    if {"prefix_caching", "prefix_cache_hits"} & set(profile.requires) and configured.get("prefix_caching", (None, ""))[
-        0
-    ] is False:
+    if {"prefix_caching", "prefix_cache_hits"} & set(profile.requires) and setting("prefix_caching") is False:
         lacks.append("prefix caching: start the server with --enable-prefix-caching")
     if "preemption" in profile.requires and (most := _most_tokens(profile)) <= (facts.capacity_tokens or 0):
         lacks.append(
@@ -230,15 +183,14 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
         )
     if "replicas" in profile.requires and len(profile.target.replicas) < 2:
         lacks.append("several replicas: name the servers behind the router with --set target.replicas=[...]")
-    if any(a.admin == "sleep" for a in profile.attacks) and configured.get("sleep_mode", (None, ""))[0] is False:
+    if any(a.admin == "sleep" for a in profile.attacks) and setting("sleep_mode") is False:
         lacks.append("attack sleep: start the server with --enable-sleep-mode")
-    if "mm_cache" in profile.requires and configured.get("mm_processor_cache_gb", (None, ""))[0] == 0:
+    if "mm_cache" in profile.requires and setting("mm_processor_cache_gb") == 0:
         lacks.append("the processor cache: --mm-processor-cache-gb is 0")
     return lacks
 
 
 def _most_tokens(profile: Profile) -> int:
-    """Most tokens that the requests of a profile hold at one time."""
     users = max(phase.slots for phase in profile.load)
     each = [
         getattr(options, "tokens", Range(0, 0)).high + (output.high if output is not None else DEFAULT_MAX_TOKENS)
@@ -288,23 +240,13 @@ def _authorization_needed(url: str, harms: Sequence[str]) -> str:
     return ""  # a local engine
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
-
 _LABEL = 22
 
 
 def page(probed: ProbeResult) -> str:
-    """Describe a probed server on one page for a terminal."""
     facts = probed.facts
-    lines = [
-        *_identity(probed),
-        "",
-        *_limits(facts),
-        "",
-        *_setup(probed),
-        "",
-        "shipped profiles (+ fits, - does not fit)",
-    ]
+    lines = [*_identity(probed), "", *_limits(facts), "", *_setup(probed), ""]
+    lines.append("shipped profiles (+ fits, - does not fit)")
     width = max((len(f.name) for f in probed.fits), default=0)
     for one in probed.fits:
         lines.append(f"  {'-' if one.lacks else '+'} {one.name:{width}}  {'; '.join(one.lacks) or 'fits'}")

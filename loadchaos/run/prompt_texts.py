@@ -1,8 +1,5 @@
-"""Error texts in the user's own prompts, as server logs quote them.
-
-Servers and gateways log prompts in many forms. A prompt that holds a traceback or an engine's last words looks like
-a failure there. The texts of the profile and its files are searched for such passages before the load. Each passage
-begins with the newline or quote before its line, as repr and JSON write them: the server's own lines never hold it.
+"""Error texts in the user's own prompts, as server logs quote them: there they look like failures. Each passage begins
+with the newline or quote before its line, as repr and JSON write them: the server's own lines never hold it.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ def error_passages(profile: Profile) -> list[str]:
 
 
 def passages(text: str) -> Iterator[str]:
-    """Passages around the error texts of a prompt, as logs quote them."""
     signatures = signature_file.load()
     dead = any_server(lambda d: (*d.engine_dead, *d.log_dead))
     for number, line in enumerate(text.split("\n")):
@@ -58,7 +54,6 @@ def passages(text: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> set[str]:
-    """Forms of a text in repr, in JSON, and in JSON within JSON."""
     in_json = json.dumps(text)[1:-1]
     return {repr(text)[1:-1], in_json, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(in_json)[1:-1]}
 

@@ -15,7 +15,6 @@ from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 def calibration_request(
     profile: Profile, model: str | None, api_key_env: str | None, tokenizer: LocalTokenizer | None
 ) -> CalibrationRequest:
-    """Select what is measured on the server for this profile."""
     sizes, most_images = profile.image_sizes()
     return CalibrationRequest(
         image_sizes=sizes,
@@ -32,15 +31,8 @@ def calibration_request(
 async def discover(
     client: DiscoveryClient, profile: Profile, facts: Facts, request: CalibrationRequest, admin_attacks: Sequence[str]
 ) -> tuple[Facts, list[str]]:
-    """Measure token counts and, where needed, the longest prompt.
-
-    The search of the longest prompt is an attack: the caller has checked the authorization.
-
-    Returns:
-        The completed facts, and notes for the user.
-
-    Raises:
-        TargetError: the profile does not fit the server.
+    """Measure what the profile needs; returns notes for the user as well. The search of the longest prompt is an
+    attack: the caller has checked the authorization. Raises TargetError where the profile does not fit the server.
     """
     preflight.require(facts, profile.requires, admin_attacks, ())
     compatibility.require_models(client, profile)

@@ -24,16 +24,8 @@ _LATE_S = 5.0
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Position in a plan at which a load is resumed.
-
-    Args:
-        run: folder of the interrupted run.
-        phase: number of the phase.
-        step: next step to send.
-        behind_s: time into the phase.
-        left: requests to send; None where time ends the load.
-        sent: last steps sent by earlier runs, by worker.
-        loaded_s: duration of the interrupted run's load.
+    """Position in a plan at which a load is resumed. `left`: requests to send; None where time ends the load. `sent`:
+    last steps sent by earlier runs, by worker. `loaded_s`: of the interrupted run.
     """
 
     run: str
@@ -45,14 +37,8 @@ class ResumePoint:
     loaded_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the mapping for plan.json."""
-        return {
-            "run": self.run,
-            "phase": self.phase,
-            "step": self.step,
-            "behind_s": self.behind_s,
-            "sent": [list(last) for last in self.sent],
-        }
+        sent = [list(last) for last in self.sent]
+        return {"run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s, "sent": sent}
 
 
 def begin_row(folder: RunFolder) -> Mapping[str, Any]:
@@ -78,10 +64,7 @@ def hidden(value: object) -> bool:
 
 
 def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
-    """Find the step after the last one of each worker.
-
-    Raises OptionError where nothing was sent or nothing is left.
-    """
+    """Find the step after the last one of each worker. Raises OptionError where nothing was sent or nothing is left."""
     seen = _read(folder)
     if not seen.last:
         raise OptionError(f"--resume {folder.path}: this run sent no request; run the profile again without --resume")
@@ -105,7 +88,6 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
 def _next(
     profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Progress, before: Mapping[str, Any]
 ) -> tuple[int, float] | None:
-    """Next step of a phase and seconds into it; None when complete."""
     part = profile.load[phase]
     if part.kind == "closed" and part.for_ is not None:
         had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
@@ -119,7 +101,6 @@ def _next(
 
 
 def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]) -> list[int]:
-    """Move the last steps of an open phase behind those that were missed."""
     newest, end = max(last), (phase + 1) * PHASE_STRIDE
     if profile.load[phase].kind == "closed" or newest < phase * PHASE_STRIDE:
         return list(last)
@@ -134,7 +115,6 @@ def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]
 
 
 def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | None:
-    """Count the requests to send; None where time ends the load."""
     left = 0
     for number in range(phase, len(profile.load)):
         if (planned := phase_requests(profile.load[number], seed, number)) is None:
@@ -145,7 +125,6 @@ def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | Non
 
 
 def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
-    """(number of workers, the resume point of that run itself) from plan.json."""
     try:
         plan = json.loads(folder.plan.read_bytes())
         return int(plan["workers"]), plan.get("resume") or {}
@@ -157,8 +136,6 @@ def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
 
 @dataclass
 class _Progress:
-    """Progress of an interrupted load."""
-
     last: dict[int, int] = field(default_factory=dict)
     begun_ns: dict[int, int] = field(default_factory=dict)
     load_ns: int | None = None
@@ -167,7 +144,6 @@ class _Progress:
 
     @property
     def loaded_s(self) -> float:
-        """Duration of the load."""
         return 0.0 if self.load_ns is None else (self.newest_ns - self.load_ns) / 1e9
 
 

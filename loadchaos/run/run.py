@@ -1,8 +1,6 @@
-"""One run of a profile, step by step, from preparation to verdict.
-
-This process is asyncio and does only what must not wait: it never formats, classifies or renders. The load runs in the
-Locust child, live findings in the follower; both may die without damage to the record. Whatever happens, a bug of our
-own included, attacks are undone, what the run started is stopped, and what was recorded is judged.
+"""One run of a profile, step by step, from preparation to verdict. This process is asyncio and does only what must not
+wait. Whatever happens, a bug of our own included, attacks are undone, what the run started is stopped, and what was
+recorded is judged.
 """
 
 from __future__ import annotations
@@ -34,16 +32,11 @@ _TICK_S = 0.1
 async def run_quietly(
     profile: Profile, options: Options, interrupts: Interrupts, print_line: Callable[[str], None]
 ) -> Result:
-    """Run a profile whose lines go to `print_line` instead of the terminal."""
     return await _Run(RunContext.create(profile, options, interrupts, print_line), None).execute()
 
 
 async def run(profile: Profile, options: Options, interrupts: Interrupts, web_start: WebStart | None = None) -> Result:
-    """Run a profile to its end.
-
-    Until then it handles the signals that `interrupts` receives. Raises LoadchaosError for mistakes found before a run
-    folder exists.
-    """
+    """Run a profile to its end. Raises LoadchaosError for mistakes found before a run folder exists."""
     with Console() as console:
         context = RunContext.create(profile, options, interrupts, console.print)
         if web_start is not None:
@@ -52,8 +45,6 @@ async def run(profile: Profile, options: Options, interrupts: Interrupts, web_st
 
 
 class _Run:
-    """The parts of one run; `execute` is its steps in order."""
-
     def __init__(self, context: RunContext, web_start: WebStart | None) -> None:
         self._context = context
         self._record, self._interrupts = context.record, context.interrupts
@@ -70,12 +61,10 @@ class _Run:
         self._record.listen(self._probes.feed)
 
     async def execute(self) -> Result:
-        """Prepare, load and attack, drain, undo, judge."""
         with self._interrupts.handled_by(self._interrupted):
             return await self._steps()
 
     def _interrupted(self, number: signal.Signals) -> None:
-        """Write the row of a signal and print what happens next."""
         self._record.run("interrupted", signal=number.name)
         if self._interrupts.count == 1:
             self._context.print_line("interrupted: stopping the run cleanly (press Ctrl-C again to stop at once)")
@@ -89,7 +78,6 @@ class _Run:
                 await self._load_and_attack()
         self._load.close()
         for step in (
-            self._server.stop_canary,
             self._probes.stop,
             self._load.end,
             self._undo_attacks,
@@ -109,15 +97,11 @@ class _Run:
                 await step()
         return await self._judge()
 
-    # --- before and during the load -------------------------------------------------------------------------------------
-
     async def _prepare(self) -> None:
-        """Launch and monitor the server, check the profile, write the plan."""
         await self._load.warm_up()
         self._attacks.prepared(await Preparation(self._context, self._server, self._probes, self._last_question).run())
 
     async def _load_and_attack(self) -> None:
-        """Drive load and attacks until the load is done or has to stop."""
         options = self._context.options
         if not options.replay:
             await self._follower.begin(
@@ -126,15 +110,11 @@ class _Run:
         await self._load.start(self._tick)
         self._record.run("load_begin")
         await self._attacks.start(await self._replay_begin_s())
-        self._server.start_canary()
         self._probes.start()
         await self._load.drive(self._tick)
 
     async def _replay_begin_s(self) -> float | None:
-        """Wait until a replay has begun: its attacks count from there.
-
-        Returns None for any other load.
-        """
+        """Wait until a replay has begun: its attacks count from there. Returns None for any other load."""
         if any(phase.replay is not None for phase in self._context.profile.load):
             while self._load.alive and self._load.begun_s is None and not self._context.interrupts:
                 await self._tick()
@@ -152,8 +132,6 @@ class _Run:
             self._context.print_line(notice)
         self._record.tick(loading=self._load.running)
 
-    # --- the end --------------------------------------------------------------------------------------------------------
-
     async def _undo_attacks(self) -> None:
         not_undone = await self._attacks.undo()
         self._errors.not_undone = not_undone if self._context.target.kind == "external" else []
@@ -166,7 +144,6 @@ class _Run:
         self._load.read_rows()
 
     async def _settle_restarts(self) -> None:
-        """Wait until it is clear whether the server restarted during the load."""
         begin_s, begin_ns = time.monotonic(), time.monotonic_ns()
         while self._load.begun and self._server.unsettled(begin_ns):
             if time.monotonic() - begin_s >= self._interrupts.timeouts.restart_s:
@@ -182,7 +159,6 @@ class _Run:
             await self._tick()
 
     async def _ask_last_question(self) -> None:
-        """Ask once more after a run of a hunt, a replay or the minimiser."""
         if self._context.options.replay and self._load.begun:
             await self._last_question.ask(self._tick, lambda: bool(self._interrupts))
 
@@ -199,7 +175,6 @@ class _Run:
         await self._follower.finish(0.0 if self._record.lost else self._interrupts.timeouts.follower_s)
 
     def _exit_reason(self) -> dict[str, Any]:
-        """Fields of the last row: why the run ended; empty if completed."""
         reason: dict[str, Any] = {}
         if self._interrupts:
             reason = {"exit_code": self._interrupts.exit_code, "why": self._interrupts.first.name}
@@ -213,10 +188,7 @@ class _Run:
             reason["ledger_lost"] = self._record.lost
         return reason
 
-    # --- the verdict ----------------------------------------------------------------------------------------------------
-
     async def _judge(self) -> Result:
-        """Judge the closed ledger once; that verdict counts."""
         try:
             verdict = await conclude_interruptible(self._folder, self._context.print_line, self._interrupts)
         except Exception as e:  # noqa: BLE001 - the ledger is complete: a later loadchaos may judge it

@@ -16,17 +16,14 @@ class RunAttacks:
         self._undo: asyncio.Task[list[str]] | None = None
 
     def prepared(self, injector: AttackInjector) -> None:
-        """Set the injector whose attacks have passed their preflight."""
         self._injector = injector
 
     @property
     def injector(self) -> AttackInjector:
-        """The prepared injector."""
         assert self._injector is not None
         return self._injector
 
     def feed(self, row: Row) -> None:
-        """Pass a ledger row to the triggers and conditions of attacks."""
         if self._injector is not None:
             self._injector.feed(row)
 
@@ -35,12 +32,10 @@ class RunAttacks:
         await self.injector.start(begin_s)
 
     def pause(self) -> None:
-        """Hold attacks back while the server is down."""
         if self._injector is not None:
             self._injector.pause()
 
     def resume(self) -> None:
-        """Continue after `pause`."""
         if self._injector is not None:
             self._injector.resume()
 
@@ -50,6 +45,5 @@ class RunAttacks:
             self._undo = asyncio.create_task(self._injector.stop())
 
     async def undo(self) -> list[str]:
-        """Undo all attacks. Returns those that could not be undone."""
         self.begin_undo()
         return [] if self._undo is None else await self._undo

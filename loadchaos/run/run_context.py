@@ -18,10 +18,7 @@ from loadchaos.run.server_under_test import TargetSpec
 
 @dataclass(frozen=True)
 class RunContext:
-    """Inputs of one run, its record and its terminal.
-
-    `print_line` prints one line and never blocks.
-    """
+    """Inputs of one run, its record and its terminal. `print_line` prints one line and never blocks."""
 
     profile: Profile
     options: Options
@@ -34,10 +31,7 @@ class RunContext:
     def create(
         cls, profile: Profile, options: Options, interrupts: Interrupts, print_line: Callable[[str], None]
     ) -> RunContext:
-        """Check the options and create the run folder.
-
-        Raises LoadchaosError before anything exists.
-        """
+        """Check the options and create the run folder. Raises LoadchaosError before anything exists."""
         target = target_spec(profile, options)
         folder = create_folder(options.out, profile.name)
         record = RunRecord(folder, _redactor(profile, target), print_line)
@@ -45,7 +39,6 @@ class RunContext:
 
 
 def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
-    """Redactor for secrets of the run and for quoted prompts."""
     launch = profile.target.launch
     if launch is None:
         redactor = Redactor.from_environment(os.environ)

@@ -24,7 +24,6 @@ class RunErrors:
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
-        """Run a step and keep its exception, so that the steps after it run too."""
         try:
             yield
         except LoadchaosError as e:
@@ -33,17 +32,13 @@ class RunErrors:
             self.record_bug(e)
 
     def of_judge(self, error: Exception) -> tuple[int, str | None]:
-        """(exit code, text) for an error that left the run unjudged.
-
-        An error that is no LoadchaosError is recorded as a bug, and the summary has its text.
-        """
+        """(exit code, text) for an error that left the run unjudged. A bug is recorded, and the summary has its text."""
         if isinstance(error, LoadchaosError):
             return error.exit_code, str(error)
         self.record_bug(error)
         return exit_codes.INTERNAL_ERROR, None
 
     def record_bug(self, e: Exception) -> None:
-        """Append the traceback of a bug to loadchaos-error.txt."""
         trace = self._folder / "loadchaos-error.txt"
         text = self._redactor.text("".join(traceback.format_exception(e)))
         with contextlib.suppress(OSError), trace.open("a") as f:
@@ -57,7 +52,6 @@ class RunErrors:
         return {} if self._bug is None else {"exit_code": exit_codes.INTERNAL_ERROR, "why": self._bug}
 
     def summary(self, *others: str | None) -> str | None:
-        """Describe all errors and the `others`; None without any."""
         not_undone = None
         if self.not_undone:
             not_undone = f"these attacks were NOT undone, undo them by hand: {', '.join(self.not_undone)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Facts, Row
@@ -13,32 +13,23 @@ from loadchaos.core.redact import Redactor
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.profile import Profile
 from loadchaos.run.server_under_test import ServerUnderTest
+from loadchaos.server.memory import ProbeMemory
+from loadchaos.server.monitor.canary import Canary
 from loadchaos.server.probes.ask import RecordedAsker
-from loadchaos.server.probes.memory import ProbeMemory
 from loadchaos.server.probes.parts.adapters import AdaptersPart
 from loadchaos.server.probes.parts.base import ProbePart
-from loadchaos.server.probes.parts.cold_warm import ColdWarmPart
+from loadchaos.server.probes.parts.equal_prompts import ColdWarmPart, ReplicasPart, StreamedPart
 from loadchaos.server.probes.parts.images import ImagesPart
 from loadchaos.server.probes.parts.keyed import KeyedPart
 from loadchaos.server.probes.parts.prefix_ladder import PrefixLadderPart
 from loadchaos.server.probes.parts.reference import ReferencePart
-from loadchaos.server.probes.parts.replicas import ReplicasPart
-from loadchaos.server.probes.parts.streamed import StreamedPart
 from loadchaos.server.probes.prober import Prober
 
 
 @dataclass(frozen=True)
 class PartSetup:
-    """Inputs from which a part is made.
-
-    Args:
-        options: `correctness` of the profile.
-        asker: where it asks.
-        rng: random generator of its own.
-        requests: returns the number of requests that the load has sent.
-        images: True if the traffic has images, and the model is not known to take none.
-        facts: what is known of the server.
-        memory: what earlier runs on the server have learned; None: each run asks anew.
+    """Inputs from which the parts are made. `requests()`: sent by the load so far; `images`: the traffic has images and
+    the model may take them; `memory`: what earlier runs on the server have learned.
     """
 
     options: CorrectnessOptions
@@ -49,92 +40,64 @@ class PartSetup:
     facts: Facts
     memory: ProbeMemory | None = None
 
-
-def _keyed(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.probes
-    if of is None:
-        return None
-    fits = setup.images or "kinds" in of.model_fields_set
-    kinds = [kind for kind in of.kinds if fits or kind not in IMAGE_KINDS]
-    return KeyedPart(setup.asker, setup.rng, every_s=of.every, kinds=kinds)
-
-
-def _replicas(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.replicas
-    return None if of is None else ReplicasPart(setup.asker, setup.rng, every_s=of.every, n=of.n)
-
-
-def _cold_warm(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.cold_warm
-    return None if of is None else ColdWarmPart(setup.asker, setup.rng, every_s=of.every)
-
-
-def _streamed(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.streamed
-    return None if of is None else StreamedPart(setup.asker, setup.rng, every_s=of.every)
-
-
-def _images(setup: PartSetup) -> ProbePart | None:
-    of = None if setup.facts.images is False else setup.options.images
-    return None if of is None else ImagesPart(setup.asker, setup.rng, every_s=of.every)
-
-
-def _reference(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.alone_vs_load
-    compared = [name for name in CorrectnessOptions.model_fields if name != "probes" and getattr(setup.options, name)]
-    share = 0.0 if of is None else of.share
-    return ReferencePart(
-        setup.asker, setup.rng, share=share, requests=setup.requests, compared=compared, memory=setup.memory
-    )
-
-
-def _adapters(setup: PartSetup) -> ProbePart | None:
-    of = setup.options.adapters
-    return (
-        None
-        if of is None
-        else AdaptersPart(setup.asker, setup.rng, every_s=of.every, adapters=setup.facts.lora_adapters)
-    )
-
-
-def _prefix_ladder(setup: PartSetup) -> ProbePart | None:
-    of, text = setup.options.prefix_ladder, setup.facts.text
-    if of is None:
-        return None
-    return PrefixLadderPart(setup.asker, setup.rng, every_s=of.every, lengths=of.lengths, text=text)
-
-
-PARTS: tuple[Callable[[PartSetup], ProbePart | None], ...] = (
-    _reference,
-    _keyed,
-    _replicas,
-    _cold_warm,
-    _streamed,
-    _images,
-    _adapters,
-    _prefix_ladder,
-)
-"""All parts in the order in which the idle server is asked."""
+    def parts(self) -> list[ProbePart]:
+        """The parts that the profile asks for, in the order in which the idle server is asked."""
+        of, asker = self.options, self.asker
+        compared = [name for name in CorrectnessOptions.model_fields if name != "probes" and getattr(of, name)]
+        rngs = [random.Random(self.rng.random()) for _ in range(8)]
+        parts: list[ProbePart] = [
+            ReferencePart(
+                asker,
+                rngs[0],
+                share=0.0 if of.alone_vs_load is None else of.alone_vs_load.share,
+                requests=self.requests,
+                compared=compared,
+                memory=self.memory,
+            )
+        ]
+        if of.probes is not None:
+            fits = self.images or "kinds" in of.probes.model_fields_set
+            kinds = [kind for kind in of.probes.kinds if fits or kind not in IMAGE_KINDS]
+            parts.append(KeyedPart(asker, rngs[1], every_s=of.probes.every, kinds=kinds))
+        if of.replicas is not None:
+            parts.append(ReplicasPart(asker, rngs[2], every_s=of.replicas.every, n=of.replicas.n))
+        if of.cold_warm is not None:
+            parts.append(ColdWarmPart(asker, rngs[3], every_s=of.cold_warm.every))
+        if of.streamed is not None:
+            parts.append(StreamedPart(asker, rngs[4], every_s=of.streamed.every))
+        if of.images is not None and self.facts.images is not False:
+            parts.append(ImagesPart(asker, rngs[5], every_s=of.images.every))
+        if of.adapters is not None:
+            adapters = self.facts.lora_adapters
+            parts.append(AdaptersPart(asker, rngs[6], every_s=of.adapters.every, adapters=adapters))
+        if (ladder := of.prefix_ladder) is not None:
+            text = self.facts.text
+            parts.append(PrefixLadderPart(asker, rngs[7], every_s=ladder.every, lengths=ladder.lengths, text=text))
+        return parts
 
 
 class RunProbes:
-    """The questions of one run; does nothing where the profile has none."""
+    """The questions and canaries of one run; does nothing where the profile has none."""
 
     def __init__(self, profile: Profile, server: ServerUnderTest, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self._server, self._record, self._redactor = profile, server, record, redactor
+        self._canary: Canary | None = None
         self._prober: Prober | None = None
         self._begun = False
         self._requests = 0
 
     def feed(self, row: Row) -> None:
-        """Count the requests of the load."""
         self._requests += row.get("row") == "end"
 
-    async def learn(self, facts: Facts, seed: int) -> list[str]:
-        """Ask the idle server; returns notes for the user.
+    async def learn_canary(self, facts: Facts) -> None:
+        if (canary := self._profile.watch.canary) is not None:
+            asker, url, emit = self._server.asker, self._server.url, self._record.event
+            self._canary = Canary(asker, url, facts.model, emit, self._redactor, every_s=canary.every)
+            await self._canary.learn()
 
-        They differ from those of an earlier run with the same seed:
-        prompts and images that shall be new would be in the caches of the server.
+    async def learn(self, facts: Facts, seed: int) -> list[str]:
+        """Ask the idle server; returns notes for the user. The questions are not those of an earlier run with the same
+        seed: prompts and images that shall be new would be in the caches of the server.
         """
         options = self._profile.correctness
         if not options.model_fields_set:
@@ -147,24 +110,23 @@ class RunProbes:
         rng = random.Random(f"questions {seed} {self._record.folder.path.name}")
         images = facts.images is not False and any("images" in traffic.payload for traffic in self._profile.traffic)
         setup = PartSetup(options, asker, rng, lambda: self._requests, images, facts, memory)
-        made = [make(replace(setup, rng=random.Random(rng.random()))) for make in PARTS]
-        self._prober = Prober(asker, [part for part in made if part is not None], memory)
+        self._prober = Prober(asker, setup.parts(), memory)
         refused = options.images is not None and facts.images is False
         notes = ["questions about images are not asked: the model takes none"] if refused else []
         return [*notes, *await self._prober.learn()]
 
     def start(self) -> None:
-        """Ask beside the load, except while the server is down."""
-        if self._prober is not None:
-            self._begun = True
-            self._prober.start(lambda: self._server.down)
+        self._begun = True
+        for part in (self._canary, self._prober):
+            if part is not None:
+                part.start(lambda: self._server.down)
 
     async def stop(self) -> None:
         """Ask no more: after the load the server has to become idle."""
-        if self._prober is not None:
-            await self._prober.stop()
+        for part in (self._canary, self._prober):
+            if part is not None:
+                await part.stop()
 
     async def check(self) -> None:
-        """Ask wrong answers again after the load, and end."""
         if self._prober is not None and self._begun and not self._server.down:
             await self._prober.check()

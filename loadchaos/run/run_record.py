@@ -38,7 +38,6 @@ class RunRecord(EventRecorder):
         self._listeners.append(listener)
 
     def begin(self, profile: Profile, options: Options, target: TargetSpec) -> None:
-        """Write the first row and profile.yaml."""
         self.run(
             "begin",
             profile=profile.name,
@@ -54,12 +53,10 @@ class RunRecord(EventRecorder):
         self.keep(self.folder.profile, self.redactor.text(profile.to_yaml()))
 
     def feed(self, row: Row) -> None:
-        """Fold one row that a worker has written."""
         self._checkpoint.feed(row)
         self._notify(row)
 
     def tick(self, *, loading: bool) -> None:
-        """Sync files once a second; write checkpoints during the load."""
         now_s = time.monotonic()
         if loading:
             self._write_checkpoint(now_s)
@@ -69,7 +66,6 @@ class RunRecord(EventRecorder):
             self.sync()
 
     async def end_compaction(self) -> None:
-        """Stop the process that makes finished parts Parquet."""
         await self._compaction.end()
 
     def _write_checkpoint(self, now_s: float) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
@@ -14,49 +13,34 @@ from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos import LocalProxy, authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
-from loadchaos.core.ledger.rows import StateRow
-from loadchaos.core.model import Facts, Row
+from loadchaos.core.ledger.rows import StateRow, as_typed
+from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
 from loadchaos.run.asker import HttpAsker
 from loadchaos.run.held_server import HeldServer
 from loadchaos.run.ports import ReservedPort
-from loadchaos.run.wait_idle import IdleWait
-from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, UNKNOWN, Dialect
+from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, SLOWEST_GAUGES_S, UNKNOWN, Dialect
 from loadchaos.server.discovery.client import parse_target
-from loadchaos.server.monitor import (
-    DCGM,
-    NODE,
-    Canary,
-    DeviceExporter,
-    Monitor,
-    MonitoredReplica,
-    MonitorOutput,
-    ServerAccess,
-)
-from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, last_line, refuse_taken_port
+from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
+from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
+from loadchaos.server.monitor.log_follower import HEAD_BYTES
+from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
+from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, quoted_last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import DEFAULT_ERA, SimulatorSpec
 
-_HEAD_BYTES = 1 << 16
+_FORGOTTEN_NS = 2_000_000_000  # a correct server drops an aborted request in a tenth of this
+_LONGEST_NS = _FORGOTTEN_NS + int(SLOWEST_GAUGES_S * 1e9)  # by then every gauge was updated
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """Address of a server and what the user says about it.
-
-    Args:
-        kind: embedded, launched or external.
-        url: where requests go; None until an embedded or launched server has a port.
-        admin_url: where /health, /metrics and admin endpoints are, if elsewhere.
-        server_log: log sources as given with --server-log.
-        headers: request headers with their values.
-        tls: certificates to trust.
-        pid: root process, as given with --pid.
-        external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
-        held: launched server that several runs share; the run neither starts nor stops it.
+    """Address of a server and what the user says about it. `kind`: embedded, launched or external. `url`: None until
+    the server has a port. `external_urls`: attacks on each need --authorize. `held`: launched server that several runs
+    share; the run neither starts nor stops it.
     """
 
     kind: str
@@ -70,15 +54,35 @@ class TargetSpec:
     held: HeldServer | None = None
 
 
+class IdleWait:
+    """Reader of `metrics` rows that knows when a server has become idle."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, tuple[int, float]] = {}  # by engine: time of the gauges, requests
+
+    def feed(self, row: Row) -> None:
+        typed = as_typed(row)
+        if typed["row"] == "metrics" and "requests_running" in (values := typed.get("values") or {}):
+            busy = values["requests_running"] + values.get("requests_waiting", 0)
+            self._busy[f"{typed['replica']} {typed['engine']}"] = (typed["at_ns"], busy)
+
+    def idle_since(self, begin_ns: int) -> bool:
+        """True when each engine was idle after `begin_ns`, or waiting is useless: no gauges, or all were updated since."""
+        if not self._busy or time.monotonic_ns() - begin_ns >= _LONGEST_NS:
+            return True
+        newest = [busy for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]
+        return len(newest) == len(self._busy) and not any(newest)
+
+
 class ServerUnderTest:
-    """Server under test, or the replicas of one. It owns process, monitor, canary, proxy and state machines."""
+    """Server under test, or the replicas of one. It owns process, monitor, proxy and state machines."""
 
     def __init__(self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self.target = profile, target
         self._record, self._redactor = record, redactor
         self._log = record.folder.server_log
+        self._replicas = profile.target.replicas if target.kind == "external" else ()
         self._monitor: Monitor | None = None
-        self._canary: Canary | None = None
         self.launched: LaunchedServer | None = None
         self.url = target.url or ""
         self._dialect = _assumed_dialect(profile)
@@ -90,15 +94,8 @@ class ServerUnderTest:
         """Asks questions beside the load; they bypass our proxy."""
         self._reserved: ReservedPort | None = None
 
-    # --- start and end --------------------------------------------------------------------------------------------------
-
     async def launch(self) -> str:
-        """Start or restart the embedded server or the launch command.
-
-        Returns a line that says which.
-
-        OptionError when another server has its port.
-        """
+        """Start or restart the server; returns a line that says which. Raises OptionError where its port is taken."""
         if self.launched is not None:  # server.log has one writer at a time
             why = "it hung" if self.state == "hung" else "its engine was dead and the server did not exit"
             await (self.launched.wait_recorded() if self.launched.exit.done() else self.launched.kill(why))
@@ -122,7 +119,6 @@ class ServerUnderTest:
         return description
 
     def _attach(self, held: HeldServer) -> str:
-        """Use the held server; its rows go to this run from now on."""
         self.url, self.launched, self._log = held.url, held.launched, held.log
         held.attach(self._record.event)
         if self._monitor is not None:
@@ -164,7 +160,6 @@ class ServerUnderTest:
             machine.known_server = self._known_server
 
     async def start_monitor(self, dialect: Dialect | None = None) -> None:
-        """Start the monitor, or restart it for another dialect."""
         if dialect is not None:
             if self._monitor is not None and dialect == self._dialect:
                 return
@@ -195,32 +190,13 @@ class ServerUnderTest:
         watch = self._profile.watch
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
-    async def learn_canary(self, facts: Facts) -> None:
-        """Record the canary's answers on the idle server."""
-        canary = self._profile.watch.canary
-        if canary is not None:
-            self._canary = Canary(
-                self.asker, self.url, facts.model, self._record.event, self._redactor, every_s=canary.every
-            )
-            await self._canary.learn()
-
-    def start_canary(self) -> None:
-        """Send canary requests beside the load, except while the server is down."""
-        if self._canary is not None:
-            self._canary.start(lambda: self.down)
-
-    async def stop_canary(self) -> None:
-        """Send no more canary requests. After the load the server has to become idle."""
-        if self._canary is not None:
-            await self._canary.stop()
-
     def _monitored_replicas(self) -> list[MonitoredReplica]:
-        if self._profile.target.replicas and self.target.kind == "external":
+        if self._replicas:
             return [
                 MonitoredReplica(
                     r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authorization.listener_pid(r.url)
                 )
-                for r in self._profile.target.replicas
+                for r in self._replicas
             ]
         pid = self.pid_of("server") if self.target.kind == "external" else None
         here = self.target.kind == "launched"
@@ -231,7 +207,6 @@ class ServerUnderTest:
         return [MonitoredReplica("server", url, logs=logs, pid=pid, here=here)]
 
     async def open_proxy(self) -> LocalProxy:
-        """Open a proxy between clients and server; `stop` closes it."""
         self._proxy = LocalProxy(self.url)
         await self._proxy.open()
         return self._proxy
@@ -240,7 +215,7 @@ class ServerUnderTest:
         """First 64 KiB of the server's log; empty without a log. They show version and flags."""
         if self.launched is not None:
             with contextlib.suppress(OSError), self._log.open("rb") as log:
-                return log.read(_HEAD_BYTES).decode("utf-8", "replace")
+                return log.read(HEAD_BYTES).decode("utf-8", "replace")
         if self._monitor is None:
             return ""
         return "".join([await self._monitor.read_head(name) for name in self._machines])
@@ -262,24 +237,19 @@ class ServerUnderTest:
             self._reserved.release()
             self._reserved = None
 
-    # --- its state --------------------------------------------------------------------------------------------------------
-
     def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
         health_knows_death = (dialect or self._dialect).health_knows_death
-        replicas = self._profile.target.replicas if self.target.kind == "external" else ()
-        names = [r.name for r in replicas] or ["server"]
+        names = [r.name for r in self._replicas] or ["server"]
         launched = self.target.kind != "external"
         return {name: StateMachine(name, launched, health_knows_death, sole=len(names) == 1) for name in names}
 
     def feed(self, row: Row) -> None:
-        """Fold one ledger row and record the state changes that follow."""
         self._idle.feed(row)
         if self._monitor is not None and _may_mean_death(row):
             self._monitor.poll_logs()  # the log comes first: it says whether the server was told to end, or died
         self._record_changes([change for machine in self._machines.values() for change in machine.feed(row)])
 
     def tick(self) -> None:
-        """Let time pass without a row and record the state changes that follow."""
         if self._monitor is not None:
             self._monitor.poll_logs()
         now_ns = time.monotonic_ns()
@@ -301,34 +271,25 @@ class ServerUnderTest:
 
     @property
     def down(self) -> bool:
-        """True when no replica can answer.
-
-        In an outage the load continues: only its requests show the end of the outage.
-        """
+        """True when no replica can answer. In an outage the load continues: only its requests show the end."""
         return self.state in DOWN and not any(machine.outage for machine in self._machines.values())
 
     @property
     def dying(self) -> bool:
-        """True when the server is down and its process has not exited."""
         return self.down and self.exit_reason() is None
 
     def unsettled(self, since_ns: int) -> bool:
-        """True while a restart before `since_ns` may still show."""
         return any(machine.unsettled(since_ns) for machine in self._machines.values())
 
     def idle_since(self, begin_ns: int) -> bool:
-        """True when the gauges show no requests after `begin_ns`. Also true where waiting is useless."""
         return self._idle.idle_since(begin_ns)
 
     @property
     def replicas(self) -> dict[str, str]:
-        """URLs of the replicas by name, for attacks on each."""
-        if self._profile.target.replicas and self.target.kind == "external":
-            return {r.name: parse_target(r.url) for r in self._profile.target.replicas}
-        return {"server": self.target.admin_url or self.url}
+        found = {r.name: parse_target(r.url) for r in self._replicas}
+        return found or {"server": self.target.admin_url or self.url}
 
     def pid_of(self, name: str) -> int | None:
-        """Root process of a replica now; None if unknown or exited."""
         if self.target.kind != "external":
             return None if self.launched is None or self.launched.exit.done() else self.launched.pid
         if self.target.pid is not None and psutil.pid_exists(self.target.pid):
@@ -336,43 +297,26 @@ class ServerUnderTest:
         return authorization.listener_pid(self.replicas[name])
 
     def exit_reason(self) -> str | None:
-        """Exit reason of the launched server; None while it lives.
-
-        It is the end of a sentence. An external server has none.
-        """
+        """Reason of the launched server's exit, as the end of a sentence; None while it lives, and for an external one."""
         if (ended := self.exit_status()) is None or self.launched is None or self.launched.pid is None:
             return ended
-        return f"{ended}{_last_line(self._log)}; its log is {self._log}"
+        return f"{ended}{quoted_last_line(self._log)}; its log is {self._log}"
 
     def exit_status(self) -> str | None:
-        """Exit code or signal of the launched server; None while it lives."""
-        if self.launched is None or not self.launched.exit.done():
-            return None
-        return f"it {self.launched.exit.result().reason}"
+        return None if self.launched is None else self.launched.exit_reason
 
     @property
     def supervisor_lost(self) -> bool:
-        """True when the server's supervisor process is gone.
-
-        Without it neither log nor exit can be read.
-        """
+        """True when the server's supervisor process is gone. Without it neither log nor exit can be read."""
         return self.launched is not None and self.launched.lost
 
 
 def _may_mean_death(row: Row) -> bool:
-    """True for a row that may be a sign of death."""
     kind, what = row.get("row"), row.get("what")
     return (kind == "process" and what == "gone") or (kind == "launch" and what == "exit") or row.get("ok") is False
 
 
-def _last_line(log: Path) -> str:
-    """The last line of a server's log, as part of a sentence."""
-    line = last_line(log)
-    return f"; its last log line is {line!r}" if line else " without a log line"
-
-
 def _assumed_dialect(profile: Profile) -> Dialect:
-    """Dialect to monitor with until the server is identified."""
     if profile.target.dialect != "auto":
         return DIALECTS[profile.target.dialect]
     return DIALECTS[profile.target.embedded.dialect] if profile.target.embedded else DEFAULT_DIALECT

@@ -13,7 +13,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.report.formatting import clean
 from loadchaos.report.phrases import remedy_text
 from loadchaos.server.discovery.preflight import READ_THE_LOG
-from loadchaos.server.process.launcher import last_line
+from loadchaos.server.process.launcher import quoted_last_line
 from loadchaos.server.process.supervisor import NOT_STARTED
 
 SILENT_S = 30.0
@@ -47,8 +47,7 @@ def explained(message: str, log: Path) -> str:
         return message  # there is no log
     if cause := cause_of_failed_start(log):
         return f"{message}. Cause: {cause}"
-    line = last_line(log)
-    return f"{message}; its last log line is {line!r}" if line else f"{message} without a log line"
+    return message + quoted_last_line(log)
 
 
 def cause_of_failed_start(log: Path) -> str:

@@ -1,7 +1,4 @@
-"""Carry out commands of the web UI and record the answers.
-
-Every manual change (users, attacks, stop) is a row of kind `command`, so that the verdict can mention it.
-"""
+"""Carry out commands of the web UI. Each is a row of kind `command`, so that the verdict can mention it."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ class WebCommands:
         self.stop_asked = False
 
     def load_begins(self, attacks: AttackInjector) -> None:
-        """Offer the attacks and apply the number of users at Start."""
         self._attacks = attacks
         self._record.event(
             {
@@ -44,7 +40,6 @@ class WebCommands:
             self._users(cast("CommandRow", self._start))
 
     def poll(self) -> None:
-        """Carry out the commands that came since the last call; never waits."""
         for row in self._tail.rows():
             typed = as_typed(row)
             if typed["row"] != "command":
@@ -64,9 +59,8 @@ class WebCommands:
         if not self._manual:
             self._manual = True
             self._record.control("by_hand", f"{users} users set in the web UI")
-        self._answer(
-            row, ok=True, text=f"{users} users at {float(row.get('rate') or 0):g} a second (planned: {planned})"
-        )
+        rate = float(row.get("rate") or 0)
+        self._answer(row, ok=True, text=f"{users} users at {rate:g} a second (planned: {planned})")
 
     def _fire(self, attacks: AttackInjector, row: CommandRow) -> None:
         name, params = str(row.get("name")), row.get("params")

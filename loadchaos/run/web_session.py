@@ -1,8 +1,5 @@
-"""Process of the web UI, which outlives runs.
-
-Each Start and Stop is one load in it, directed by session.jsonl.
-
-The UI writes button presses: Start into the session's commands.jsonl, all others into that of the current run.
+"""Process of the web UI, which outlives runs; each Start and Stop is one load in it, directed by session.jsonl. It
+writes Start into the session's commands.jsonl, all other presses into that of the current run.
 """
 
 from __future__ import annotations
@@ -33,10 +30,7 @@ PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a varia
 
 @dataclass(frozen=True)
 class WebUiSettings:
-    """Address of the UI and its texts before the first run.
-
-    `users` is the number in the profile.
-    """
+    """Address of the UI and its texts before the first run. `users` is the number in the profile."""
 
     host: str
     port: int
@@ -62,10 +56,7 @@ class WebUiProcess(ChildProcess):
         self._commands = Tail(home / "commands.jsonl")
 
     async def begin(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start the UI with further options and environment variables.
-
-        `variables` hold header values, which no file may hold.
-        """
+        """Start the UI with further options. `variables` hold header values, which no file may hold."""
         web = self.web
         self.write(
             "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes
@@ -92,7 +83,6 @@ class WebUiProcess(ChildProcess):
         return self._gone
 
     def lost_reason(self) -> str | None:
-        """Describe the processes that have exited early; None while all live."""
         if not self.alive:
             return f"the web UI's process exited with code {self.exit_code}; see {self.log}"
         if not (gone := self.gone()):
@@ -102,20 +92,16 @@ class WebUiProcess(ChildProcess):
 
     @property
     def log(self) -> Path:
-        """File with its output."""
         return self.home / "locust.log"
 
     def write(self, what: SessionEvent, **detail: Unpack[SessionDetail]) -> None:
-        """Write one row of session.jsonl."""
         row: SessionRow = {"row": "session", "at_ns": time.monotonic_ns(), "what": what, **detail}
         self._writer.write(row)
 
     def commands(self) -> Iterator[dict[str, Any]]:
-        """Commands given since the last call, outside of any run."""
         return (row for row in self._commands.rows() if row.get("row") == "command")
 
     def close(self) -> None:
-        """Close session.jsonl."""
         self._writer.close()
 
 
@@ -137,25 +123,21 @@ class WebLoad:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the UI."""
         return self._ui.pid
 
     @property
     def alive(self) -> bool:
-        """True while a worker drives the load."""
         gone = self._ui.gone()
         ended = len(self._ended | {f for f, pid in self._pids.items() if pid in gone})
         ended += len(gone - set(self._pids.values()))  # before their first row
         return self._begun and self._ui.alive and ended < self._ui.web.processes
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - both were given to the UI's process when it was started
-        """Tell the workers that plan.json is written and the load begins."""
         self._begun = True
         self._ui.write("load", folder=str(self._folder.path.resolve()))
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
     def feed(self, row: Row) -> None:
-        """Fold one row of a worker."""
         typed = as_typed(row)
         if typed["row"] == "header":
             self._pids[str(typed.get("file"))] = int(typed["pid"])
@@ -178,5 +160,4 @@ class WebLoad:
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": code})
 
     def failure(self) -> str | None:
-        """Describe lost processes; None while all live."""
         return f"the load was cut short: {lost}" if self._begun and (lost := self._ui.lost_reason()) else None

@@ -20,10 +20,7 @@ class WorkerNotices:
         self.load_begun = False
 
     def waiting(self, master: Master, local_url: str | None) -> None:
-        """Print where workers are expected to connect.
-
-        `local_url` is the URL of a server that this run started, which other machines can hardly reach.
-        """
+        """`local_url` is the URL of a server that this run started, which other machines can hardly reach."""
         host = "all addresses of this machine" if master.bind_host == "*" else master.bind_host
         workers = "1 worker" if master.workers == 1 else f"{master.workers} workers"
         port = f"port {master.bind_port} (unprotected: docs/how-to/many-machines.md)"
@@ -32,7 +29,6 @@ class WorkerNotices:
             self._print(f"note: workers on other machines cannot reach {local_url}")
 
     def feed(self, row: Row) -> None:
-        """Print one row of requests-*.jsonl where it is about a worker."""
         typed = as_typed(row)
         if typed["row"] == "heartbeat" and typed.get("backed_off") and not self._backoff_told:
             self._backoff_told = True

@@ -13,26 +13,18 @@ from loadchaos.core.model import Outcome
 from loadchaos.server.dialects import Dialect
 
 CHAT_PATH = "/v1/chat/completions"
+SMALL_QUESTION = "Hello"
+"""Prompt of a request that only shows whether the model answers."""
+ANSWER_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 _COMPLETIONS = frozenset({"ok", "wrong_output", "truncated", "empty", "finish_abort"})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to one question, or why there is none.
-
-    Attributes:
-        outcome: by the rules of the load; `unfinished`: the answer was not waited for.
-        error: why the outcome is not `ok`; empty: it is.
-        status: HTTP status; 0: no answer came, or it was cut off.
-        headers: values by lower-case name.
-        body: begin of the body, as text.
-        text: text of the first choice; its reasoning where there is nothing else.
-        finish: finish_reason.
-        tokens: tokens with logprobs, where the server gives them.
-        gaps: for each token its logprob minus that of the likeliest other one.
-        signs: unusual properties of the text, as in the row `end`; so is `text_ratio`.
-        sent_ns: when it was asked, monotonic ns.
-        head_ns: when the response head came; None: it did not.
+    """Answer to one question, or why there is none (`error`; `outcome` by the rules of the load). `status` 0: no answer
+    came, or it was cut off. `headers` by lower-case name; `text` of the first choice. `tokens` with logprobs, and
+    `gaps`: the logprob of each minus that of the likeliest other one. `signs` and `text_ratio` as in the row `end`.
+    `sent_ns`, `head_ns`: monotonic; None: no head came.
     """
 
     outcome: Outcome
@@ -68,14 +60,9 @@ NOT_WAITED_FOR = Answer("unfinished", "not waited for")
 
 
 class AskOptions(TypedDict, total=False):
-    """Options of one question.
-
-    Attributes:
-        silence_s: limit of the time without a byte; None: only the other limit.
-        stream: a streamed answer is asked for.
-        answers: choices that are asked for; None: unknown.
-        leave_after: close the connection after so many chunks with content; None: read all.
-        dialect: kind of server in place of the asker's own.
+    """Options of one question. `silence_s`: limit of the time without a byte; `answers`: choices that are asked for,
+    None: unknown; `leave_after`: close the connection after so many chunks with content; `dialect`: in place of the
+    asker's own.
     """
 
     silence_s: float | None
@@ -86,36 +73,18 @@ class AskOptions(TypedDict, total=False):
 
 
 class Asker(Protocol):
-    """Asks questions over HTTP; the server decides nothing but the answer.
-
-    Attributes:
-        http: its client.
-        dialect: kind of the server; its error texts decide outcomes.
-    """
+    """Asks questions over HTTP (run/asker.py). The dialect's error texts decide outcomes."""
 
     http: httpx.AsyncClient
     dialect: Dialect
 
-    async def ask(
-        self,
-        url: str,
-        body: bytes,
-        *,
-        limit_s: float,
-        **options: Unpack[AskOptions],
-    ) -> Answer:
-        """Ask one question and wait for its answer; raises nothing for what a server does.
-
-        Args:
-            url: whole URL; the end of its path tells the endpoint, and so headers and reader.
-            body: the request.
-            limit_s: limit of the whole exchange in seconds.
-            options: as `AskOptions` has them.
+    async def ask(self, url: str, body: bytes, *, limit_s: float, **options: Unpack[AskOptions]) -> Answer:
+        """Ask one question and wait at most `limit_s`; raises nothing for what a server does. The end of the whole
+        `url` tells the endpoint, and so headers and reader.
         """
 
 
 def chat_body(model: str, content: Any, most_tokens: int, **options: Any) -> bytes:
-    """Make the body of a chat question with one message of the user, greedy."""
     messages = [{"role": "user", "content": content}]
     body = {"model": model, "messages": messages, "max_tokens": most_tokens, "temperature": 0, **options}
     return json.dumps(body).encode()

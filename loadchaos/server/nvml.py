@@ -1,10 +1,6 @@
-"""Read GPUs of this machine through NVML.
-
-The figures come once a second, with Xid errors, and memory before and after a server.
-
-`NvmlMonitor` needs nvidia-ml-py, which is optional: dcgm-exporter (`watch: {dcgm: [URL]}`) gives the same figures. NVML may
-block for seconds on a lost GPU, so it has its own thread. The memory functions run nvidia-smi, NVML's own client: it is
-there without nvidia-ml-py, and a process that a driver blocks can be killed.
+"""Read GPUs of this machine: figures and Xid errors through NVML, in its own thread, as NVML may block for seconds
+(nvidia-ml-py is optional: dcgm-exporter gives the same); memory before and after a server by nvidia-smi, which is there
+without it and can be killed.
 """
 
 from __future__ import annotations
@@ -12,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import shutil
 import threading
 import time
 from collections import Counter
@@ -20,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadchaos.core.ledger.rows import DeviceRow, Emit
+from loadchaos.server.command_output import command_output
 
 _EVERY_MS = 1000
 _STOP_S = 3.0
-_SMI_OPTIONS = ("--query-gpu=memory.used", "--format=csv,noheader,nounits")
+_SMI = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
 _SMI_TIMEOUT_S = 5.0
 _POLL_S = 0.2
 _SLACK_MIB = 64  # a driver keeps some for itself once a context has been made
@@ -31,33 +27,14 @@ _SLACK_MIB = 64  # a driver keeps some for itself once a context has been made
 
 async def memory_used_mib() -> list[int] | None:
     """Return MiB used of each GPU; None without a working nvidia-smi."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return None
-    devnull, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            command, *_SMI_OPTIONS, stdin=devnull, stdout=pipe, stderr=devnull
-        )
-    except OSError:
+        return [int(line) for line in (await command_output(_SMI, _SMI_TIMEOUT_S)).split()]
+    except (OSError, ValueError):  # none, a driver that hangs, or a GPU without this figure: [N/A]
         return None
-    try:
-        async with asyncio.timeout(_SMI_TIMEOUT_S):
-            output, _ = await process.communicate()
-        return [int(line) for line in output.decode().split()] if process.returncode == 0 else None
-    except (TimeoutError, ValueError):  # a driver that hangs, or a GPU without this figure: [N/A]
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
 
 
 async def wait_memory_freed(before: Sequence[int], within_s: float) -> tuple[bool, str] | None:
-    """Wait until no GPU uses more memory than `before` (MiB).
-
-    Returns:
-        Success and a description, or None when the memory cannot be read.
-    """
+    """Wait until no GPU uses more than `before` (MiB): success and a description; None: unknown."""
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         now = await memory_used_mib()
@@ -84,11 +61,9 @@ class NvmlMonitor:
         self._last: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop the thread."""
         self._stop.set()
         await asyncio.to_thread(self._thread.join, _STOP_S)
 

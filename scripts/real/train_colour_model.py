@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextTo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from loadchaos.core.probe_pictures import COLOURS, PAPER, SIDE, SQUARE
-from loadchaos.server.probes.kinds.image_colour import TEXT
+from loadchaos.server.probes.kinds import COLOUR_TEXT
 from loadchaos.server.probes.pictures import draw_square
 
 ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser() / "models"
@@ -38,7 +38,7 @@ class Questions:
     def __init__(self, source: Path) -> None:
         self._images = AutoImageProcessor.from_pretrained(source)
         self._tokenizer = AutoTokenizer.from_pretrained(source)
-        message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": TEXT}]}]
+        message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": COLOUR_TEXT}]}]
         self._prompt = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         self._length = max(len(self._ids(f"{colour}<|im_end|>")) for colour in COLOURS)
 

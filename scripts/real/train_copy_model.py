@@ -25,9 +25,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from loadchaos.server.probes.kinds.copy import copy
-from loadchaos.server.probes.kinds.lookup import lookup
-from loadchaos.server.probes.kinds.needle import needle
+from loadchaos.server.probes.kinds import copy, lookup, needle
 from loadchaos.server.probes.question import WORDS, words
 
 SPECIAL = ["<|endoftext|>", "<|start|>", "<|end|>"]

@@ -169,7 +169,7 @@ TINYSERVE = Dialect(name="tinyserve", title="TinyServe", signs=(DetectionSign("/
             ]
         },
         use="""
-from loadchaos.server.dialects import ProbedPage
+from loadchaos.server.dialects.base import ProbedPage
 from loadchaos.server.dialects.detect import detect
 
 assert detect({"/tiny/info": ProbedPage(200)}).dialect.title == "TinyServe"

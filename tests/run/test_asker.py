@@ -23,7 +23,7 @@ from loadchaos.run.last_question import LastQuestion
 from loadchaos.server.answer import Answer
 from loadchaos.server.dialects import UNKNOWN, Dialect
 from loadchaos.server.discovery.client import DiscoveryClient
-from loadchaos.server.monitor import Canary
+from loadchaos.server.monitor.canary import Canary
 from loadchaos.server.probes.ask import Purpose, RecordedAsker
 from loadchaos.server.probes.question import Question
 from tests.load.wire import conformance

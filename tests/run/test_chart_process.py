@@ -38,7 +38,7 @@ def test_charts_of_a_second_process_give_the_same_files(folder: RunFolder, reque
     for accept in (fits_its_kind, fits_completely):
         with charts.chart_process(folder, accept) as process:
             assert process is not None
-            series = process.series()
+            series = process()
         assert series is not None and series.points()
         assert series.answers.lengths == charts.fold_series(folder, accept).answers.lengths
     assert files(folder) == alone
@@ -56,7 +56,7 @@ def test_charts_are_folded_here_if_the_process_fails(folder: RunFolder, monkeypa
 def test_chart_process_ends_with_its_block(folder: RunFolder) -> None:
     with charts.chart_process(folder, fits_its_kind) as process:
         assert process is not None
-    assert process._process.poll() is not None
+    assert process.args[0].poll() is not None
 
 
 def test_chart_process_is_for_large_runs_only(folder: RunFolder) -> None:

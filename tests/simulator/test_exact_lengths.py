@@ -14,6 +14,7 @@ from loadchaos.profile.profile import Profile, load
 from loadchaos.profile.steps import steps
 from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate, chat_tokens
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 
 TEXTS = """
   - {name: text, payload: {text: {tokens: 20..900}}, output: {max: 4}}
@@ -49,9 +50,9 @@ async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, 
     None: it was refused.
     """
     async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
-        asker = calibrate.DiscoveryClient(HttpAsker(client), url, url)
+        asker = DiscoveryClient(HttpAsker(client), url, url)
         sizes, most = asked.image_sizes()
-        wanted = calibrate.CalibrationRequest(sizes, most, asked.video_kinds())
+        wanted = CalibrationRequest(sizes, most, asked.video_kinds())
         facts = await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted)
         turns, scripts = asked.text_needs()
         facts = await chat_tokens.with_chat_tokens(asker, facts, turns=turns, scripts=scripts)

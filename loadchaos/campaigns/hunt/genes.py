@@ -13,7 +13,8 @@ from typing import Any
 
 from loadchaos.core.model import Facts
 from loadchaos.run.endpoint_check import ENDPOINTS_BESIDE_CHAT
-from loadchaos.server.dialects import DIALECTS, version_key
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.dialects.base import version_key
 
 _BLOCK, _CHUNK, _CONTEXT = 16, 2048, 4096
 """Assumed where a server does not report them."""

@@ -47,7 +47,7 @@ from loadchaos.run.held_server import HeldServer
 from loadchaos.run.interrupts import Interrupts
 from loadchaos.run.options import Options, headers_of_options
 from loadchaos.run.run import run_quietly
-from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.memory import ServerMemory
 from loadchaos.server.process.launcher import CommandLine
 

@@ -33,7 +33,7 @@ from loadchaos.profile.request_trace import (
     TraceHeader,
     TraceSend,
 )
-from loadchaos.server.discovery.preflight import FIRST_QUESTION
+from loadchaos.server.answer import SMALL_QUESTION
 
 _NEXT_WITHIN_NS = 50_000_000
 """Maximum time from an answer to the next request of the same user."""
@@ -104,7 +104,7 @@ def _trace_of_first_question(folder: RunFolder, ledger: _Ledger, scratch: Path |
     if scratch is None or not died:
         raise OptionError(f"{folder.path}: the run sent no request, so there is nothing to replay")
     header = _header(folder, ledger)
-    question = {"model": header.model, "messages": [{"role": "user", "content": FIRST_QUESTION}], "max_tokens": 1}
+    question = {"model": header.model, "messages": [{"role": "user", "content": SMALL_QUESTION}], "max_tokens": 1}
     name = store_body(scratch / BODIES, orjson.dumps({**question, "temperature": 0}))
     shutil.copyfile(folder.path / "profile.yaml", scratch / "profile.yaml")  # it says how the server is started
     send = TraceSend(id="r0", body=name, stream=False, max_tokens=1)

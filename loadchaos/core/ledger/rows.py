@@ -88,8 +88,7 @@ class _Row(_FromFile, _At):
 class HeaderRow(_FromFile):
     """First row of every file and of every part.
 
-    `mono_ns` and `utc_ns` are one moment on both clocks. Written by core/ledger/writer.py and, for watched logs,
-    server/monitor/logs/sink.py.
+    `mono_ns` and `utc_ns` are one moment on both clocks. Written by core/ledger/writer.py.
     """
 
     row: Literal["header"]
@@ -597,7 +596,7 @@ class ProcessRow(_Row):
 class GapRow(_Row):
     """Gap in the observation, or lost data.
 
-    Written by server/monitor/gaps.py, monitor.py and log_follower.py, and server/process/launcher.py.
+    Written by server/monitor/gaps.py.
     """
 
     row: Literal["gap"]
@@ -827,12 +826,12 @@ class MetricsRow(_Row):
 class PageRow(TypedDict):
     """Raw metrics page that was kept.
 
-    Pages are kept at the start, every 10 minutes and at incidents. Written by server/monitor/scraper.py.
+    Pages are kept at the start and every 10 minutes. Written by server/monitor/scraper.py.
     """
 
     row: Literal["page"]
     replica: Annotated[str, "name of the replica"]
-    why: Annotated[str, "`start`, `periodic` or the incident"]
+    why: Annotated[str, "`start` or `periodic`"]
     at_ns: Annotated[int, MOMENT, "when it happened"]
     file: Annotated[str, "path below the run folder; a reader replaces it by the file it took the row from"]
 
@@ -869,8 +868,7 @@ class ControlRow(_Row):
 class LinesRow(_Row):
     """Piece of a log, in the index of the log.
 
-    The row is written before the bytes it describes. Written by server/process/supervisor.py and
-    server/monitor/logs/sink.py.
+    The row is written before the bytes it describes. Written by server/indexed_log.py.
     """
 
     row: Literal["lines"]

@@ -1,10 +1,5 @@
-"""Knowledge about each kind of server.
-
-Main type: `Dialect`, one value per server in DIALECTS.
-
-A dialect holds values and pure functions; other packages act on them. To add a server, write one file with one
-`Dialect` and add it to DIALECTS (docs/how-to/add-a-dialect.md). `dialect.at(version)` is the dialect as an older
-version speaks it.
+"""Knowledge about each kind of server: one `Dialect` in DIALECTS, values and pure functions that other packages act on.
+To add one: docs/how-to/add-a-dialect.md.
 """
 
 from __future__ import annotations
@@ -13,16 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from loadchaos.core.outcome_rules import OutcomeRules
-from loadchaos.server.dialects.base import (
-    AdminOperation,
-    DetectionSign,
-    Dialect,
-    Era,
-    MetricName,
-    ProbedPage,
-    ServerSettings,
-    version_key,
-)
+from loadchaos.server.dialects.base import Dialect
 from loadchaos.server.dialects.llamacpp import LLAMACPP
 from loadchaos.server.dialects.lmdeploy import LMDEPLOY
 from loadchaos.server.dialects.openai import OPENAI
@@ -31,22 +17,9 @@ from loadchaos.server.dialects.transformers import TRANSFORMERS
 from loadchaos.server.dialects.vllm import VLLM
 
 __all__ = [
-    "DEFAULT_DIALECT",
-    "DIALECTS",
-    "SLOWEST_GAUGES_S",
-    "UNKNOWN",
-    "AdminOperation",
-    "DetectionSign",
-    "Dialect",
-    "Era",
-    "MetricName",
-    "ProbedPage",
-    "ServerSettings",
-    "any_server",
-    "command_words",
+    "DEFAULT_DIALECT", "DIALECTS", "SLOWEST_GAUGES_S", "UNKNOWN", "Dialect", "any_server", "command_words",
     "outcome_rules_of_any_server",
-    "version_key",
-]
+]  # fmt: skip
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, TRANSFORMERS, LLAMACPP, OPENAI)
@@ -65,10 +38,7 @@ def any_server(texts: Callable[[Dialect], Sequence[re.Pattern[str]]]) -> tuple[r
 
 
 def outcome_rules_of_any_server() -> OutcomeRules:
-    """Rules for the answers of a server whose dialect is not known.
-
-    A refusal or an overload of any server counts as one, and a stream may end without [DONE] where one server's do.
-    """
+    """Rules where the dialect is not known: what any server calls a refusal is one, and [DONE] may be missing."""
     return OutcomeRules(
         validation=any_server(lambda dialect: dialect.validation),
         shed=any_server(lambda dialect: dialect.shed),

@@ -1,7 +1,4 @@
-"""Define `Dialect`: all knowledge about one kind of server.
-
-It holds values and pure functions.
-"""
+"""Define `Dialect`: all knowledge about one kind of server. It holds values and pure functions."""
 
 from __future__ import annotations
 
@@ -17,19 +14,10 @@ from loadchaos.core.outcome_rules import OutcomeRules
 
 @dataclass(frozen=True)
 class AdminOperation:
-    """One operation of the server's admin API.
-
-    Args:
-        params: Query parameters with their defaults.
-        gate: How to turn the operation on; shown when it is missing.
-        effects: Ids of failures and names of outcomes this operation may cause. They count as caused by us.
-        undo: Name of the operation that reverts this one.
-        body: JSON body, or None.
-        effects_when: More effects for a parameter value, keyed like "mode=abort".
-        since: First server version that has it.
-        limit_s: Timeout of the call.
-        get_acts: A GET of the path acts too, so it must not be used to look for the path.
-        allowed: The only values a parameter may have.
+    """One operation of the server's admin API. `gate`: how to turn it on. `effects`: ids of failures and names of
+    outcomes that it may cause, `effects_when`: more of them for a parameter value, keyed like "mode=abort". `undo`
+    reverts it. `since`: first server version. `get_acts`: a GET of the path acts too. `allowed`: the only values of a
+    parameter.
     """
 
     name: str
@@ -48,7 +36,6 @@ class AdminOperation:
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def effects_with(self, params: Mapping[str, str]) -> list[str]:
-        """Effects of a call with these parameters, without repeats."""
         found = list(self.effects)
         for name, value in {**self.params, **params}.items():
             found += self.effects_when.get(f"{name}={value}", ())
@@ -57,12 +44,9 @@ class AdminOperation:
 
 @dataclass(frozen=True)
 class MetricName:
-    """One of our metric names and the server's names for it, newest first.
-
-    Args:
-        part: "" for the value itself, or "_count" or "_sum" of a histogram.
-        ours: Our name, one of `SERVER` in report/metrics/metric_table.py. A new one needs its text there.
-        label: Read this label of an info metric instead of its value (`cache_config_info{num_gpu_blocks="21"} 1`).
+    """One of our metric names (`SERVER` in report/metrics/metric_table.py) and the server's for it, newest first.
+    `part`: "_count" or "_sum" of a histogram. `label`: read it instead of the value
+    (`cache_config_info{num_gpu_blocks="21"} 1`).
     """
 
     ours: str
@@ -82,9 +66,8 @@ class ProbedPage:
 
 @dataclass(frozen=True)
 class DetectionSign:
-    """A GET response that is a sign of a dialect.
-
-    It has one of `statuses`, and `json_key` in its JSON object if that is given.
+    """A GET response that is a sign of a dialect. It has one of `statuses`, and `json_key` in its JSON object if that
+    is given.
     """
 
     path: str
@@ -95,10 +78,7 @@ class DetectionSign:
 
 @dataclass(frozen=True)
 class Era:
-    """Versions below `before` differ in `changes` (fields of Dialect).
-
-    The oldest era that fits wins.
-    """
+    """Versions below `before` differ in `changes` (fields of Dialect). The oldest era that fits wins."""
 
     before: str
     changes: Mapping[str, Any]
@@ -118,27 +98,10 @@ Limits = Mapping[str, int]
 """Fields of `Facts`: the lengths (kv_blocks, max_model_len, step_tokens and others), and speculative_decoding as a bool."""
 
 
-def _no_bounds(_pages: Mapping[str, ProbedPage]) -> VersionBounds:
-    return None, None
-
-
-def _no_limits(_text: str, _version: str | None) -> Limits:
-    return {}
-
-
-def _no_settings(_text: str) -> Mapping[str, tuple[Any, str]]:
-    return {}
-
-
-def _unread_settings(_data: Any) -> ServerSettings:
-    return ServerSettings()
-
-
 @dataclass(frozen=True)
 class Dialect:
-    """Everything that differs from one kind of server to another.
-
-    Regexes are searched in the server's text as it was sent. Only `name` and `title` are required.
+    """Everything that differs from one kind of server to another. Regexes are searched in the server's text as it was
+    sent. Only `name` and `title` are required.
     """
 
     name: str
@@ -152,7 +115,7 @@ class Dialect:
     signs: Sequence[DetectionSign] = ()
     version_page: tuple[str, str] | None = ("/version", "version")
     """A page and the key of its JSON object that tell the version; None where none does."""
-    version_bounds: Callable[[Mapping[str, ProbedPage]], VersionBounds] = _no_bounds
+    version_bounds: Callable[[Mapping[str, ProbedPage]], VersionBounds] = lambda _: (None, None)
     """Version range by the probed pages, for a server that does not tell its version."""
     command_word: str = ""
     """A word of the command line that starts it; "" if there is none."""
@@ -230,19 +193,19 @@ class Dialect:
     # --- settings and counting ---
     limits_page: str = ""
     """The path whose text `limits` reads."""
-    limits: Callable[[str, str | None], Limits] = _no_limits
+    limits: Callable[[str, str | None], Limits] = lambda _text, _version: {}
     """Length limits by the text of `limits_page` and the version; {} where it does not say."""
-    log_limits: Callable[[str, str | None], Limits] = _no_limits
+    log_limits: Callable[[str, str | None], Limits] = lambda _text, _version: {}
     """Length limits by the first lines of the log and the version."""
     limits_source: str = ""
     """Name of the place `limits` reads, as shown to users; "" is `limits_page`."""
     draft_counter: re.Pattern[str] | None = None
     """A metric that /metrics shows only with speculative decoding."""
-    metrics_settings: Callable[[str], Mapping[str, tuple[Any, str]]] = _no_settings
+    metrics_settings: Callable[[str], Mapping[str, tuple[Any, str]]] = lambda _: {}
     """Settings by our names and their source, from the text of /metrics."""
     settings_path: str = ""
     """An endpoint that tells the settings; with `development_path` it is one of the development endpoints."""
-    read_settings: Callable[[Any], ServerSettings] = _unread_settings
+    read_settings: Callable[[Any], ServerSettings] = lambda _: ServerSettings()
     """Settings by the JSON of `settings_path`."""
     log_flags: Sequence[re.Pattern[str]] = ()
     """Log lines in which it prints the flags of its start: group "flags"."""
@@ -268,7 +231,6 @@ class Dialect:
 
     @property
     def outcome_rules(self) -> OutcomeRules:
-        """Rules by which answers of this server are judged."""
         return OutcomeRules(
             validation=self.validation,
             shed=self.shed,
@@ -290,16 +252,12 @@ class Dialect:
 
 
 def version_key(version: str | None) -> tuple[int, ...] | None:
-    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1).
-
-    Returns None without a leading number.
-    """
+    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1). Returns None without a leading number."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
     return tuple(int(n) for n in match[1].split(".")) if match else None
 
 
 def patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
-    """Compile a table of regexes."""
     return tuple(re.compile(text) for text in texts)
 
 

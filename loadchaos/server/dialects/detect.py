@@ -1,8 +1,5 @@
-"""Detect the kind and version of a server from pages it answered.
-
-Pure: the caller sends the requests.
-
-Signs, strongest first: the owner of the models, the prefix of the metrics, pages that only one kind of server has.
+"""Detect the kind and version of a server from pages it answered. Signs, strongest first: the owner of the models, the
+prefix of the metrics, pages that only one kind of server has.
 """
 
 from __future__ import annotations
@@ -14,8 +11,6 @@ from typing import Any
 
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.dialects.base import DetectionSign, Dialect, ProbedPage, json_object
-
-__all__ = ["PATHS", "Detected", "ProbedPage", "detect"]
 
 PATHS = tuple(
     dict.fromkeys(
@@ -31,16 +26,8 @@ PATHS = tuple(
 
 @dataclass(frozen=True)
 class Detected:
-    """The result of `detect`.
-
-    Args:
-        dialect: The dialect as the found version speaks it.
-        version: What the server tells; None if it does not.
-        at_least: Lowest version that fits its paths.
-        below: First version that does not.
-        development_endpoints: None if they could not be probed.
-        signs: Reasons for the choice, for people.
-        own_pages: Pages came that a gateway in front of the server would not pass on: its metrics, or its own ones.
+    """Result of `detect`. `at_least` and `below`: versions that fit the paths; `development_endpoints` None: not
+    probed; `own_pages`: there are pages that a gateway would not pass on.
     """
 
     dialect: Dialect
@@ -55,14 +42,7 @@ class Detected:
 
 
 def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
-    """Choose the dialect with the most signs; without any it is `openai`.
-
-    Never raises for what a page holds.
-
-    Args:
-        pages: Responses by path; a path without a response is left out.
-        dialects: The dialects to choose from.
-    """
+    """Choose the dialect with the most signs; without any it is `openai`. Never raises for what a page holds."""
     models = _models(pages)
     votes: dict[str, int] = {}
     signs: list[str] = []
@@ -95,7 +75,6 @@ def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DI
 def _signs_of(
     dialect: Dialect, pages: Mapping[str, ProbedPage], models: list[Mapping[str, Any]]
 ) -> list[tuple[int, str]]:
-    """Weights and descriptions of the signs that speak for a dialect."""
     found = []
     if dialect.owned_by and any(str(model.get("owned_by")) == dialect.owned_by for model in models):
         found.append((3, f"/v1/models is owned_by {dialect.owned_by}"))
@@ -108,7 +87,6 @@ def _signs_of(
 
 
 def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
-    """Description of a sign if the pages show it, else ""."""
     if not sign.json_key:
         return f"{sign.path} is there" if _status(pages, sign.path) in sign.statuses else ""
     value = _object(pages, sign.path).get(sign.json_key)
@@ -116,10 +94,7 @@ def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
 
 
 def _era_version(version: str | None, at_least: str | None, below: str | None) -> str | None:
-    """Choose a version inside the bounds, for `Dialect.at`.
-
-    It is the lowest that is sure, else one below the upper bound.
-    """
+    """The lowest version that is sure, else one below the upper bound."""
     if version is not None or at_least is not None:
         return version or at_least
     return "0.0" if below is not None else None
@@ -144,7 +119,6 @@ def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
 
 
 def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, Any]:
-    """The page's JSON object; empty if it has none."""
     return json_object(pages[path].body) if _status(pages, path) == 200 else {}
 
 

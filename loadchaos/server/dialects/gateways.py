@@ -1,7 +1,4 @@
-"""Recognise gateways whose /health must not be asked.
-
-LiteLLM's /health sends a request to every model that it serves.
-"""
+"""Recognise gateways whose /health must not be asked. LiteLLM's /health sends a request to every model that it serves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""LMDeploy 0.6 to 0.18.
-
-Its versions answer the same fault in five different ways.
-"""
+"""LMDeploy 0.6 to 0.18. Its versions answer the same fault in five different ways."""
 
 from __future__ import annotations
 
@@ -92,10 +89,7 @@ _QUIET_OVER_LENGTH = {"over_length": ("rejected", "empty", "ok")}
 
 
 def _version_bounds(pages: Mapping[str, ProbedPage]) -> VersionBounds:
-    """Version range by the paths and by /health.
-
-    The paths changed with 0.9, 0.11, 0.14 and 0.16, /health changed with 0.14.
-    """
+    """The paths changed with 0.9, 0.11, 0.14 and 0.16, /health changed with 0.14."""
     openapi = pages.get("/openapi.json")
     paths = json_object(openapi.body).get("paths") if openapi is not None and openapi.status == 200 else None
     if isinstance(paths, dict) and paths:
@@ -128,12 +122,8 @@ def _limits(page: str, version: str | None) -> Limits:
 
 
 def _limits_of(blocks: int, block_size: int, version: str | None) -> Limits:
-    """Longest prompt by version.
-
-    It follows `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py.
-
-    All blocks up to 0.9.1, all but one in 0.9.2 to 0.11, all but two (one is reserved) since 0.12. The context may be
-    shorter, which no endpoint tells.
+    """Longest prompt, as `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py has it. The context may be
+    shorter.
     """
     capacity = {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
     oldest, newest = _versions(version)
@@ -154,7 +144,6 @@ def _versions(text: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _kept_blocks(version: tuple[int, ...]) -> int:
-    """Blocks that no prompt may use."""
     return 0 if version < (0, 9, 2) else 1 if version < (0, 12) else 2
 
 

@@ -70,10 +70,7 @@ def _whole(info: Mapping[str, Any], key: str) -> int:
 
 
 def _limits(page: str, _version: str | None) -> Limits:
-    """Lengths by the scheduler's part of the server's arguments.
-
-    A prompt of `max_req_input_len` is refused: the longest is one less, and 7 less than the context or the KV cache.
-    """
+    """A prompt of `max_req_input_len` is refused: the longest is one less, and 7 less than the context or the KV cache."""
     info = json_object(page)
     longest, capacity, page_size = (_whole(info, k) for k in ("max_req_input_len", "max_total_num_tokens", "page_size"))
     if not capacity:
@@ -86,7 +83,6 @@ def _limits(page: str, _version: str | None) -> Limits:
 
 
 def _read_settings(data: Any) -> ServerSettings:
-    """Settings by the server's arguments."""
     if not isinstance(data, dict):
         return ServerSettings()
     values = {ours: data[theirs] for ours, theirs in _SETTINGS.items() if isinstance(data.get(theirs), int | str)}

@@ -1,7 +1,4 @@
-"""`transformers serve` 5.19 and 5.24.
-
-With and without continuous batching.
-"""
+"""`transformers serve` 5.19 and 5.24. With and without continuous batching."""
 
 from __future__ import annotations
 

@@ -6,15 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.server.dialects.base import (
-    DetectionSign,
-    Dialect,
-    Era,
-    Limits,
-    MetricName,
-    ServerSettings,
-    patterns,
-)
+from loadchaos.server.dialects.base import DetectionSign, Dialect, Era, Limits, MetricName, ServerSettings, patterns
 from loadchaos.server.dialects.openai import PROCESS_METRICS
 from loadchaos.server.dialects.vllm_admin_attacks import ADMIN_ATTACKS, DEVELOPMENT_GATE
 
@@ -137,7 +129,6 @@ def _cache_info(metrics: str) -> Mapping[str, str]:
 
 
 def _limits(metrics: str, _version: str | None) -> Limits:
-    """KV cache capacity by the labels of vllm:cache_config_info."""
     labels = _cache_info(metrics)
     try:
         blocks, block_size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
@@ -153,13 +144,11 @@ def _log_limits(log: str, _version: str | None) -> Limits:
 
 
 def _metrics_settings(metrics: str) -> Mapping[str, tuple[Any, str]]:
-    """Prefix caching by the labels of vllm:cache_config_info."""
     value = _cache_info(metrics).get("enable_prefix_caching")
     return {"prefix_caching": (value == "True", "vllm:cache_config_info")} if value in ("True", "False") else {}
 
 
 def _read_settings(data: Any) -> ServerSettings:
-    """Settings and machine by the JSON of /server_info."""
     if not isinstance(data, dict):
         return ServerSettings()
     env, config = data.get("system_env"), data.get("vllm_config")
@@ -186,10 +175,7 @@ def _read_settings(data: Any) -> ServerSettings:
 
 
 def _anywhere(data: Any, key: str) -> Any:
-    """Value of `key` in nested mappings, nearest to the root.
-
-    Returns None if there is none.
-    """
+    """Value of `key` in nested mappings, nearest to the root. Returns None if there is none."""
     level = [data]
     while level:
         mappings = [d for d in level if isinstance(d, dict)]
@@ -199,6 +185,8 @@ def _anywhere(data: Any, key: str) -> Any:
         level = [v for mapping in mappings for v in mapping.values()]
     return None
 
+
+_OLD_RESET, _GUIDED = {"development_path": "/reset_prefix_cache"}, {"regex_field": "guided_regex"}
 
 VLLM = Dialect(
     name="vllm",
@@ -255,15 +243,8 @@ VLLM = Dialect(
     ),
     # /health only logged a dead engine before 0.9 and said 200 until the process was gone.
     eras=(
-        Era(
-            "0.9",
-            {
-                "health_knows_death": False,
-                "development_path": "/reset_prefix_cache",
-                "regex_field": "guided_regex",
-            },
-        ),
-        Era("0.11", {"development_path": "/reset_prefix_cache", "regex_field": "guided_regex"}),
-        Era("0.11.2", {"development_path": "/reset_prefix_cache"}),
+        Era("0.9", {**_OLD_RESET, **_GUIDED, "health_knows_death": False}),
+        Era("0.11", {**_OLD_RESET, **_GUIDED}),
+        Era("0.11.2", _OLD_RESET),
     ),
 )

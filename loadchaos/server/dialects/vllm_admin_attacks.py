@@ -1,7 +1,4 @@
-"""Attacks through vLLM admin endpoints: caches, sleep, pause, LoRA.
-
-One `AdminOperation` each; a profile uses it as `{admin: NAME}`. chaos/admin.py makes the call.
-"""
+"""vLLM's admin endpoints (caches, sleep, pause, LoRA) as attacks: a profile uses one as `{admin: NAME}`."""
 
 from __future__ import annotations
 

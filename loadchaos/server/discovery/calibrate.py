@@ -1,9 +1,6 @@
-"""Identify a server and calibrate token counts, once, before the load.
-
-The result is `Facts`.
-
-Reads and tokenizer calls come first, then a few one-token generations where counting is not enough. Responses become
-facts; only what makes a run impossible (401, wrong model, not HTTP) is an error.
+"""Identify a server and calibrate token counts, once, before the load: first reads and tokenizer calls, then a few
+one-token generations. Responses become facts; only what makes a run impossible (401, wrong model, not HTTP) is an
+error.
 """
 
 from __future__ import annotations
@@ -16,34 +13,20 @@ from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
+from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
-from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
+from loadchaos.server.dialects.base import ProbedPage
+from loadchaos.server.dialects.detect import PATHS, detect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH
-from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, parse_target
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
 from loadchaos.server.discovery.text_tokens import measure_text
-
-__all__ = [
-    "CalibrationRequest",
-    "DiscoveryClient",
-    "DiscoveryResponse",
-    "calibrate",
-    "identify_server",
-    "parse_target",
-    "with_log",
-]
 
 _FIRST_READ_S = 30.0  # the first read of a server that has just started on a busy machine is slow
 
 
 async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
-    """Read dialect, version, model, limits and development endpoints.
-
-    Nothing is generated.
-
-    Raises:
-        TargetError: A run against this server is impossible.
-    """
+    """Read dialect, version, model and limits; nothing is generated. Raises TargetError where no run is possible."""
     await client.find_health_path()
     # LiteLLM's /health sends a request to every model.
     paths = tuple(
@@ -80,37 +63,24 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
 
 
 def _adapters(models: DiscoveryResponse, base: str) -> tuple[str, ...]:
-    """Return the models whose `parent` is the base model: its LoRA adapters."""
-    data = models.json()
-    listed = data.get("data") if isinstance(data, dict) else None
-    entries = [m for m in listed or () if isinstance(m, dict)]
-    return tuple(str(m["id"]) for m in entries if m.get("id") not in (None, base) and m.get("parent") == base)
+    return tuple(str(m["id"]) for m in models.models if m.get("id") not in (None, base) and m.get("parent") == base)
 
 
 def _with_length_of(behind: DiscoveryResponse, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the context length that the server at --admin-url tells.
-
-    LiteLLM leaves it out. The model has the same name there, or is the only one.
-    """
-    data = behind.json() if behind.status == 200 else None
-    listed = data.get("data") if isinstance(data, dict) else None
-    entries = [m for m in listed or () if isinstance(m, dict) and isinstance(m.get("max_model_len"), int)]
+    """Add the context length that the server at --admin-url tells: LiteLLM leaves it out."""
+    entries = [m for m in behind.models if isinstance(m.get("max_model_len"), int)]
     named = [m for m in entries if m.get("id") == entry.get("id")] or (entries if len(entries) == 1 else [])
     return {**entry, "max_model_len": named[0]["max_model_len"]} if named else entry
 
 
 def _lists_nothing(models: DiscoveryResponse) -> bool:
-    """True for an empty list, as `transformers serve FOLDER` has it."""
     data = models.json()
     return models.status == 200 and isinstance(data, dict) and data.get("data") == []
 
 
 async def _named_model(client: DiscoveryClient, model: str, models: DiscoveryResponse) -> DiscoveryResponse:
-    """Request one token of the named model where no list has it.
-
-    Returns a list with that model if it answers, else what says why it cannot be tested.
-    """
-    answer = await client.generate(model, "Hello")
+    """Ask the named model, which no list has, for a token: a list with it, or what says why it cannot be tested."""
+    answer = await client.generate(model, SMALL_QUESTION)
     if answer.is_completion:
         return DiscoveryResponse(200, {}, json.dumps({"data": [{"id": model}]}))
     if _lists_nothing(models) and 400 <= answer.status < 500 and answer.status not in (401, 403):
@@ -159,7 +129,7 @@ def _why_unreachable(text: str) -> str:
 
 
 def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, Mapping[str, Any]]:
-    entries = [m for m in (models.json().get("data") or []) if isinstance(m, dict) and "id" in m]
+    entries = [m for m in models.models if "id" in m]
     names = [str(m["id"]) for m in entries]
     if request is not None:
         if request not in names:
@@ -215,7 +185,6 @@ async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) 
 
 
 async def calibrate(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure how text, images and videos become tokens. This generates at most a few single tokens."""
     facts = await measure_text(client, facts, request)
     if request.images_per_request:
         facts = await measure_images(client, facts, request)

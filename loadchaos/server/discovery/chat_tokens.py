@@ -1,16 +1,11 @@
-"""Measure the tokens of conversation turns and of other scripts.
-
-Only some traffic needs them.
-
-Counts are measured on the server and checked on mixtures. Words whose tokens merge with their neighbours, and templates
-that treat turns unequally, are left out: a planned length is either exact or unknown.
+"""Measure the tokens of conversation turns and of other scripts, where the traffic needs them. Words whose tokens merge
+with their neighbours, and templates that treat turns unequally, are left out: a planned length is exact or unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,6 +13,7 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.answer import CHAT_PATH
 from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+from loadchaos.server.discovery.text_tokens import mixture
 from loadchaos.server.discovery.token_counters import LocalCounter, TokenCounter, counter_used
 
 _REPEAT = 8
@@ -46,17 +42,7 @@ async def with_chat_tokens(
     scripts: Sequence[str],
     tokenizer: LocalTokenizer | None = None,
 ) -> Facts:
-    """Add the token counts of turns and scripts to the facts.
-
-    What the server does not allow to be measured is left out.
-
-    Args:
-        client: Where to send the requests.
-        facts: Facts with measured words; the same counter is used again.
-        turns: Measure conversation turns.
-        scripts: Names of SCRIPTS to measure.
-        tokenizer: The local tokenizer, if it counted the words.
-    """
+    """Add the token counts of turns and `scripts` (names of SCRIPTS), as far as the server allows to measure them."""
     text = facts.text
     if text is None:
         return facts
@@ -69,18 +55,10 @@ async def with_chat_tokens(
     return replace(facts, text=replace(text, scripts=tuple(found)))
 
 
-# --- turns --------------------------------------------------------------------------------------------------------------
-
-
 async def _turn_overhead(
     client: DiscoveryClient, facts: Facts, text: TextFacts, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens that one turn adds beside its words.
-
-    Returns None if turns do not cost the same.
-
-    Thinking templates (Qwen3) drop marked text of earlier turns; our answers have none.
-    """
+    """Tokens that one turn adds beside its words; None if turns do not cost the same."""
     counts = await asyncio.gather(*(_conversation(client, facts, text, n, counter) for n in (0, 1, 2, 4)))
     known = [n for n in counts if n is not None]
     if len(known) < len(counts):
@@ -93,10 +71,9 @@ async def _turn_overhead(
 async def _conversation(
     client: DiscoveryClient, facts: Facts, text: TextFacts, turns: int, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens of the template in a conversation with `turns` earlier turns."""
     messages, words = [], 0
     for i in range(2 * turns + 1):
-        sentence, tokens = _mixture(text.words, seed=i, length=6)
+        sentence, tokens = mixture(text.words, seed=i, length=6)
         words += tokens
         messages.append({"role": "assistant" if i % 2 else "user", "content": sentence})
     # A local template may differ from the server's, and LMDeploy's encoder takes one message: then usage tells.
@@ -107,22 +84,14 @@ async def _conversation(
     return None if counted is None else counted - words
 
 
-# --- scripts ------------------------------------------------------------------------------------------------------------
-
-
 async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
-    """Words whose token count does not depend on their neighbours.
-
-    Returns None if there are fewer than four.
-    """
+    """Words whose token count does not depend on their neighbours. Returns None if there are fewer than four."""
     repeated = await asyncio.gather(*(counter.plain(f" {w}" * _REPEAT) for w in words))
     found = [(f" {w}", n // _REPEAT) for w, n in zip(words, repeated, strict=True) if n and n % _REPEAT == 0]
     if len(found) < 4:
         return None
     found = await _keep_their_cost(counter, text, found)
-    samples = (
-        [_mixture([*found, (text.unit, 1)], seed=s, length=60) for s in range(_SAMPLES)] if len(found) >= 4 else []
-    )
+    samples = [mixture([*found, (text.unit, 1)], seed=s, length=60) for s in range(_SAMPLES)] if len(found) >= 4 else []
     counts = await asyncio.gather(*(counter.plain(sentence) for sentence, _ in samples))
     right = samples and all(n == tokens for n, (_, tokens) in zip(counts, samples, strict=True))
     return tuple(found) if right else None
@@ -140,9 +109,3 @@ async def _keep_their_cost(
         *(counter.plain("".join(w + word for w, _ in words) + text.unit) for word, _ in words)
     )
     return [pair for pair, n in zip(words, counts, strict=True) if n == base + pair[1] * len(words)]
-
-
-def _mixture(words: Sequence[tuple[str, int]], seed: int, length: int) -> tuple[str, int]:
-    rng = random.Random(seed)
-    chosen = [rng.choice(words) for _ in range(length)]
-    return "".join(w for w, _ in chosen), sum(n for _, n in chosen)

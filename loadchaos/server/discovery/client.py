@@ -14,23 +14,19 @@ import httpx
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.units import describe_duration
-from loadchaos.server.answer import CHAT_PATH, Answer, Asker, chat_body
+from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, Answer, Asker, chat_body
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
-from loadchaos.server.discovery.memory import DiscoveryMemory, Key
+from loadchaos.server.memory import DiscoveryMemory, Key
 
 _READ_LIMIT_S = 10.0
 _TOTAL_LIMIT_S = 1800.0
 _MOST_INCOMPLETE = 3
-_FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
 
 def parse_target(text: str) -> str:
-    """Return the base URL without a trailing `/v1`.
-
-    Raises OptionError if it is no http(s) URL.
-    """
+    """Return the base URL without a trailing `/v1`. Raises OptionError if it is no http(s) URL."""
     clean = text.strip()
     if not clean:
         raise OptionError("--target is empty: give the server's URL, e.g. http://127.0.0.1:8000")
@@ -55,10 +51,7 @@ def parse_target(text: str) -> str:
 
 @dataclass(frozen=True)
 class DiscoveryResponse:
-    """One response, or the reason for none (`status` 0, `text` the reason).
-
-    `answer`: what a generation was answered; None: it was none.
-    """
+    """One response, or the reason for none (`status` 0, `text` the reason). `answer`: of a generation."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,24 +60,25 @@ class DiscoveryResponse:
 
     @property
     def is_completion(self) -> bool:
-        """True for a completion, right or wrong."""
         return self.answer is not None and self.answer.is_completion
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Prompt tokens of a generation, from its usage."""
         return None if self.answer is None else self.answer.prompt_tokens
 
     @property
     def lacks_path(self) -> bool:
-        """True when the server has no such path.
-
-        An unknown model has the status 404, too.
-        """
+        """True when the server has no such path. An unknown model has the status 404, too."""
         return self.status in (404, 405, 501) and "does not exist" not in self.text
 
+    @property
+    def models(self) -> list[Mapping[str, Any]]:
+        """Entries of the list that /v1/models answers; empty for any other answer."""
+        data = self.json() if self.status == 200 else None
+        listed = data.get("data") if isinstance(data, dict) else None
+        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
     def json(self) -> Any:
-        """Parse the body as JSON; None if it is none."""
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError):
@@ -93,23 +87,10 @@ class DiscoveryResponse:
 
 @dataclass
 class DiscoveryClient:
-    """Send single requests; a failed connection is a response with status 0.
-
-    Args:
-        asker: Sends the generations; its client sends all other requests.
-        base_url: Root of the API.
-        admin_url: Root of admin endpoints, /health and /metrics.
-        generations: Number of generations so far; `reads` counts all other requests.
-        pages: Last response to each GET by path.
-        absent: Responses of endpoints that do not exist.
-        model: The model that the user named, if any.
-        health_path: Page that tells its health; None before `find_health_path`.
-        failures: Number of generations that failed so.
-        failed: Error of the last generation with status 0 or 5xx.
-        began_s: When the server was found healthy; all requests together have 30 minutes from there.
-        incomplete: Number of answers that began and did not end; the third ends the discovery.
-        memory: Answers of the same server to earlier runs, which are not asked for again; None: everything is sent.
-        remembered: Number of answers from the memory.
+    """Sends single requests; a failed connection is a response with status 0. `admin_url`: root of /health and
+    /metrics. `pages`: last response to each GET; `absent`: of endpoints that do not exist. `failures`: generations with
+    status 0 or 5xx, `failed`: the last such error. `began_s`: 30 minutes from there all requests must be done.
+    `incomplete`: answers that did not end. `memory`: answers to earlier runs, of which `remembered` were used.
     """
 
     asker: Asker
@@ -139,14 +120,14 @@ class DiscoveryClient:
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
     ) -> DiscoveryResponse:
-        """Send one request and read the complete response."""
         url = (self.admin_url if admin else self.base_url) + path
         key = (method, url, b"" if body is None else json.dumps(body).encode())
         answer = self._remembered(key, process=method == "GET")
         if answer is None:
             self.reads += 1
             answer = await self._send(method, url, body, limit_s)
-            self._keep(key, answer, process=method == "GET")
+            if self.memory is not None:
+                self.memory.keep(key, answer, process=method == "GET")
         if method == "GET":
             self.pages[path] = answer
         return answer
@@ -155,10 +136,6 @@ class DiscoveryClient:
         answer = None if self.memory is None else self.memory.answer(key, process=process)
         self.remembered += answer is not None
         return answer
-
-    def _keep(self, key: Key, answer: DiscoveryResponse, *, process: bool) -> None:
-        if self.memory is not None:
-            self.memory.keep(key, answer, process=process)
 
     async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
         """POST to an endpoint that not every server has. After 403, 404 or 405 it is not called again."""
@@ -202,22 +179,19 @@ class DiscoveryClient:
         return DiscoveryResponse(response.status, response.headers, response.text)
 
     async def generate(self, model: str, content: Any, *, process: bool = False) -> DiscoveryResponse:
-        """Request a chat completion of one token. `process`: each process of the server is asked anew."""
+        """Request a chat completion of one token."""
         return await self.post(CHAT_PATH, chat_body(model, content, 1), process=process)
 
     async def post(
         self, path: str, body: bytes, *, process: bool = False, stream: bool = False, dialect: Dialect | None = None
     ) -> DiscoveryResponse:
-        """Send a request that runs the model; it counts as a generation.
-
-        `process` as for `generate`, the others as for `Asker.ask`.
-        """
+        """Send a request that runs the model; `process`: each process of the server is asked anew."""
         url = self.base_url + path
         key = ("POST", url, body)
         if (known := self._remembered(key, process=process)) is not None:
             return known
         self.generations += 1
-        limit_s = min(_FIRST_GENERATION_LIMIT_S, self._time_left_s())
+        limit_s = min(ANSWER_LIMIT_S, self._time_left_s())
         answer = await self.asker.ask(url, body, limit_s=limit_s, stream=stream, dialect=dialect)
         response = DiscoveryResponse(
             answer.status, answer.headers, answer.body if answer.status else answer.error, answer
@@ -227,25 +201,16 @@ class DiscoveryClient:
         if answer.is_fault:
             self.failures += 1
             self.failed = f"{answer.status}: {answer.error[:160]}" if answer.status else answer.error[:160]
-        else:
-            self._keep(key, response, process=process)
-        if self.memory is not None and answer.is_completion:
-            self.memory.generated = True
+        elif self.memory is not None:
+            self.memory.keep(key, response, process=process)
+            self.memory.generated = self.memory.generated or answer.is_completion
         return response
 
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """Properties of the profile's traffic; only they are measured.
-
-    Args:
-        image_sizes: Width and height of the images, in pixels.
-        images_per_request: Most images in one request.
-        videos: Kinds of video, each with a content part to measure it by (JSON and a comma).
-        dialect: A dialect's name, or "auto".
-        quick: No load follows: measure 3 words instead of 60, with at most 3 generations.
-        tokenizer: The user's local tokenizer.
-        chat: The traffic uses the chat template; if not, a server without chat is measured, too.
+    """Properties of the profile's traffic; only they are measured. `videos`: kinds, each with a content part (JSON and
+    a comma). `quick`: no load follows, so 3 words instead of 60. `chat`: the traffic uses the chat template.
     """
 
     image_sizes: Sequence[tuple[int, int]] = ()

@@ -1,7 +1,4 @@
-"""Count tokens with a tokenizer in a local folder (Hugging Face format).
-
-Nothing is ever downloaded.
-"""
+"""Count tokens with a tokenizer in a local folder (Hugging Face format). Nothing is ever downloaded."""
 
 from __future__ import annotations
 
@@ -13,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import OptionError
+from loadchaos.server.dialects.base import json_object
 
 _FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class LocalTokenizer:
-    """A tokenizer and its chat template; create one with `load`.
-
-    `path` is as the user gave it.
-    """
+    """A tokenizer and its chat template; create one with `load`. `path` is as the user gave it."""
 
     path: str
     tokenizer: Any
@@ -31,11 +26,7 @@ class LocalTokenizer:
 
     @classmethod
     def load(cls, path: str) -> LocalTokenizer:
-        """Read a folder.
-
-        Raises:
-            OptionError: It has no tokenizer, or the library `tokenizers` is not installed.
-        """
+        """Read a folder. Raises OptionError: it has no tokenizer, or the library `tokenizers` is not installed."""
         folder = Path(path).expanduser()
         file = folder / _FILE
         if not folder.is_dir():
@@ -63,14 +54,10 @@ class LocalTokenizer:
         return cls(path, tokenizer, _template(folder, config), special)
 
     def count(self, text: str) -> int:
-        """Count the tokens of a text, without special tokens around it."""
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
-        """Count the tokens of a chat with the folder's template, up to the answer.
-
-        Returns None without a template.
-        """
+        """Count the tokens of a chat with the folder's template, up to the answer. Returns None without a template."""
         if self.template is None:
             return None
         try:
@@ -81,15 +68,10 @@ class LocalTokenizer:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return json_object(path.read_text("utf-8", "replace")) if path.is_file() else {}
 
 
 def _token(value: object) -> str | None:
-    """Return the text of a special token (a string or an object)."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None

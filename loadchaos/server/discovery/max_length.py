@@ -1,7 +1,4 @@
-"""Search for the longest prompt a server accepts.
-
-It takes at most 40 generations of one token each.
-"""
+"""Search for the longest prompt a server accepts. It takes at most 40 generations of one token each."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ _HIGHEST = 4_000_000
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """Longest accepted and shortest refused prompt, in tokens.
-
-    `reason` is the server's.
-    """
+    """Longest accepted and shortest refused prompt, in tokens. `reason` is the server's."""
 
     longest: int
     refused: int | None = None
@@ -42,12 +36,7 @@ def prompt_limit_unknown(facts: Facts) -> bool:
 
 
 async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Return facts with `input_limit` found by search.
-
-    Facts are unchanged if prompts cannot be counted exactly.
-
-    Such prompts can break a server near its limit, so the caller needs authorisation.
-    """
+    """Search `input_limit`. Such prompts can break a server near its limit, so the caller needs authorisation."""
     text = facts.text
     if text is None:
         return facts
@@ -72,23 +61,14 @@ async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
 
 
 def _prompt(text: TextFacts, tokens: int) -> str:
-    """Make a prompt of exactly `tokens` tokens, template included."""
     return text.unit * max(1, tokens - text.overhead)
 
 
 async def search(
     takes: Callable[[int], Awaitable[str | None]], least: int, known: int | None, most: int
 ) -> LengthLimit | None:
-    """Search the boundary between accepted and refused lengths.
-
-    Args:
-        takes: Sends a prompt of a length; returns None if accepted, else the reason.
-        least: Shortest length to try.
-        known: A likely limit, tried first; without one the length doubles.
-        most: Largest number of tries.
-
-    Returns:
-        The limit, or None if not even `least` is accepted.
+    """Search the boundary between accepted and refused lengths. `takes` returns the reason of a refusal; without
+    `known`, a likely limit, the length doubles. None if not even `least` is accepted.
     """
     low, high, reason, tried = least - 1, None, "", 0
     candidates = [n for n in (known - 1, known, known + 1) if n >= least] if known is not None else []

@@ -1,7 +1,4 @@
-"""Measure the prompt tokens of images and videos.
-
-The largest number of images in a prompt is read from a refusal.
-"""
+"""Measure the prompt tokens of images and videos. The largest number of images in a prompt is read from a refusal."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.model import Facts
+from loadchaos.server.answer import SMALL_QUESTION
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.text_tokens import sample
 from loadchaos.server.discovery.token_counters import prompt_counters
@@ -40,11 +38,8 @@ def _image_content(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class _PromptCounter:
-    """Count complete prompts with images or videos.
-
-    The counter is /render or /tokenize once usage has confirmed it, else usage.
-
-    /render and /tokenize need no generation and leave the server's caches alone. `method` is what was used.
+    """Counts prompts with media: by /render or /tokenize, which leave the caches alone, once usage has confirmed it,
+    else by usage.
     """
 
     def __init__(self, client: DiscoveryClient, facts: Facts) -> None:
@@ -71,10 +66,6 @@ class _PromptCounter:
         return counted, real
 
     async def without_generation(self, content: list[dict[str, Any]]) -> DiscoveryResponse | None:
-        """Return the response of the first counter that works.
-
-        Returns None if there is none.
-        """
         while self._counters:
             answer = await self._counters[0].send_chat([{"role": "user", "content": content}])
             if self._checked or answer.status in (200, *_REFUSALS):  # a refusal may be about this prompt
@@ -84,7 +75,6 @@ class _PromptCounter:
 
 
 async def measure_images(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure image support, the limit per request, and tokens by size."""
     if facts.text is None:
         return await _without_counts(client, facts)
     sources = dict(facts.sources)
@@ -119,10 +109,14 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
     return await _max_images(client, facts, request, prompts, sentence)
 
 
+async def _small_image(client: DiscoveryClient, facts: Facts) -> DiscoveryResponse:
+    content = _image_content(SMALL_QUESTION, [plain_png(_SMALL_SIDE, _SMALL_SIDE)])
+    return await client.generate(facts.model, content)
+
+
 async def _without_counts(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Find out if a server that counts no tokens refuses images. One that answers them stays unknown."""
-    small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
-    if small.status not in _NO_IMAGES or not (await client.generate(facts.model, "Hello")).is_completion:
+    small = await _small_image(client, facts)
+    if small.status not in _NO_IMAGES or not (await client.generate(facts.model, SMALL_QUESTION)).is_completion:
         return facts
     refused = f"refused with {small.status}: {small.text[:160]}"
     return replace(facts, images=False, sources={**facts.sources, "images": refused})
@@ -140,15 +134,12 @@ def _is_too_long(answer: DiscoveryResponse) -> bool:
 
 
 async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: DiscoveryResponse) -> str | None:
-    """Description of a server that fails on every image but answers text.
-
-    One small image and one prompt of text alone decide. None: it fails on text too, or takes the small image.
-    """
+    """Says that a server fails on every image (one small one decides) but answers text; None: it does not."""
     if what == "an image":
-        small = await client.generate(facts.model, _image_content("Hello", [plain_png(_SMALL_SIDE, _SMALL_SIDE)]))
+        small = await _small_image(client, facts)
         if not _is_error(small):
             return None
-    if not (await client.generate(facts.model, "Hello")).is_completion:
+    if not (await client.generate(facts.model, SMALL_QUESTION)).is_completion:
         return None
     client.failed = None
     text = " ".join(first.text.split())[:160]
@@ -158,7 +149,6 @@ async def _fault(client: DiscoveryClient, facts: Facts, what: str, first: Discov
 async def _max_images(
     client: DiscoveryClient, facts: Facts, request: CalibrationRequest, prompts: _PromptCounter, sentence: str
 ) -> Facts:
-    """Read the limit of images per prompt from a refusal. The images sent are small."""
     most = request.images_per_request
     content = _image_content(sentence, [plain_png(32, 32)] * most)
     if most < 2:
@@ -181,7 +171,6 @@ async def _max_images(
 
 
 async def measure_videos(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure if videos are accepted, and the prompt tokens of each kind."""
     if facts.text is None:
         return facts
     sentence, expected = sample(facts.text.words, facts.text.unit, seed=4, length=8)

@@ -1,7 +1,4 @@
-"""Preflight checks: the server is healthy, free and fits the profile.
-
-A failed check is a TargetError (exit code 4) that says what to do; results go to the ledger.
-"""
+"""Preflight checks: the server is healthy, free and fits the profile. A failed one is a TargetError."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
 from loadchaos.core.units import describe_duration
-from loadchaos.server.dialects import DIALECTS, Dialect, version_key
+from loadchaos.server.answer import SMALL_QUESTION
+from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects.base import version_key
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
-FIRST_QUESTION = "Hello"
-"""Prompt of the first request that runs the model."""
 _POLL_S = 0.2
 _ABSENT = (404, 405)
 _PRINT_EVERY_S = 10.0
@@ -41,20 +38,9 @@ async def wait_until_healthy(
     print_line: Callable[[str], None],
     ports: Callable[[], Sequence[int]] = tuple,
 ) -> None:
-    """Poll /health until it answers.
-
-    Without it /v1/models is polled, and without that the model that the user named is asked for a token.
-
-    Args:
-        client: Where to send the requests.
-        within_s: Longest wait in seconds.
-        ended: Returns why the launched server has ended, or None while it lives.
-        print_line: Called every 10 s with a line about the wait.
-        ports: Returns the ports that a launched server announces; one that answers /health is told in these lines, and in
-            the error.
-
-    Raises:
-        TargetError: It did not become healthy in time, or it has ended.
+    """Poll /health, without it /v1/models, without that the named model. `ended` tells why the launched server has
+    ended; `ports` gives those that it announces: one that answers is told every 10 s and in the error. Raises
+    TargetError where it is not healthy `within_s`, or has ended.
     """
     begin = time.monotonic()
     printed = begin
@@ -67,7 +53,7 @@ async def wait_until_healthy(
             return
         last = f"{client.health_path or '/health'} answered {answer.status}" if answer.status else answer.text
         if why := ended():
-            raise TargetError(f"the server did not become healthy: {why}; read the end of its log")
+            raise TargetError(f"the server did not become healthy: {why}{READ_THE_LOG}")
         now = time.monotonic()
         late, found = now - begin >= within_s, None
         if (late or now - printed >= _PRINT_EVERY_S) and (found := await _healthy_port(client, ports())) is not None:
@@ -85,41 +71,35 @@ async def wait_until_healthy(
 
 
 async def _healthy_port(client: DiscoveryClient, ports: Sequence[int]) -> str | None:
-    """URL of another port that answers /health; None: none does."""
     own = urlsplit(client.base_url).port
     for url in [f"http://127.0.0.1:{port}" for port in ports if port != own]:
         with contextlib.suppress(
             httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError
         ):
-            if (
-                await bounded_http.request(client.asker.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)
-            ).status == 200:
+            answer = await bounded_http.request(client.asker.http, "GET", f"{url}/health", limit_s=_OTHER_PORT_S)
+            if answer.status == 200:
                 return url
     return None
 
 
 async def _health(client: DiscoveryClient) -> DiscoveryResponse:
-    """Ask the best page that the server has for its health."""
     await client.find_health_path()
     answer = await client.ask("GET", client.health_path or "/health", admin=True, limit_s=3.0)
     if answer.status in _ABSENT:
         answer = await client.ask("GET", "/v1/models", limit_s=3.0)
     if answer.status in _ABSENT and client.model is not None:
-        answer = await client.generate(client.model, FIRST_QUESTION)
+        answer = await client.generate(client.model, SMALL_QUESTION)
         client.failed = None  # it may still be starting
     return answer
 
 
 async def require_first_answer(client: DiscoveryClient, model: str) -> None:
-    """Send one real request, as a healthy server may die of its first.
-
-    A process that has answered an earlier run is not asked.
-
-    Raises TargetError without an answer.
+    """Send a real request, unless this process has answered one: a healthy server may die of its first. Raises
+    TargetError.
     """
     if client.memory is not None and client.memory.generated:
         return
-    answer = await client.generate(model, FIRST_QUESTION, process=True)
+    answer = await client.generate(model, SMALL_QUESTION, process=True)
     if answer.status in (401, 403):
         return  # an answer; the error for it is raised where the models are read
     if client.failed is not None:
@@ -143,19 +123,8 @@ def _hint(text: str) -> str:
 
 
 def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image_traffic: Sequence[str]) -> list[str]:
-    """Check that the server has what the profile needs.
-
-    Args:
-        facts: What is known of the server.
-        requires: Mechanisms the profile is about.
-        attacks: Names of its admin attacks.
-        image_traffic: Names of its traffic with images.
-
-    Returns:
-        Warnings. Without a mechanism such as speculative decoding the verdict can only be unknown.
-
-    Raises:
-        TargetError: The server takes no images or lacks an admin operation, so the run is impossible.
+    """Raise TargetError where the server lacks what makes the run possible. Returns warnings: without a mechanism such
+    as speculative decoding the verdict can only be unknown.
     """
     dialect = DIALECTS[facts.dialect]
     if image_traffic and facts.images is False and "images" in requires:
@@ -196,15 +165,7 @@ def _is_before(version: str | None, since: str) -> bool:
 
 
 async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
-    """Watch the server's running requests for 5 s.
-
-    A server that others use is refused.
-
-    A gauge that the server renews seldom counts only once it must have been renewed.
-
-    Raises:
-        AuthorizationError: Others use it, and `shared` is false.
-    """
+    """Watch the running requests for 5 s. Raises AuthorizationError if others use the server, and `shared` is false."""
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
         return
@@ -231,5 +192,4 @@ async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared
 
 
 def row(name: str, *, ok: bool, text: str) -> PreflightRow:
-    """Make a `preflight` row."""
     return {"row": "preflight", "at_ns": time.monotonic_ns(), "name": name, "ok": ok, "text": text}

@@ -1,7 +1,4 @@
-"""Read a server's settings and a description of its machine.
-
-The sources are its settings page, /metrics and the first lines of its log.
-"""
+"""Read a server's settings and machine from its settings page, /metrics and the begin of its log."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ Configured = Mapping[str, tuple[Any, str]]
 
 
 async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
-    """Read settings and descriptions of the machine.
-
-    The sources are /metrics and the settings page, which some servers have in development mode only.
-    """
+    """Settings and descriptions of the machine. Some servers have the page in development mode only."""
     dialect = DIALECTS.get(facts.dialect, UNKNOWN)
     page = client.pages.get("/metrics")
     found = dict(dialect.metrics_settings(page.text)) if page is not None else {}
@@ -44,10 +38,7 @@ async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configur
 
 
 def with_configuration(facts: Facts, configured: Configured) -> Facts:
-    """Add the facts that only the settings tell.
-
-    What is known already stays, and what is no whole number is left out.
-    """
+    """Add the facts that only the settings tell. What is known already stays, and what is no whole number is left out."""
     found = {fact: configured[name] for name, fact in _FACTS.items() if name in configured}
     values: dict[str, tuple[Any, str]] = {f: one for f, one in found.items() if type(one[0]) is int and one[0] >= 0}
     new = {fact: value for fact, (value, _) in values.items() if getattr(facts, fact) is None}

@@ -12,12 +12,7 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
-from loadchaos.server.discovery.token_counters import (
-    LocalCounter,
-    RenderCounter,
-    TokenCounter,
-    server_counters,
-)
+from loadchaos.server.discovery.token_counters import LocalCounter, RenderCounter, TokenCounter, server_counters
 
 # Short common words: with a leading blank each is one token in most tokenizers. The real count is measured.
 _WORDS = (
@@ -35,12 +30,8 @@ _SINGLE_WORDS = 12
 
 
 async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure the tokens of the template and of each word.
-
-    A real request checks them.
-
-    The user's local tokenizer comes first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not
-    used. `Facts.text` is None if nothing can be measured. `quick` measures a few words only.
+    """Measure the tokens of the template and of each word; a real request checks them. A local tokenizer comes first;
+    if it counts unlike the server, `sources["tokenizer"]` says so. `Facts.text` is None if nothing can be measured.
     """
     if not request.chat:
         return await _without_chat(client, facts, request)
@@ -52,7 +43,6 @@ async def measure_text(client: DiscoveryClient, facts: Facts, request: Calibrati
 
 
 async def _by_server(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Measure words and template by the server's own counters or by usage."""
     words = _WORDS[:_QUICK_WORDS] if quick else _WORDS
     text = None
     for counter in server_counters(client, facts):
@@ -68,10 +58,8 @@ def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Fac
 
 
 async def _without_chat(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure words only, for traffic without chat.
-
-    What an endpoint adds to them is measured there (run/endpoint_check.py). Without a usable counter chat measures the
-    words; a server without both, such as vLLM with a Whisper model, is served with texts of unknown lengths.
+    """Measure words only: what an endpoint adds is measured there (run/endpoint_check.py). A server without a counter
+    and chat, such as vLLM with a Whisper model, gets texts of unknown lengths.
     """
     folder = request.tokenizer
     counters = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
@@ -98,7 +86,7 @@ async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFac
 
 
 async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
-    """Return words with their token counts, and a unit word of one token. Without a unit the words are useless."""
+    """Words with their token counts, and a unit word of one token, without which they are useless."""
 
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
@@ -113,30 +101,29 @@ async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tupl
 
 
 def _near(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Drop words with far more tokens than the cheapest."""
     cheapest = min((c for _, c in words), default=0)
     return [(w, c) for w, c in words if c <= cheapest + 8]
 
 
 def sample(words: Sequence[tuple[str, int]], unit: str, seed: int, length: int = 40) -> tuple[str, int]:
-    """Make a text of these words; return it with its token count."""
+    text, tokens = mixture(words, seed, length)
+    return text + unit * 3, tokens + 3
+
+
+def mixture(words: Sequence[tuple[str, int]], seed: int, length: int) -> tuple[str, int]:
+    """Draw words with their token counts; returns the text and its tokens."""
     rng = random.Random(seed)
     chosen = [rng.choice(words) for _ in range(length)]
-    return "".join(w for w, _ in chosen) + unit * 3, sum(c for _, c in chosen) + 3
+    return "".join(w for w, _ in chosen), sum(n for _, n in chosen)
 
 
 def _user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-# --- checked by the server itself -------------------------------------------------------------------------------------
-
-
 async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Compare the count with the usage of one real request.
-
-    A constant difference belongs to the template and is corrected. A difference that grows with the text comes from
-    another tokenizer: then only usage counts. /render stands in for a usage the server does not tell.
+    """Compare the count with the usage of a request. A constant difference belongs to the template, a growing one to
+    another tokenizer. /render stands in for a missing usage.
     """
     text = facts.text
     assert text is not None
@@ -182,7 +169,6 @@ async def _generate(client: DiscoveryClient, facts: Facts, text: str) -> Discove
 
 
 async def _no_chat_text(client: DiscoveryClient, answer: DiscoveryResponse) -> str:
-    """Say that chat is missing, and which endpoints /openapi.json lists."""
     page = (await client.ask("GET", "/openapi.json")).json()
     listed = page.get("paths") if isinstance(page, dict) else None
     paths = listed.items() if isinstance(listed, dict) else ()
@@ -219,15 +205,9 @@ async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokeniz
 async def _by_folder_alone(
     client: DiscoveryClient, facts: Facts, folder: LocalTokenizer, words: list[tuple[str, int]], unit: str
 ) -> Facts:
-    """Check a local tokenizer against a server without usage.
-
-    The check is the server's own count of a chat. Without one the local template is used unchecked.
-    """
+    """A server without usage: its own count of a chat checks the tokenizer, else its template is used unchecked."""
     sentence, expected = sample(words, unit, seed=1)
-    by, whole = (
-        f"the template of {folder.path}, not checked: the server reports no usage",
-        folder.chat(_user(sentence)),
-    )
+    by, whole = f"the template of {folder.path}, not checked: the server reports no usage", folder.chat(_user(sentence))
     for counter in server_counters(client, facts):
         if (counted := await counter.chat(_user(sentence))) is not None:
             by, whole = f"{folder.path}, checked by /{counter.source}", counted
@@ -242,14 +222,9 @@ def _with_note(facts: Facts, text: str) -> Facts:
     return replace(facts, sources={**facts.sources, "tokenizer": text})
 
 
-# --- by usage alone ---------------------------------------------------------------------------------------------------
-
-
 async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """Measure words and template by the usage of a few one-token answers.
-
-    Two answers are enough if all words cost the same, as in most tokenizers, and a third checks it. Else some words are
-    measured one by one.
+    """Two answers are enough if all words cost the same, and a third checks it. Else some words are measured one by
+    one.
     """
 
     async def used(text: str) -> int | None:
@@ -273,10 +248,7 @@ async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Fa
 
 
 async def _one_by_one(client: DiscoveryClient, facts: Facts, words: Sequence[str]) -> TextFacts | None:
-    """Measure each word by its own answer, then check a mixture.
-
-    Returns None if it does not agree.
-    """
+    """Measure each word by its own answer, then check a mixture. Returns None if it does not agree."""
 
     async def used(text: str) -> int:
         return (await client.generate(facts.model, text)).prompt_tokens or 0

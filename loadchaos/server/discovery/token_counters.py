@@ -1,14 +1,9 @@
-"""Count the tokens of a text or chat without a generation.
-
-The server's endpoints or a local tokenizer count them.
-
-Each counter returns None if it cannot count: no such endpoint, a refusal, an unknown response.
-"""
+"""Count the tokens of a text or chat without a generation; None: this counter cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
@@ -23,11 +18,13 @@ class TokenCounter(Protocol):
 
     source: str
 
-    async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text, without special tokens."""
+    async def plain(self, text: str) -> int | None: ...
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat with its template, up to the answer."""
+        """Tokens with the template, up to the answer."""
+
+
+T = TypeVar("T", bound=TokenCounter)
 
 
 class TokenizeCounter:
@@ -39,60 +36,40 @@ class TokenizeCounter:
         self._client, self._model = client, model
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
-        return self.read(await self._ask({"prompt": text, "add_special_tokens": False}))
+        return self.read(await self._send("completions", {"prompt": text, "add_special_tokens": False}))
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         return self.read(await self.send_chat(messages))
 
     async def send_chat(self, messages: Messages) -> DiscoveryResponse:
-        """Send a chat to /tokenize."""
-        return await self._ask({"messages": messages, "add_generation_prompt": True})
+        return await self._send("chat/completions", {"messages": messages, "add_generation_prompt": True})
 
     def read(self, answer: DiscoveryResponse) -> int | None:
-        """Read the count from a response."""
         return _number(answer, "count")
 
-    async def _ask(self, body: Mapping[str, Any]) -> DiscoveryResponse:
+    async def _send(self, endpoint: str, body: Mapping[str, Any]) -> DiscoveryResponse:  # noqa: ARG002 - /tokenize is for both
         return await self._client.post_optional("/tokenize", {"model": self._model, **body}, admin=True)
 
 
-class RenderCounter:
-    """Count by vLLM's POST /v1/.../render.
-
-    Version 0.18 has it, newer ones with --enable-scale-out. It runs the code of a real request, images and videos
-    included, but uses no GPU and no cache.
-    """
+class RenderCounter(TokenizeCounter):
+    """vLLM's POST /v1/.../render (0.18, newer with --enable-scale-out): the code of a real request, without GPU, cache."""
 
     source = "render"
 
-    def __init__(self, client: DiscoveryClient, model: str) -> None:
-        self._client, self._model = client, model
-
-    async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
-        return self.read(await self._ask("completions", {"prompt": text, "add_special_tokens": False}))
-
-    async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
-        return self.read(await self.send_chat(messages))
-
     async def send_chat(self, messages: Messages) -> DiscoveryResponse:
         """Send a chat to /render, without image tensors if it knows that option."""
-        return await self._ask("chat/completions", {"messages": messages, "mm_payload": "none"})
+        return await self._send("chat/completions", {"messages": messages, "mm_payload": "none"})
 
     def read(self, answer: DiscoveryResponse) -> int | None:
-        """Read the count from a response."""
         data = answer.json() if answer.status == 200 else None
         if isinstance(data, list) and len(data) == 1:
             data = data[0]
         ids = data.get("token_ids") if isinstance(data, dict) else None
         return len(ids) if isinstance(ids, list) else None
 
-    async def _ask(self, kind: str, body: Mapping[str, Any]) -> DiscoveryResponse:
+    async def _send(self, endpoint: str, body: Mapping[str, Any]) -> DiscoveryResponse:
         whole = {"model": self._model, "max_tokens": 1, **body}
-        return await self._client.post_optional(f"/v1/{kind}/render", whole)
+        return await self._client.post_optional(f"/v1/{endpoint}/render", whole)
 
 
 class EncodeCounter:
@@ -104,11 +81,9 @@ class EncodeCounter:
         self._client = client
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
         return await self._encode(text, preprocess=False, bos=False)
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         text = messages[0]["content"]
         return await self._encode(text, preprocess=True, bos=True) if len(messages) == 1 else None
 
@@ -126,40 +101,31 @@ class LocalCounter:
         self._folder = folder
 
     async def plain(self, text: str) -> int | None:
-        """Count the tokens of a text."""
         return self._folder.count(text)
 
     async def chat(self, messages: Messages) -> int | None:
-        """Count the tokens of a chat."""
         return self._folder.chat(messages)
 
 
 def server_counters(client: DiscoveryClient, facts: Facts) -> list[TokenCounter]:
-    """List the server's counters, likeliest first."""
-    known: list[TokenCounter] = [
-        TokenizeCounter(client, facts.model),
-        RenderCounter(client, facts.model),
-        EncodeCounter(client),
-    ]
-    order = DIALECTS.get(facts.dialect, UNKNOWN).token_counters
-    return sorted((c for c in known if c.source in order), key=lambda c: order.index(c.source))
+    known: list[TokenCounter] = [*_prompt_counters(client, facts), EncodeCounter(client)]
+    return _in_order(known, DIALECTS.get(facts.dialect, UNKNOWN).token_counters)
 
 
-def prompt_counters(client: DiscoveryClient, facts: Facts) -> list[RenderCounter | TokenizeCounter]:
-    """List the server's counters of prompts with images, likeliest first."""
-    known: list[RenderCounter | TokenizeCounter] = [
-        RenderCounter(client, facts.model),
-        TokenizeCounter(client, facts.model),
-    ]
-    order = DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters
+def prompt_counters(client: DiscoveryClient, facts: Facts) -> list[TokenizeCounter]:
+    return _in_order(_prompt_counters(client, facts), DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters)
+
+
+def _prompt_counters(client: DiscoveryClient, facts: Facts) -> list[TokenizeCounter]:
+    return [TokenizeCounter(client, facts.model), RenderCounter(client, facts.model)]
+
+
+def _in_order(known: Sequence[T], order: Sequence[str]) -> list[T]:
     return sorted((c for c in known if c.source in order), key=lambda c: order.index(c.source))
 
 
 def counter_used(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer | None) -> TokenCounter | None:
-    """Return the counter that counted the words of these facts.
-
-    Returns None if it was usage or nothing.
-    """
+    """The counter that counted the words of these facts; None if it was usage or nothing."""
     source = facts.text.source if facts.text is not None else ""
     known = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
     return next((c for c in known if source.split(",")[0] == c.source), None)
@@ -167,8 +133,5 @@ def counter_used(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer |
 
 def _number(answer: DiscoveryResponse, key: str) -> int | None:
     data = answer.json() if answer.status == 200 else None
-    return _integer(data.get(key)) if isinstance(data, dict) else None
-
-
-def _integer(value: object) -> int | None:
+    value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

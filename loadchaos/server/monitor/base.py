@@ -13,10 +13,7 @@ from loadchaos.core.redact import Redactor
 
 @dataclass(frozen=True)
 class MonitorOutput:
-    """The monitor's output: rows, raw pages and logs.
-
-    Files go below the run folder.
-    """
+    """The monitor's output: rows, raw pages and logs. Files go below the run folder."""
 
     emit_event: Emit
     emit_metrics: Emit
@@ -25,7 +22,6 @@ class MonitorOutput:
 
     @property
     def log_folder(self) -> Path:
-        """Folder of the logs kept during a run."""
         return self.folder / "watch" / "logs"
 
 

@@ -1,10 +1,5 @@
-"""Send canaries: two small prompts with known answers.
-
-They are sent before the load and during it.
-
-`exact` has one right answer, which does not depend on other requests. `echo` makes the model repeat a word that only this
-request has, so another request's word in the answer proves that the server mixes requests up. The answers are judged in
-analysis/detectors/canary.py.
+"""Two small prompts with known answers, before the load and during it. `echo` makes the model repeat a word that only
+this request has: another request's word in an answer proves that the server mixes requests up.
 """
 
 from __future__ import annotations
@@ -18,13 +13,13 @@ from typing import Literal
 
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.answer import CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
+from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, NOT_WAITED_FOR, Asker, chat_body
+from loadchaos.server.repeat import repeat
 
 Kind = Literal["exact", "echo"]
 When = Literal["idle", "load"]
 
 IDLE_TIMES = 3
-_LIMIT_S = 120.0
 _MOST_TOKENS = 40
 _TEXT_CHARS = 400
 _EXACT = "Count from 1 to 20. Write the numbers with single blanks between them, and nothing else."
@@ -32,12 +27,7 @@ _ECHO = "Repeat this word 3 times, with single blanks between, and nothing else:
 
 
 class Canary:
-    """Send canaries to one server.
-
-    `learn` runs before the load, `start` and `stop` around it.
-
-    Writes `canary` rows; never raises.
-    """
+    """Sends canaries to one server and writes `canary` rows; never raises."""
 
     def __init__(self, asker: Asker, url: str, model: str, emit: Emit, redactor: Redactor, *, every_s: float) -> None:
         self._asker, self._url, self._model, self._every_s = asker, url.rstrip("/") + CHAT_PATH, model, every_s
@@ -46,27 +36,17 @@ class Canary:
         self._task: asyncio.Task[None] | None = None
 
     async def learn(self) -> None:
-        """Record its answers on an idle server."""
         for _ in range(IDLE_TIMES):
             await self._send_both("idle")
 
     def start(self, paused: Callable[[], bool]) -> None:
-        """Send canaries until `stop`, except while `paused()` is true."""
-        self._task = asyncio.create_task(self._run(paused))
+        self._task = asyncio.create_task(repeat(self._every_s, lambda: self._send_both("load"), paused))
 
     async def stop(self) -> None:
-        """Stop; a request in flight is not waited for."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-
-    async def _run(self, paused: Callable[[], bool]) -> None:
-        while True:
-            begin = time.monotonic()
-            if not paused():
-                await self._send_both("load")
-            await asyncio.sleep(max(begin + self._every_s - time.monotonic(), 0.05))
 
     async def _send_both(self, when: When) -> None:
         await asyncio.gather(self._send("exact", when), self._send("echo", when))
@@ -81,7 +61,7 @@ class Canary:
         self._emit(ask)
         answer = NOT_WAITED_FOR
         try:
-            answer = await self._asker.ask(self._url, body, limit_s=_LIMIT_S)
+            answer = await self._asker.ask(self._url, body, limit_s=ANSWER_LIMIT_S)
         finally:
             self._emit(
                 {

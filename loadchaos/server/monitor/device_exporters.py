@@ -1,11 +1,7 @@
-"""Scrape dcgm-exporter and node-exporter every five seconds.
-
-Metric names are those of dcgm-exporter 3 and 4 and node-exporter 1. Figures a page lacks are left out.
-"""
+"""Scrape dcgm-exporter (3 and 4) and node-exporter (1). Figures a page lacks are left out."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadchaos.core.ledger.rows import Emit
-from loadchaos.server.dialects import MetricName
+from loadchaos.server.dialects.base import MetricName
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import get, parse_endpoint
+from loadchaos.server.repeat import repeat
 
 EVERY_S = 5.0
 """Period of reads of `watch: {dcgm, node}`."""
@@ -29,13 +26,7 @@ _NO_DISKS = frozenset({
 
 @dataclass(frozen=True)
 class DeviceExporter:
-    """One kind of exporter.
-
-    Args:
-        names: Our names for its metrics.
-        scale: Factors by our names.
-        device_of: Device of a series by its labels; None leaves it out.
-    """
+    """One kind of exporter. `scale`: factors by our names; `device_of`: device of a series, None leaves it out."""
 
     kind: Literal["dcgm", "node"]
     names: Sequence[MetricName]
@@ -44,15 +35,11 @@ class DeviceExporter:
 
 
 def _gpu(labels: Mapping[str, str]) -> str | None:
-    """Return `gpu0`.
-
-    Returns None for parts of a GPU (MIG), whose share of it is not known.
-    """
+    """`gpu0`; None for parts of a GPU (MIG), whose share of it is not known."""
     return None if labels.get("GPU_I_ID") or "gpu" not in labels else f"gpu{labels['gpu']}"
 
 
 def _of_host(labels: Mapping[str, str]) -> str | None:
-    """Return the host, or one of its real disks by its mount point."""
     if "mountpoint" not in labels:
         return "host"
     return None if labels.get("fstype") in _NO_DISKS else f"disk {labels['mountpoint']}"
@@ -117,11 +104,7 @@ class DeviceScraper:
         self._gap = CoverageGap(emit_event, "", exporter.kind)
 
     async def run(self) -> None:
-        """Scrape until cancelled."""
-        while True:
-            begin = time.monotonic()
-            await self._scrape()
-            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
+        await repeat(EVERY_S, self._scrape)
 
     async def _scrape(self) -> None:
         answer = await get(self._endpoint, _LIMIT_S)  # without the server's headers: this is another program

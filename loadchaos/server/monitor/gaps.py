@@ -1,12 +1,15 @@
-"""Record gaps in the observation of a server."""
+"""Record gaps in the observation of a server, those of our own event loop included."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
-from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.ledger.rows import Emit, GapRow, LogLoss
 
 _REPEAT_S = 10.0
+_SLEEP_S = 0.25
+_LATE_S = 1.0
 
 
 class CoverageGap:
@@ -18,32 +21,39 @@ class CoverageGap:
         self._written = 0.0
 
     def open(self, why: str) -> None:
-        """Record that nothing could be observed just now."""
         now = time.monotonic()
         first = self._since is None
         self._since = self._since or now
         if first or now - self._written > _REPEAT_S:
             self._written = now
-            self._row(now - self._since, why)
+            self.report(now - self._since, why)
 
     def close(self) -> None:
-        """Record that observation works again."""
         if self._since is not None:
-            self._row(time.monotonic() - self._since, "over")
+            self.report(time.monotonic() - self._since, "over")
             self._since = None
 
-    def report(self, seconds: float, why: str) -> None:
-        """Record a gap that is over already."""
-        self._row(seconds, why)
+    def report(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
+        row: GapRow = {
+            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": self._source,
+            "seconds": round(seconds, 3), "why": why,
+        }  # fmt: skip
+        if loss is not None:
+            row["loss"] = loss
+        self._emit(row)
 
-    def _row(self, seconds: float, why: str) -> None:
-        self._emit(
-            {
-                "row": "gap",
-                "at_ns": time.monotonic_ns(),
-                "replica": self._replica,
-                "source": self._source,
-                "seconds": round(seconds, 3),
-                "why": why,
-            }
-        )
+
+async def watch_lag(emit: Emit) -> None:
+    """Write a gap for each long lag of our loop, by which all our times may be late, and each jump of the wall clock."""
+    gap = CoverageGap(emit, "", "watch")
+    before_wall, before = time.time(), time.monotonic()
+    while True:
+        await asyncio.sleep(_SLEEP_S)
+        wall, now = time.time(), time.monotonic()
+        late_s = now - before - _SLEEP_S
+        if late_s > _LATE_S:
+            gap.report(late_s, "loadchaos itself did not run: starved of CPU, stopped or suspended")
+        jump_s = (wall - before_wall) - (now - before)
+        if abs(jump_s) > _LATE_S:
+            gap.report(0.0, f"the wall clock was set by {jump_s:+.1f} s")
+        before_wall, before = wall, now

@@ -1,10 +1,5 @@
-"""Probe a server by TCP connect and GET /health, each on a new connection.
-
-A server without /health (404) is probed at /v1/models, LiteLLM at its liveness page. Without any of them only the TCP
-probe remains: a page that does not exist says nothing about the server.
-
-While the server is up: a connect every 100 ms and /health every 250 ms. After two seconds of failing probes: at most one
-of each per second, to spare a server that is coming back.
+"""Probe a server by TCP connect and GET /health, each on a new connection: every 100 and 250 ms, after two seconds of
+failures once a second. Without /health it is /v1/models, of LiteLLM its liveness page, else TCP alone.
 """
 
 from __future__ import annotations
@@ -13,8 +8,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.ledger.rows import Emit, ProbeRow
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects.gateways import LIVENESS_PATH, is_litellm
 from loadchaos.server.monitor.http_get import Endpoint, HttpResponse, get, tcp_connect
@@ -40,12 +36,7 @@ class HealthProbe:
     """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
 
     def __init__(
-        self,
-        replica: str,
-        endpoint: Endpoint,
-        emit: Emit,
-        redactor: Redactor,
-        health_ok: Sequence[int] = (200,),
+        self, replica: str, endpoint: Endpoint, emit: Emit, redactor: Redactor, health_ok: Sequence[int] = (200,)
     ) -> None:
         self._replica, self._endpoint, self._emit = replica, endpoint, emit
         self._litellm_ruled_out = False
@@ -59,14 +50,12 @@ class HealthProbe:
         self._reachable = asyncio.Event()
 
     async def run(self) -> None:
-        """Probe until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probe_tcp())
             tasks.create_task(self._probe_health())
 
     @property
     def down(self) -> bool:
-        """True after failures that have lasted longer than the limit."""
         if self._bad_since is None:
             return False
         limit_s = _DOWN_AFTER_S if self._was_up or time.monotonic() - self._begun > _STARTING_S else _STARTING_S
@@ -74,10 +63,7 @@ class HealthProbe:
 
     @property
     def skip_reason(self) -> str | None:
-        """Reason to send no other request; "" if there is none.
-
-        It is None while the server has never been up.
-        """
+        """Reason to send no other request; "" if there is none. It is None while the server has never been up."""
         if not self._was_up:
             return None
         return "the server is down" if self.down else ""
@@ -105,10 +91,7 @@ class HealthProbe:
             await _until(begin + (DOWN_EVERY_S if slow else HEALTH_EVERY_S))
 
     async def _ask(self) -> HttpResponse | None:
-        """Ask the page that tells the health; None where the server has none.
-
-        A page that never existed is looked for again; one that was there once is not left.
-        """
+        """Ask the page that tells the health; None where there is none. One that was there once is not left."""
         if self._page_found:
             return await get(self._endpoint, LIMIT_S)
         base = self._base_path
@@ -141,20 +124,8 @@ class HealthProbe:
             if answer.error is not None and not answer.error.startswith("timeout"):
                 self._reachable.clear()
         body = None if ok else self._redactor.redact(answer.body).decode("utf-8", "replace")[:_BODY_CHARS]
-        self._emit(
-            {
-                "row": "probe",
-                "at_ns": time.monotonic_ns(),
-                "replica": self._replica,
-                "what": "health",
-                "ok": ok,
-                "status": answer.status,
-                "took_ns": answer.took_ns,
-                "error": answer.error,
-                "body": body or None,
-                "path": self._endpoint.path,
-            }
-        )
+        row = self._row("health", answer.took_ns, answer.error, ok=ok)
+        self._emit({**row, "status": answer.status, "body": body or None, "path": self._endpoint.path})
 
     def _write_tcp(self, took_ns: int, error: str | None) -> None:
         now = time.monotonic_ns()
@@ -162,21 +133,14 @@ class HealthProbe:
         if error is None and last_error is None and now - last_ns < _TCP_ROW_EVERY_NS:
             return
         self._tcp_row = (error, now)
-        self._emit(
-            {
-                "row": "probe",
-                "at_ns": now,
-                "replica": self._replica,
-                "what": "tcp",
-                "ok": error is None,
-                "status": None,
-                "took_ns": took_ns,
-                "error": error,
-                "body": None,
-            }
-        )
+        self._emit(self._row("tcp", took_ns, error, ok=error is None))
+
+    def _row(self, what: Literal["tcp", "health"], took_ns: int, error: str | None, *, ok: bool) -> ProbeRow:
+        return {
+            "row": "probe", "at_ns": time.monotonic_ns(), "replica": self._replica, "what": what, "ok": ok,
+            "status": None, "took_ns": took_ns, "error": error, "body": None,
+        }  # fmt: skip
 
 
 async def _until(moment: float) -> None:
-    """Sleep until `moment` (time.monotonic); if it has passed, yield once."""
     await asyncio.sleep(max(moment - time.monotonic(), 0.0))

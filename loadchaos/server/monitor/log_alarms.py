@@ -1,7 +1,5 @@
-"""Scan new log bytes for shutdown, failure and engine-death texts.
-
-After a SIGTERM a server ends like one that dies, and only the log tells them apart. A server that outlives its engine
-(LMDeploy) says so in its log long before /health does. So these texts must not wait for the classifier.
+"""Scan new log bytes for shutdown, failure and engine-death texts. Only they tell an asked end from a death, and a dead
+engine before /health does: they must not wait for the classifier.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ class LogAlarms:
         self._joiner, self._lines = LineJoiner(), 0
 
     def poll(self) -> None:
-        """Scan the bytes that are new since the last poll."""
         data = self._whole_lines(self._new_bytes())
         for found in _TEXTS.finditer(data):
             what: AlarmEvent = "failing" if found["failing"] else "dead" if found["dead"] else "ending"
@@ -66,7 +63,6 @@ class LogAlarms:
         return "".join(f"{text}\n" for text in texts).encode()
 
     def close(self) -> None:
-        """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -91,12 +87,5 @@ class LogAlarms:
         return data[:complete]
 
     def _row(self, what: AlarmEvent, text: str) -> None:
-        self._emit(
-            {
-                "row": "heard",
-                "at_ns": time.monotonic_ns(),
-                "replica": self._replica,
-                "what": what,
-                "text": text,
-            }
-        )
+        now_ns = time.monotonic_ns()
+        self._emit({"row": "heard", "at_ns": now_ns, "replica": self._replica, "what": what, "text": text})

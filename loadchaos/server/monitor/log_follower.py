@@ -1,7 +1,4 @@
-"""Follow one log in a thread and write it to the run folder.
-
-The loop only gets its gaps.
-"""
+"""Follow one log in a thread and write it to the run folder. The loop only gets its gaps."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadchaos.core.ledger.rows import Emit, GapRow, LogLoss
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger.rows import Emit, LogLoss
 from loadchaos.core.redact import Redactor
+from loadchaos.server.indexed_log import IndexedLog
+from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import open_source
-from loadchaos.server.monitor.logs.sink import LogSink
 
 HEAD_BYTES = 1 << 16
 _STOP_S = 5.0
@@ -23,13 +22,8 @@ _REPEAT_S = 10.0
 
 @dataclass(frozen=True)
 class FollowedLog:
-    """A log to follow.
-
-    Args:
-        spec: Where it is, as `--server-log` names it.
-        replica: Whose log it is; "" for a machine's.
-        label: Name of its file in the run folder.
-        source: `source` of its gap rows.
+    """A log to follow: `spec` as `--server-log` names it, `replica` ("" for a machine's), `label` of its file, `source`
+    of its gaps.
     """
 
     spec: str
@@ -42,26 +36,22 @@ class LogFollower:
     """Follow one log. `start` and `stop` are called on the loop; everything else happens in the thread."""
 
     def __init__(self, log: FollowedLog, folder: Path, emit: Emit, redactor: Redactor) -> None:
-        self._log, self._emit, self._redactor = log, emit, redactor
+        self._redactor, self._lines = redactor, redactor.fork()
+        self._gap = CoverageGap(emit, log.replica, log.source)
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._source = open_source(log.spec)
-        self._sink = LogSink(folder, log.label, self._redactor.text(log.spec), redactor)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{log.label}.log"
+        self._file = IndexedLog(self.path, "run", redactor.text(log.spec))
         self._thread = threading.Thread(target=self._run, name=f"log-{log.label}", daemon=True)
         self._lost_bytes = 0
         self._lost_written = 0.0
 
-    @property
-    def path(self) -> Path:
-        """The log's file in the run folder."""
-        return self._sink.path
-
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     async def head(self) -> str:
-        """Return the log's first 64 kB, redacted."""
         data = await asyncio.to_thread(self._source.head, HEAD_BYTES)
         return self._redactor.redact(data).decode("utf-8", "replace")
 
@@ -70,7 +60,7 @@ class LogFollower:
         self._stop.set()
         await asyncio.to_thread(self._thread.join, _STOP_S)
         if self._thread.is_alive():
-            self._gap(0.0, "the log reader did not end in time; the last lines may be missing", "possible")
+            self._gap.report(0.0, "the log reader did not end in time; the last lines may be missing", "possible")
 
     def _run(self) -> None:
         try:
@@ -79,32 +69,23 @@ class LogFollower:
             self._report_gap(0.0, f"following the log failed: {type(e).__name__}: {e}", "certain")
         finally:
             try:
-                self._sink.close()
-            except OSError as e:
-                self._report_gap(0.0, f"the end of the log could not be written: {e.strerror}", "certain")
+                self._file.append(self._lines.flush(), time.monotonic_ns())
+            except (LedgerError, OSError) as e:
+                self._report_gap(0.0, f"the end of the log could not be written: {e}", "certain")
+            finally:
+                self._file.close()
 
     def _feed(self, data: bytes) -> None:
         try:
-            self._sink.feed(data)
-        except OSError as e:
+            self._file.append(self._lines.feed(data), time.monotonic_ns())
+        except (LedgerError, OSError) as e:
             self._lost_bytes += len(data)
             if time.monotonic() - self._lost_written > _REPEAT_S:
                 self._lost_written = time.monotonic()
-                self._report_gap(
-                    0.0, f"{self._lost_bytes} bytes of the log could not be written: {e.strerror}", "certain"
-                )
+                self._report_gap(0.0, f"{self._lost_bytes} bytes of the log could not be written: {e}", "certain")
 
     def _report_gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._gap, seconds, why, loss)
+            self._loop.call_soon_threadsafe(self._gap.report, seconds, self._redactor.text(why), loss)
         except RuntimeError:  # the loop is closed: the run is over
             return
-
-    def _gap(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
-        row: GapRow = {
-            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._log.replica, "source": self._log.source,
-            "seconds": seconds, "why": self._redactor.text(why),
-        }  # fmt: skip
-        if loss is not None:
-            row["loss"] = loss
-        self._emit(row)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,16 @@ from loadchaos.core.errors import LoadchaosError
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceScraper
+from loadchaos.server.monitor.gaps import CoverageGap, watch_lag
 from loadchaos.server.monitor.health_probe import HealthProbe
 from loadchaos.server.monitor.http_get import parse_endpoint
 from loadchaos.server.monitor.log_alarms import LogAlarms
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.kernel import DEVICE
-from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
+from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, status_command
 from loadchaos.server.monitor.processes import ProcessMonitor
 from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
-from loadchaos.server.monitor.self_lag import EventLoopLag
 from loadchaos.server.nvml import NvmlMonitor
 
 Part = Callable[[], Coroutine[Any, Any, None]]
@@ -31,14 +31,8 @@ Part = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True)
 class MonitoredReplica:
-    """One replica to monitor.
-
-    Args:
-        url: Its root, without /v1.
-        health_url: Complete URL of /health where it is elsewhere; `metrics_url` likewise.
-        logs: Logs as `--server-log` names them.
-        pid: Root of its processes, if they are on this machine.
-        here: It runs on this machine, even if its processes are not known yet.
+    """One replica. `url`: root, without /v1; `pid`: root of its processes, if on this machine; `here`: it runs on this
+    machine.
     """
 
     name: str
@@ -51,9 +45,8 @@ class MonitoredReplica:
 
 
 class Monitor:
-    """Monitor replicas until stopped. Rows are written on the loop's thread.
-
-    A part that fails by a bug of ours writes a gap and starts again; the other parts go on.
+    """Monitors replicas until stopped, on the loop's thread. A part that fails by a bug of ours writes a gap and starts
+    again.
     """
 
     def __init__(
@@ -64,19 +57,7 @@ class Monitor:
         access: ServerAccess,
         devices: Sequence[tuple[DeviceExporter, str]] = (),
     ) -> None:
-        """Check all options before anything starts.
-
-        Args:
-            replicas: What to monitor.
-            dialect: The kind of server.
-            output: Where rows and files go.
-            access: How to reach the server.
-            devices: Exporters of its machines, with their URLs.
-
-        Raises:
-            OptionError: A log cannot be understood.
-            ValueError: A URL is wrong.
-        """
+        """Check all options. Raises OptionError for a log that cannot be understood, ValueError for a wrong URL."""
         self._devices = [
             DeviceScraper(exporter, url, output.emit_metrics, output.emit_event, access.tls)
             for exporter, url in devices
@@ -87,7 +68,6 @@ class Monitor:
             for spec in replica.logs:
                 read_spec(spec)
         self._tasks: list[asyncio.Task[None]] = []
-        self._scrapers: dict[str, Scraper] = {}
         self._processes: dict[str, ProcessMonitor] = {}
         self._followers: dict[str, list[LogFollower]] = {}
         self._alarms: list[LogAlarms] = []
@@ -95,10 +75,9 @@ class Monitor:
         self._kernel: LogFollower | None = None
 
     async def start(self) -> None:
-        """Start all parts; return at once."""
         output = self._output
         pages = RawPageWriter(output.folder, output.redactor)
-        self._keep_running("", "watch", EventLoopLag(output.emit_event).run)
+        self._keep_running("", "watch", partial(watch_lag, output.emit_event))
         for device in self._devices:
             self._keep_running("", "device", device.run)
         if any(r.here or r.pid is not None for r in self._replicas):
@@ -120,7 +99,6 @@ class Monitor:
             endpoint = parse_endpoint(metrics_url, self._access.tls, self._access.headers)
             names, reason = self._dialect.metrics, lambda: probe.skip_reason
             scraper = Scraper(replica.name, endpoint, names, self._output, pages, reason)
-            self._scrapers[replica.name] = scraper
             self._keep_running(replica.name, "scrape", scraper.run)
         processes = ProcessMonitor(replica.name, self._dialect.process_roles, emit, redactor)
         processes.set_pid(replica.pid)
@@ -131,9 +109,9 @@ class Monitor:
             follower = self._follow(FollowedLog(spec, replica.name, label))
             self._followers.setdefault(replica.name, []).append(follower)
             self.watch_log(replica.name, follower.path)
-            orchestrator = OrchestratorMonitor(replica.name, spec, emit)
-            if orchestrator.exists:
-                self._keep_running(replica.name, "supervisor", orchestrator.run)
+            if (command := status_command(spec)) is not None:
+                polled = OrchestratorMonitor(replica.name, spec, command, emit)
+                self._keep_running(replica.name, "supervisor", polled.run)
 
     def _follow(self, log: FollowedLog) -> LogFollower:
         follower = LogFollower(log, self._output.log_folder, self._output.emit_event, self._output.redactor)
@@ -150,20 +128,11 @@ class Monitor:
             except LoadchaosError:
                 raise  # the ledger cannot be written: its owner knows, and no row can be written here
             except Exception as e:  # noqa: BLE001 - a bug in one part must not stop the others; it is written as a gap
-                self._output.emit_event(
-                    {
-                        "row": "gap",
-                        "at_ns": time.monotonic_ns(),
-                        "replica": replica,
-                        "source": source,
-                        "seconds": 1.0,
-                        "why": f"the monitor failed and starts again: {type(e).__name__}: {e}",
-                    }
-                )
+                why = f"the monitor failed and starts again: {type(e).__name__}: {e}"
+                CoverageGap(self._output.emit_event, replica, source).report(1.0, why)
                 await asyncio.sleep(1.0)
 
     def set_process(self, replica: str, pid: int | None) -> None:
-        """Set the root of a replica's processes."""
         self._processes[replica].set_pid(pid)
 
     def watch_log(self, replica: str, log: Path) -> None:
@@ -176,17 +145,11 @@ class Monitor:
         for alarms in self._alarms:
             alarms.poll()
 
-    async def snapshot(self, why: str) -> None:
-        """Save the newest metrics page of every replica (at an incident)."""
-        for scraper in self._scrapers.values():
-            await scraper.save_page(why)
-
     async def read_head(self, replica: str) -> str:
         """Return the first 64 kB of this replica's logs, redacted. They hold version and flags."""
         return "".join([await follower.head() for follower in self._followers.get(replica, ())])
 
     async def stop(self) -> None:
-        """Stop all parts; logs are read to their present end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,14 +1,7 @@
-"""Poll docker, Kubernetes or systemd for the state of a server.
-
-The state includes its last end and its restarts.
-
-The place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
-"""
+"""Poll docker, Kubernetes or systemd, whichever the place of the log names, for the state of a server."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,24 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadchaos.core.ledger.rows import Emit, OrchestratorEvent
+from loadchaos.server.command_output import command_output
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import read_spec
+from loadchaos.server.repeat import repeat
 
 EVERY_S = 2.0
 """Period at which Docker, Kubernetes or systemd is asked."""
 _LIMIT_S = 10.0
-_MOST_BYTES = 8 << 20
 _WHY_CHARS = 200
 
 
 @dataclass(frozen=True)
 class ContainerStatus:
-    """The state of a container, pod or unit.
-
-    Args:
-        life: A text that changes with each start.
-        exit_code: Of the newest end; None if unknown, like `signal` and `oom_killed`.
-        reason: The orchestrator's own word for the end.
+    """State of a container, pod or unit. `life` changes with each start; code, signal and `oom_killed` are of the
+    newest end.
     """
 
     running: bool
@@ -127,70 +117,49 @@ _SYSTEMD = "LoadState,ActiveState,MainPID,Result,ExecMainCode,ExecMainStatus,NRe
 
 
 @dataclass(frozen=True)
-class _StatusCommand:
-    """The command that reads a status, and its parser.
-
-    `past` is a command for an end before the present start.
-    """
+class StatusCommand:
+    """The command that reads a status, and its parser. `past` is a command for an end before the present start."""
 
     argv: Sequence[str]
     read: Reader
     past: Sequence[str] = ()
 
 
-def _status_command(spec: str) -> _StatusCommand | None:
-    """Choose the status command for a log.
-
-    Returns None for a log without an orchestrator.
-    """
+def status_command(spec: str) -> StatusCommand | None:
+    """Choose the status command for a log. Returns None for a log without an orchestrator."""
     kind, rest = read_spec(spec)
     if kind == "docker":
         filters = (f"container={rest}", "event=die", "event=oom")
         past = ("docker", "events", "--format", "{{json .}}", *(a for f in filters for a in ("--filter", f)))
-        return _StatusCommand(("docker", "inspect", "--type", "container", rest), _docker, past)
+        return StatusCommand(("docker", "inspect", "--type", "container", rest), _docker, past)
     if kind == "k8s":
         namespace, pod, *container = rest.split("/")
         argv = ("kubectl", "get", "pod", "-n", namespace, pod, "-o", "json")
-        return _StatusCommand(argv, _kubernetes(container[0] if container else None))
+        return StatusCommand(argv, _kubernetes(container[0] if container else None))
     if kind == "journal":
-        return _StatusCommand(("systemctl", "show", rest, f"--property={_SYSTEMD}"), _systemd)
+        return StatusCommand(("systemctl", "show", rest, f"--property={_SYSTEMD}"), _systemd)
     return None
 
 
 class OrchestratorMonitor:
-    """Poll one replica every two seconds until cancelled; `run()` is the task.
-
-    Writes `supervisor` rows.
-
-    `what` is seen (the first status), ended (it does not run, or runs again after an end) or started. Failed polls write
-    one gap without length: the other parts still observe the server.
+    """Writes `supervisor` rows of one replica: seen (the first), ended (it does not run, or runs again) or started.
+    Failed polls write one gap without length: the other parts still observe the server.
     """
 
-    def __init__(self, replica: str, spec: str, emit: Emit) -> None:
-        self._replica, self._spec, self._emit = replica, spec, emit
-        self._command = _status_command(spec)
+    def __init__(self, replica: str, spec: str, command: StatusCommand, emit: Emit) -> None:
+        self._replica, self._spec, self._command, self._emit = replica, spec, command, emit
         self._gap = CoverageGap(emit, replica, "supervisor")
         self._known: ContainerStatus | None = None
         self._last_error = ""
         self._polled = time.time()
 
-    @property
-    def exists(self) -> bool:
-        """True for a log with an orchestrator."""
-        return self._command is not None
-
     async def run(self) -> None:
-        """Poll until cancelled."""
-        while True:
-            begin = time.monotonic()
-            await self._poll()
-            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), EVERY_S / 2))
+        await repeat(EVERY_S, self._poll, shortest_wait_s=EVERY_S / 2)
 
     async def _poll(self) -> None:
-        assert self._command is not None
         polled = time.time()
         try:
-            status = self._command.read(await _output(self._command.argv))
+            status = self._command.read(await command_output(self._command.argv, _LIMIT_S))
             before, self._known = self._known, status
             if before is None:
                 self._row("seen", status)
@@ -210,13 +179,11 @@ class OrchestratorMonitor:
         self._polled = polled
 
     async def _ended(self, now: ContainerStatus) -> ContainerStatus:
-        """Read the end before the present start."""
-        assert self._command is not None
         if not self._command.past or not now.running:
             return now
         span = ("--since", f"{self._polled - EVERY_S:.3f}", "--until", f"{time.time():.3f}")
         try:
-            return _docker_ends(await _output((*self._command.past, *span)), now)
+            return _docker_ends(await command_output((*self._command.past, *span), _LIMIT_S), now)
         except (OSError, ValueError, LookupError, TypeError):
             return now  # the end itself is known
 
@@ -236,31 +203,3 @@ class OrchestratorMonitor:
                 "reason": status.describe_end() if what == "ended" else status.reason,
             }
         )
-
-
-async def _output(argv: Sequence[str]) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        OSError: It is missing or does not end.
-        ValueError: It fails.
-    """
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=_MOST_BYTES,
-    )
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            out, error = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode:
-        lines = error.decode("utf-8", "replace").strip().splitlines()
-        raise ValueError(lines[-1] if lines else f"exit code {process.returncode}")
-    return out.decode("utf-8", "replace")

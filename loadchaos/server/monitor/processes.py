@@ -1,7 +1,4 @@
-"""Monitor a server's processes on this machine.
-
-Rows have state, CPU, memory, threads, files, and the end of each.
-"""
+"""Monitor a server's processes on this machine. Rows have state, CPU, memory, threads, files, and the end of each."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ Roles = Sequence[tuple[re.Pattern[str], str]]
 
 @dataclass
 class _KnownProcess:
-    """One known process.
-
-    `fd` is its pidfd, which is readable once it has ended, or None.
-    """
+    """One known process. `fd` is its pidfd, which is readable once it has ended, or None."""
 
     process: psutil.Process
     role: str
@@ -51,12 +45,8 @@ class _KnownProcess:
 
 
 class ProcessMonitor:
-    """Monitor the process tree below one pid until cancelled.
-
-    `run()` is the task, `set_pid` sets another tree.
-
-    A process is `gone` when it has ended, even if nobody has collected it yet (state Z). That is known at once with pidfd,
-    else within 250 ms. Processes that outlive their parent stay monitored.
+    """Monitors the process tree below one pid. A process is `gone` when it has ended, even if uncollected (state Z):
+    known at once with pidfd, else within 250 ms. Processes that outlive their parent stay monitored.
     """
 
     def __init__(self, replica: str, roles: Roles, emit: Emit, redactor: Redactor) -> None:
@@ -73,7 +63,6 @@ class ProcessMonitor:
         self._changed.set()
 
     async def run(self) -> None:
-        """Monitor until cancelled."""
         sampled = 0.0
         try:
             while True:
@@ -142,7 +131,6 @@ class ProcessMonitor:
             self._row(known, "sample")
 
     def _measure(self, known: _KnownProcess) -> bool:
-        """Read its figures; False when it has ended."""
         try:
             with known.process.oneshot():
                 known.state = _STATES.get(known.process.status(), "S")
@@ -206,7 +194,6 @@ class ProcessMonitor:
 
 
 def _open_file_count(pid: int) -> int | None:
-    """Count its open file descriptors; None if that is not allowed."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names are enough, and a tenth of the time of iterdir
     except OSError:
@@ -214,7 +201,6 @@ def _open_file_count(pid: int) -> int | None:
 
 
 def _open_file_limit(process: psutil.Process) -> int | None:
-    """Limit of open files; None if that is not known."""
     try:
         return int(process.rlimit(psutil.RLIMIT_NOFILE)[0])
     except (AttributeError, OSError, psutil.Error):  # not Linux, or not ours to read
@@ -222,10 +208,8 @@ def _open_file_limit(process: psutil.Process) -> int | None:
 
 
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:
-    """List the process and its descendants with their titles.
-
-    Empty when it is gone. A young child with its parent's title is left out: it may be about to begin another program, and
-    would be taken for a second process of the server that ends at once.
+    """The process and its descendants with their titles, but no young child that has its parent's: it may be about to
+    begin another program.
     """
     try:
         top = psutil.Process(root)

@@ -1,7 +1,4 @@
-"""Scrape a server's /metrics once a second.
-
-Keep raw pages at the start, every 10 minutes and on demand.
-"""
+"""Scrape a server's /metrics once a second. Keep raw pages at the start and every 10 minutes."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from pathlib import Path
 
 from loadchaos.core.limits import SCRAPE_EVERY_S
 from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import MetricName
+from loadchaos.server.dialects.base import MetricName
 from loadchaos.server.monitor.base import MonitorOutput
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import Endpoint, get
+from loadchaos.server.repeat import repeat
 
 LIMIT_S = 5.0
 _SLOW_S = 1.0
@@ -34,13 +32,7 @@ class RawPageWriter:
         self._numbers: Iterator[int] = itertools.count(taken + 1)
 
     async def write(self, page: bytes) -> str:
-        """Write a page without blocking the loop.
-
-        Return its path below the run folder.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write a page without blocking the loop; its path below the run folder. Raises OSError."""
         path = self._folder / "watch" / f"metrics-{next(self._numbers)}.txt"
         await asyncio.to_thread(self._write, path, page)
         return str(path.relative_to(self._folder))
@@ -62,35 +54,21 @@ class Scraper:
         pages: RawPageWriter,
         skip_reason: Callable[[], str | None] = lambda: "",
     ) -> None:
-        """Prepare a scraper.
-
-        Args:
-            replica: Name of the replica in the rows.
-            endpoint: The metrics page.
-            names: Metrics to read.
-            output: Where rows go.
-            pages: Where raw pages go.
-            skip_reason: Reason not to scrape now; "" if there is none, None before the server was ever up.
-        """
+        """`skip_reason`: reason not to scrape now; "" if there is none, None before the server was ever up."""
         self._replica, self._endpoint = replica, endpoint
         self._emit, self._pages, self._skip_reason = output.emit_metrics, pages, skip_reason
         self._parser = PageParser(names)
         self._gap = CoverageGap(output.emit_event, replica, "scrape")
-        self._last_page: bytes = b""
         self._kept_at: float | None = None
 
     async def run(self) -> None:
-        """Scrape until cancelled; a server that is down is left alone."""
-        while True:
-            begin = time.monotonic()
-            reason = self._skip_reason()
-            if reason:
-                self._gap.open(reason)
-            elif reason is not None:
-                await self._scrape()
-            await asyncio.sleep(max(begin + SCRAPE_EVERY_S - time.monotonic(), 0.05))
+        await repeat(SCRAPE_EVERY_S, self._scrape)
 
     async def _scrape(self) -> None:
+        if reason := self._skip_reason():
+            self._gap.open(reason)
+        if reason != "":
+            return
         answer = await get(self._endpoint, LIMIT_S)
         if answer.error is not None or answer.status != 200:
             self._gap.open(answer.error or f"status {answer.status}")
@@ -116,17 +94,13 @@ class Scraper:
             self._gap.report(0.0, f"{bad} line{'s' * (bad != 1)} of the metrics page could not be parsed")
         if unread := self._parser.unread:
             self._gap.report(0.0, f"{unread} series of the metrics page were not read: it has too many")
-        self._last_page = page
         if self._kept_at is None or time.monotonic() - self._kept_at > _PAGE_EVERY_S:
-            await self.save_page("start" if self._kept_at is None else "periodic")
+            await self._save_page(page, "start" if self._kept_at is None else "periodic")
 
-    async def save_page(self, why: str) -> None:
-        """Write the newest raw page, if there is one."""
-        if not self._last_page:
-            return
+    async def _save_page(self, page: bytes, why: str) -> None:
         self._kept_at = time.monotonic()
         try:
-            name = await self._pages.write(self._last_page)
+            name = await self._pages.write(page)
         except OSError as e:
             self._gap.report(0.0, f"a metrics page could not be written: {e.strerror}")
             return

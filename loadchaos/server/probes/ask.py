@@ -1,7 +1,5 @@
-"""Send one question and record its answer as a `question` row.
-
-The answer is whole or streamed. Where the server gives logprobs, the row has each token with the gap to the next likely
-one: that tells a wrong token from a near tie.
+"""Send one question and record its answer. Where the server gives logprobs, the row has each token with the gap to the
+next likely one: that tells a wrong token from a near tie.
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ from typing import Any
 
 from loadchaos.core.ledger.rows import Emit, QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.redact import Redactor
-from loadchaos.server.answer import CHAT_PATH, NOT_WAITED_FOR, Answer, Asker, chat_body
-from loadchaos.server.probes.memory import Learned, ProbeMemory
+from loadchaos.server.answer import ANSWER_LIMIT_S, CHAT_PATH, NOT_WAITED_FOR, Answer, Asker, chat_body
+from loadchaos.server.memory import Learned, ProbeMemory
 from loadchaos.server.probes.question import Question
 
-LIMIT_S = 120.0
 _TEXT_CHARS = 4_000
 _ERROR_CHARS = 400
 _TOP = 2
@@ -53,19 +50,16 @@ class RecordedAsker:
         return self._memory.logprobs
 
     def emit(self, row: Learned) -> None:
-        """Write a row."""
         self._emit(row)
         if self.kept is not None:
             self.kept.append(row)
 
     def new_group(self) -> int:
-        """Return a number for questions that are compared with each other."""
         return next(self._memory.groups)
 
     async def ask(
         self, question: Question, purpose: Purpose, *, stream: bool = False, model: str | None = None
     ) -> QuestionRow:
-        """Send a question, wait for its answer, write and return the row."""
         sent_ns, n, model = time.monotonic_ns(), next(self._memory.numbers), model or self.model
         answer = NOT_WAITED_FOR
         try:
@@ -80,10 +74,7 @@ class RecordedAsker:
         return row
 
     async def leave(self, question: Question, *, after_tokens: int) -> None:
-        """Send a streamed request and close its connection after some tokens.
-
-        Nothing is judged, so no row is written.
-        """
+        """Send a streamed request and close its connection after some tokens. Nothing is judged, so no row is written."""
         await self._send(question, self.model, stream=True, leave_after=after_tokens)
 
     async def _send(self, question: Question, model: str, *, stream: bool, leave_after: int | None = None) -> Answer:
@@ -95,7 +86,7 @@ class RecordedAsker:
         if self.logprobs:
             options |= {"logprobs": True, "top_logprobs": _TOP}
         body = chat_body(model, _content(question), question.most_tokens, **options)
-        return await self._asker.ask(self._url, body, limit_s=LIMIT_S, stream=stream, leave_after=leave_after)
+        return await self._asker.ask(self._url, body, limit_s=ANSWER_LIMIT_S, stream=stream, leave_after=leave_after)
 
     def _row(self, question: Question, purpose: Purpose, answer: Answer) -> QuestionRow:
         message = json.dumps([question.prompt, *question.images])
@@ -119,7 +110,6 @@ class RecordedAsker:
 
 
 def _name(image: str) -> int:
-    """Number of an image, as `image_names` has it."""
     return int.from_bytes(hashlib.sha256(image.encode()).digest()[:6])
 
 

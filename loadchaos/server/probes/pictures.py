@@ -1,7 +1,4 @@
-"""Draw digits or a coloured square into a PNG.
-
-One pixel in a corner can differ, so that two files with the same content have different hashes.
-"""
+"""Draw digits or a coloured square as a data URL. One pixel in a corner (`mark`; 0: white) makes files differ."""
 
 from __future__ import annotations
 
@@ -14,15 +11,10 @@ _CORNER = 16
 
 
 def draw(content: str, *, mark: int = 0) -> str:
-    """Draw a number or a colour; returns a data URL."""
     return draw_number(content, mark=mark) if content.isdigit() else draw_square(content, mark=mark)
 
 
 def draw_number(number: str, *, mark: int = 0) -> str:
-    """Draw black digits on white; returns a data URL.
-
-    `mark` colours one pixel of the upper left corner; 0 leaves it white.
-    """
     boxes = [
         (x, y, x + SCALE, y + SCALE)
         for place, digit in enumerate(number)
@@ -33,7 +25,6 @@ def draw_number(number: str, *, mark: int = 0) -> str:
 
 
 def draw_square(colour: str, *, mark: int = 0) -> str:
-    """Draw a square of one colour on white; returns a data URL."""
     begin, end = SQUARE
     return _png([(begin, begin, end, end)], COLOURS[colour], mark)
 

@@ -7,35 +7,32 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from loadchaos.server.memory import Learned, ProbeMemory
 from loadchaos.server.probes.ask import RecordedAsker
-from loadchaos.server.probes.memory import Learned, ProbeMemory
-from loadchaos.server.probes.parts.base import ProbePart, RecallingPart
+from loadchaos.server.probes.parts.base import ProbePart
+from loadchaos.server.repeat import repeat
 
 _CHECK_S = 60.0
-_SHORTEST_WAIT_S = 0.05
 
 
 class Prober:
     """Runs the parts of `correctness`. Call `learn`, `start`, `stop` and `check` in this order."""
 
     def __init__(self, asker: RecordedAsker, parts: Sequence[ProbePart], memory: ProbeMemory | None = None) -> None:
-        """Take the parts. `memory`: what earlier runs on the server have learned, and where this run adds to it."""
         self._asker, self._parts, self._memory = asker, parts, memory
         self._tasks: list[asyncio.Task[None]] = []
 
     async def learn(self) -> list[str]:
-        """Ask the idle server what is not remembered; returns notes for the user."""
         notes: list[str] = []
         for part in self._parts:
-            if self._memory is None or not isinstance(part, RecallingPart):
+            if self._memory is None or not part.recalls:
                 await part.learn()
-                notes += getattr(part, "notes", ())
+                notes += part.notes
             else:
                 notes += await self._learn_once(part, self._memory)
         return notes
 
-    async def _learn_once(self, part: RecallingPart, memory: ProbeMemory) -> Sequence[str]:
-        """Recall what a part has learned; let it learn the rest, and keep that."""
+    async def _learn_once(self, part: ProbePart, memory: ProbeMemory) -> Sequence[str]:
         known: Sequence[Learned] = ()
         notes: list[str] = []
         if memory.rows(part.part) and await part.recall(memory):
@@ -51,33 +48,23 @@ class Prober:
             await part.learn()
         finally:
             self._asker.kept = None
-        notes += getattr(part, "notes", ())
+        notes += part.notes
         memory.keep(part.part, [*known, *rows], notes)
         return notes
 
     def start(self, paused: Callable[[], bool]) -> None:
-        """Ask until `stop`, except while `paused()` is true."""
-        self._tasks = [asyncio.create_task(self._run(part, paused)) for part in self._parts]
+        self._tasks = [asyncio.create_task(repeat(part.every_s, part.act, paused)) for part in self._parts]
 
     async def stop(self) -> None:
-        """Stop; questions in flight are not waited for."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
     async def check(self) -> None:
-        """Ask again on the idle server what was answered wrong."""
         try:
             async with asyncio.timeout(_CHECK_S):
                 for part in self._parts:
                     await part.check()
         except TimeoutError:
             return
-
-    async def _run(self, part: ProbePart, paused: Callable[[], bool]) -> None:
-        while True:
-            begin_s = time.monotonic()
-            if not paused():
-                await part.act()
-            await asyncio.sleep(max(begin_s + part.every_s - time.monotonic(), _SHORTEST_WAIT_S))

@@ -1,7 +1,4 @@
-"""Questions with one right answer.
-
-A kind is one file with one function, and one entry in `KINDS` (kinds/__init__.py).
-"""
+"""Questions and the words that they are made of."""
 
 from __future__ import annotations
 
@@ -16,15 +13,8 @@ _STORY_TOKENS = 96
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt with its right answer.
-
-    Args:
-        prompt: The text of the user's message.
-        expected: The right answer.
-        most_tokens: `max_tokens` of the request; enough for a byte-level tokenizer.
-        images: Images that stand before the text, as data URLs.
-        uuid: Name that the client gives to the images; empty: none.
-        salt: Part of the prefix cache (`cache_salt`) that only requests with the same salt use; empty: none.
+    """One prompt with its right answer. `most_tokens` is enough for a byte-level tokenizer; `images` are data URLs
+    before the text, `uuid` their name; requests with the same `salt` share a part of the prefix cache of their own.
     """
 
     prompt: str
@@ -44,12 +34,10 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys(_word(random.Random(n)) for n in ra
 
 
 def word(rng: random.Random) -> str:
-    """Return a random word."""
     return rng.choice(WORDS)
 
 
 def words(rng: random.Random, n: int) -> list[str]:
-    """Return n different random words."""
     return rng.sample(WORDS, n)
 
 

@@ -1,6 +1,5 @@
-"""Start a server, wait for it and stop it, through its supervisor process.
-
-What the server does wrong (it exits, it never starts) is data, not an exception.
+"""Start a server, wait for it and stop it, through its supervisor process. What it does wrong is data, not an
+exception.
 """
 
 from __future__ import annotations
@@ -22,23 +21,18 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import Emit, GapRow, LaunchDetail, LaunchEvent
+from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent, LaunchRow
 from loadchaos.core.private import user_mask
 from loadchaos.core.redact import hidden_variables, launch_secrets
 from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
+from loadchaos.server.monitor.gaps import CoverageGap
 
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """A command that starts a server, with its environment and limits.
-
-    Args:
-        env: Variables on top of our environment.
-        replica: Name of the replica in the ledger.
-        secret_env: Variables whose values are redacted in its output, besides those of `env` that may hold a secret.
-        secrets: Values of ours that the server may log; they are redacted in its output.
-        limits: Limits of each of its processes: names of `LIMITS`, bytes and numbers.
+    """A command that starts a server; `env` on top of ours. Values of `secret_env`, of `env` if they may be secret, and
+    `secrets` are redacted in its output. `limits` of each process: names of `LIMITS`.
     """
 
     argv: Sequence[str]
@@ -51,10 +45,7 @@ class LaunchCommand:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line, and the server's URL.
-
-    An example is `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`.
-    """
+    """A parsed command line, and the server's URL. An example is `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -70,10 +61,8 @@ _EVERYWHERE = ("0.0.0.0", "::", "")  # addresses of all interfaces: we use the l
 
 
 def parse_command_line(line: str | Sequence[str]) -> CommandLine:
-    """Parse a command line, or the list of its arguments.
-
-    Raises:
-        OptionError: It has no command, an unclosed quote or a wrong port.
+    """Parse a command line, or its arguments. Raises OptionError without a command, for an unclosed quote or a wrong
+    port.
     """
     try:
         parts = shlex.split(line) if isinstance(line, str) else list(line)
@@ -119,10 +108,7 @@ def refuse_taken_port(url: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the newest non-empty line of a log, at most 200 characters.
-
-    "" if there is none.
-    """
+    """Return the newest non-empty line of a log, at most 200 characters. "" if there is none."""
     try:
         with log.open("rb") as f:
             f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -132,8 +118,13 @@ def last_line(log: Path) -> str:
     return lines[-1].strip()[:_LINE_CHARS] if lines else ""
 
 
+def quoted_last_line(log: Path) -> str:
+    """The newest line of a log as part of a sentence about an exit."""
+    line = last_line(log)
+    return f"; its last log line is {line!r}" if line else " without a log line"
+
+
 def _option(parts: Sequence[str], *names: str) -> str | None:
-    """Return the value of the last of these options; None if there is none."""
     found = None
     for part, after in zip(parts, [*parts[1:], ""], strict=True):
         name, sign, value = part.partition("=")
@@ -144,12 +135,7 @@ def _option(parts: Sequence[str], *names: str) -> str | None:
 
 @dataclass(frozen=True)
 class ServerExit:
-    """End of a server: exit code or signal, and a description.
-
-    `asked` if we stopped it ourselves.
-
-    `asked` if we stopped it ourselves.
-    """
+    """End of a server: exit code or signal, and a description. `asked` if we stopped it ourselves."""
 
     code: int | None
     signal: int | None
@@ -168,6 +154,7 @@ class LaunchedServer:
         self._shown = list(shown)  # the argv as the ledger may show it, already redacted
         self._supervisor: asyncio.subprocess.Process | None = None
         self._reports: asyncio.Task[None] | None = None
+        self._gap = CoverageGap(emit, command.replica, "log")
         self._asked = False
         self.pid: int | None = None
         self._output: int | None = None
@@ -187,19 +174,8 @@ class LaunchedServer:
         options += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._supervisor = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "loadchaos.server.process.supervisor",
-                "--folder",
-                str(self._folder),
-                *options,
-                "--umask",
-                str(user_mask()),
-                "--pipe",
-                str(self._output),
-                str(output),
-                "--",
-                *self._command.argv,
+                *[sys.executable, "-m", "loadchaos.server.process.supervisor", "--folder", str(self._folder), *options],
+                *["--umask", str(user_mask()), "--pipe", str(self._output), str(output), "--", *self._command.argv],
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env={**os.environ, **self._command.env, **hidden},
@@ -221,13 +197,9 @@ class LaunchedServer:
                 continue
             self._handle_report(report)
         if not self.exit.done() and not self._asked:
-            self._supervisor_lost()
+            self.lost = True  # the server may live on: this is no proof of its death
+            self._gap.report(0.0, "the supervisor process was killed; later server output is not recorded", "certain")
         self._started.set()
-
-    def _supervisor_lost(self) -> None:
-        """Record that the supervisor was killed. The server may live on: this is no proof of its death."""
-        self.lost = True
-        self._gap(time.monotonic_ns(), "the supervisor process was killed; later server output is not recorded")
 
     def _handle_report(self, report: dict[str, Any]) -> None:
         at_ns = int(report.get("at_ns") or time.monotonic_ns())
@@ -243,47 +215,28 @@ class LaunchedServer:
                 self.exit.set_result(ended)
             self._started.set()
         elif report["what"] == "dropped":
-            self._gap(at_ns, f"{report['bytes']} bytes of server output could not be written")
-
-    def _gap(self, at_ns: int, why: str) -> None:
-        replica = self._command.replica
-        gap: GapRow = {"row": "gap", "at_ns": at_ns, "replica": replica, "source": "log", "seconds": 0.0, "why": why}
-        self._emit({**gap, "loss": "certain"})
+            self._gap.report(0.0, f"{report['bytes']} bytes of server output could not be written", "certain")
 
     def _row(self, what: LaunchEvent, at_ns: int, *, reason: str, **detail: Unpack[LaunchDetail]) -> None:
-        self._emit(
-            {
-                "row": "launch",
-                "at_ns": at_ns,
-                "what": what,
-                "replica": self._command.replica,
-                "pid": self.pid,
-                "command": self._shown,
-                "reason": reason,
-                **detail,
-            }
-        )
+        self._emit({**self._launch_row(what, at_ns, reason), **detail})
+
+    def _launch_row(self, what: LaunchEvent, at_ns: int, reason: str) -> LaunchRow:
+        return {
+            "row": "launch", "at_ns": at_ns, "what": what, "replica": self._command.replica, "pid": self.pid,
+            "command": self._shown, "reason": reason,
+        }  # fmt: skip
 
     def repeat_start(self, emit: Emit) -> None:
-        """Write the row of the server's start, dated now, with `emit`.
-
-        A run that uses a server started before needs it.
-        """
-        emit(
-            {
-                "row": "launch",
-                "at_ns": time.monotonic_ns(),
-                "what": "start",
-                "replica": self._command.replica,
-                "pid": self.pid,
-                "command": self._shown,
-                "reason": "it was started before this run",
-            }
-        )
+        """Write the row of the server's start, dated now, into a run that uses a server started before."""
+        emit(self._launch_row("start", time.monotonic_ns(), "it was started before this run"))
 
     def ready(self) -> None:
-        """Record that the server answered as healthy."""
         self._row("ready", time.monotonic_ns(), reason="")
+
+    @property
+    def exit_reason(self) -> str | None:
+        """`it exited with code 1`; None while the server lives."""
+        return f"it {self.exit.result().reason}" if self.exit.done() else None
 
     async def wait_recorded(self, limit_s: float = 10.0) -> None:
         """Wait until the output of an ended server is recorded. Its supervisor has ended then."""
@@ -291,17 +244,16 @@ class LaunchedServer:
         await self._record_gpu_memory()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Stop the server and wait for the end of its supervisor.
-
-        The server gets SIGTERM, and after `grace_s` all its processes get SIGKILL.
-        """
+        """Send SIGTERM to the server, after `grace_s` SIGKILL to all its processes, and wait for its supervisor."""
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})
-        await self._wait_for_supervisor(grace_s + 8.0)
-        await self._record_gpu_memory()
+        await self.wait_recorded(grace_s + 8.0)
+
+    async def stop_or_record(self, grace_s: float = 10.0) -> None:
+        """Stop the server, or wait until the end of a dead one is recorded."""
+        await (self.wait_recorded() if self.exit.done() else self.stop(grace_s))
 
     async def kill(self, why: str = "") -> None:
-        """Kill all processes of the server; `why` is recorded first."""
         self._asked = True
         if why:
             self._row("kill", time.monotonic_ns(), reason=why, asked=True)
@@ -336,6 +288,10 @@ class LaunchedServer:
             await self._supervisor.wait()
         if self._reports is not None:
             await self._reports
+        if self._supervisor.stdin is not None:  # its pipe is closed by a later step of the loop, which may be the last
+            self._supervisor.stdin.close()
+            with contextlib.suppress(OSError):
+                await self._supervisor.stdin.wait_closed()
         if not self.exit.done() and self.pid is not None:
             # No supervisor is left to stop it. The supervisor gave it a session, so it has its own process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,13 +1,6 @@
-"""Supervisor process of a launched server.
-
-It owns the server's process group, records its output, and stops it when `run` is gone.
-
-It is a separate process so that the server does not outlive us (kill -9 included) and a stalled terminal never blocks
-the server's output. It exchanges JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`). The
-end of stdin means that `run` is gone, which stops the server.
-
-    python -m loadchaos.server.process.supervisor --folder RUN [--source NAME] [--secret-env NAME ...]
-        [--limit NAME=N ...] -- COMMAND...
+"""Supervisor process of a launched server, which records its output and ends it when `run` is gone (kill -9 included);
+a stalled terminal never blocks the server. JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`,
+`kill`), whose end means that `run` is gone.
 """
 
 from __future__ import annotations
@@ -30,17 +23,15 @@ import psutil
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.ledger.parquet import HOUR_S
-from loadchaos.core.ledger.rows import LinesRow
-from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import HIDDEN_VARIABLE, Redactor
+from loadchaos.server.indexed_log import IndexedLog
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
-NOT_STARTED = "could not be started"
 """Time that the server runs after `run` was killed: the load ends first, or it would record a death of the server."""
+NOT_STARTED = "could not be started"
 
 LIMITS = {"memory": resource.RLIMIT_DATA, "open_files": resource.RLIMIT_NOFILE, "core": resource.RLIMIT_CORE}
 """Limits of each process of a server: bytes of its own memory, open files, size of a core file."""
@@ -49,74 +40,24 @@ _REPORT = threading.Lock()
 
 
 def _become_subreaper() -> None:
-    """Adopt orphans of the server, so that none is left behind.
-
-    An example is an engine core whose parent was killed.
-    """
+    """Adopt orphans of the server, so that none is left behind. An example is an engine core whose parent was killed."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: only the process group is stopped then
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _report(what: str, **detail: Any) -> None:
-    """Send one JSON line to `run`, if it still reads."""
     with _REPORT, contextlib.suppress(OSError, ValueError):
         sys.stdout.write(json.dumps({"what": what, "at_ns": time.monotonic_ns(), **detail}) + "\n")
         sys.stdout.flush()
-
-
-class LogFile:
-    """Write server.log and its index.
-
-    The index row (offset, bytes, arrival time) goes before the bytes it describes.
-
-    Output that cannot be written (disk full) is dropped and counted: the server must never wait for our disk.
-    """
-
-    def __init__(self, folder: RunFolder, source: str) -> None:
-        self.dropped_bytes = 0
-        self._source = source
-        self._index = Writer(folder.server_index, "keeper", part_s=HOUR_S)
-        self._fd = os.open(folder.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._offset = os.fstat(self._fd).st_size
-
-    def append(self, data: bytes, at_ns: int) -> None:
-        """Add one piece of output that arrived at `at_ns`."""
-        if not data:
-            return
-        try:
-            row: LinesRow = {
-                "row": "lines",
-                "at_ns": at_ns,
-                "offset": self._offset,
-                "bytes": len(data),
-                "source": self._source,
-            }
-            self._index.write(row)
-            while data:
-                done = os.write(self._fd, data)
-                self._offset += done
-                data = data[done:]
-        except (LedgerError, OSError):
-            self.dropped_bytes += len(data)
-            self._offset = os.fstat(self._fd).st_size
-
-    def close(self) -> None:
-        """Sync and close both files."""
-        with contextlib.suppress(OSError):
-            os.fsync(self._fd)
-        os.close(self._fd)
-        with contextlib.suppress(LedgerError):
-            self._index.sync()
-        self._index.close()
 
 
 class ServerSupervisor:
     """Supervise one server: its process group, its output, its end."""
 
     def __init__(
-        self, log: LogFile, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int], umask: int = -1
+        self, log: IndexedLog, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int], umask: int = -1
     ) -> None:
-        self._log = log
+        self._log, self._dropped_bytes = log, 0
         self._umask = umask
         self._limits = limits
         self._output, self._input = pipe
@@ -165,8 +106,8 @@ class ServerSupervisor:
         self._reader.join(_EXIT_DRAIN_S)
         self._end_descendants(_EXIT_DRAIN_S)
         self._reader.join(_EXIT_DRAIN_S)
-        if self._log.dropped_bytes:
-            _report("dropped", bytes=self._log.dropped_bytes)
+        if self._dropped_bytes:
+            _report("dropped", bytes=self._dropped_bytes)
         self._log.close()
         _report("done")
         return 0
@@ -184,7 +125,6 @@ class ServerSupervisor:
             self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to the server's process group and every descendant."""
         if self._server is None:
             return
         descendants = self._descendants()
@@ -201,7 +141,6 @@ class ServerSupervisor:
             return []
 
     def _end_descendants(self, grace_s: float) -> None:
-        """Give remaining processes `grace_s` to end, then SIGKILL them."""
         _, left = psutil.wait_procs(self._descendants(), timeout=grace_s)
         for process in left:
             with contextlib.suppress(psutil.Error):
@@ -209,16 +148,18 @@ class ServerSupervisor:
         psutil.wait_procs(left, timeout=1.0)
 
     def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self._output, 1 << 16)
-            except OSError:
-                break
-            at_ns = time.monotonic_ns()
-            if not data:
-                break
-            self._log.append(self._redactor.feed(data), at_ns)
-        self._log.append(self._redactor.flush(), time.monotonic_ns())
+        with contextlib.suppress(OSError):
+            while data := os.read(self._output, 1 << 16):
+                at_ns = time.monotonic_ns()
+                self._keep(self._redactor.feed(data), at_ns)
+        self._keep(self._redactor.flush(), time.monotonic_ns())
+
+    def _keep(self, data: bytes, at_ns: int) -> None:
+        """Write output. What cannot be written (disk full) is dropped: the server must never wait for our disk."""
+        try:
+            self._log.append(data, at_ns)
+        except (LedgerError, OSError):
+            self._dropped_bytes += len(data)
 
     def _read_orders(self) -> None:
         """Read orders from `run`, one JSON object per line. End of file means that `run` is gone."""
@@ -238,7 +179,6 @@ class ServerSupervisor:
 
 
 def main() -> int:
-    """Parse the options, start the server, wait for its end."""
     parser = argparse.ArgumentParser(prog="loadchaos.server.process.supervisor")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--source", default="server")
@@ -262,9 +202,8 @@ def main() -> int:
     redactor.argv(command)  # learns the values of --api-key and similar options
     try:
         limits = {name: int(most) for name, _, most in (text.partition("=") for text in args.limit)}
-        supervisor = ServerSupervisor(
-            LogFile(RunFolder(args.folder), args.source), redactor, tuple(args.pipe or os.pipe()), limits, args.umask
-        )
+        log = IndexedLog(RunFolder(args.folder).server_log, "keeper", args.source)
+        supervisor = ServerSupervisor(log, redactor, tuple(args.pipe or os.pipe()), limits, args.umask)
     except (LedgerError, OSError) as e:
         _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be written: {e}")
         return 0

@@ -19,8 +19,7 @@ from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import LogTail, Reader, Tail
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.logs.sink import LogSink
+from loadchaos.server.indexed_log import IndexedLog
 
 ODD: list[dict[str, Any]] = [
     {"x": 'quo"te, \\ back\n', "row": "end", "outcome": "ok"},
@@ -109,11 +108,12 @@ def test_tail_reads_a_part_that_ends_while_it_looks_for_the_next(
 def test_log_index_continues_in_parts_and_keeps_line_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "HOUR_S", 0.0)
     logs = tmp_path / "watch" / "logs"
-    sink = LogSink(logs, "a", "file:x", Redactor())
+    logs.mkdir(parents=True)
+    log = IndexedLog(logs / "a.log", "run", "file:x")
     before = time.monotonic_ns()
     for n in range(4):
-        sink.feed(b"line %d\n" % n)
-    sink.close()
+        log.append(b"line %d\n" % n, time.monotonic_ns())
+    log.close()
     index = logs / "a.index.jsonl"
     assert parquet.last_part(index) == 4
     assert parquet.main([str(tmp_path)]) == 0
@@ -121,8 +121,7 @@ def test_log_index_continues_in_parts_and_keeps_line_times(tmp_path: Path, monke
     seen = list(LogTail(logs / "a.log", index).rows())
     assert [r["text"] for r in seen] == [f"line {n}" for n in range(4)]
     assert before < seen[0]["at_ns"] < seen[-1]["at_ns"] < time.monotonic_ns()
-    again = LogSink(logs, "a", "file:x", Redactor())
-    again.close()
+    IndexedLog(logs / "a.log", "run", "file:x").close()
     assert parquet.last_part(index) == 4, "a new one goes on where the last one was"
 
 

@@ -1,7 +1,7 @@
 """An example dialect: a complete dialect for an imaginary server."""
 
-from loadchaos.server.dialects import DIALECTS, DetectionSign, Dialect, MetricName, ProbedPage
-from loadchaos.server.dialects.base import patterns
+from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects.base import DetectionSign, MetricName, ProbedPage, patterns
 from loadchaos.server.dialects.detect import detect
 
 # The file loadchaos/server/dialects/tinyserve.py:

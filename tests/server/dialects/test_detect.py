@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
+from loadchaos.server.dialects.base import ProbedPage
+from loadchaos.server.dialects.detect import PATHS, detect
 from loadchaos.server.dialects.gateways import is_litellm
 
 

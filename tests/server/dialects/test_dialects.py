@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.server.dialects import DIALECTS, version_key
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.dialects.base import version_key
 
 # Bodies of vLLM 0.32.0 to 64 bad requests, cut at 600 characters.
 BODIES: dict[str, tuple[int, str]] = json.loads((Path(__file__).parent / "vllm_0.32_errors.json").read_text())

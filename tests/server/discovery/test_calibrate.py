@@ -13,13 +13,14 @@ from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, parse_target
 from loadchaos.server.discovery.server_config import with_configuration
 
 
-def learn(url: str, wanted: calibrate.CalibrationRequest) -> tuple[Facts, calibrate.DiscoveryClient]:
-    async def ask() -> tuple[Facts, calibrate.DiscoveryClient]:
+def learn(url: str, wanted: CalibrationRequest) -> tuple[Facts, DiscoveryClient]:
+    async def ask() -> tuple[Facts, DiscoveryClient]:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.DiscoveryClient(HttpAsker(client), url, url)
+            asker = DiscoveryClient(HttpAsker(client), url, url)
             return await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted), asker
 
     return asyncio.run(ask())
@@ -30,7 +31,7 @@ VLLM = ["--flag", "limit_mm_per_prompt=3"]
 
 @pytest.mark.parametrize("embedded", [VLLM], indirect=True)
 def test_calibrate_vllm_limits_text_and_images(embedded: str) -> None:
-    facts, asker = learn(embedded, calibrate.CalibrationRequest(((1024, 1024), (448, 448)), images_per_request=5))
+    facts, asker = learn(embedded, CalibrationRequest(((1024, 1024), (448, 448)), images_per_request=5))
     assert (facts.dialect, facts.version, facts.max_model_len) == ("vllm", "0.18.0", 16384)
     assert facts.images is True
     assert facts.max_images == 3
@@ -47,7 +48,7 @@ def test_calibrate_vllm_limits_text_and_images(embedded: str) -> None:
 def test_calibrate_remembers_images_that_are_longer_than_the_context(
     embedded: str, sizes: tuple[tuple[int, int], ...]
 ) -> None:
-    facts, _ = learn(embedded, calibrate.CalibrationRequest(sizes, images_per_request=1))
+    facts, _ = learn(embedded, CalibrationRequest(sizes, images_per_request=1))
     assert facts.images is True
     assert facts.image_tokens == {"448x448": 198}
     assert facts.long_images == ("1024x1024",)
@@ -63,11 +64,11 @@ def test_calibrate_remembers_images_that_are_longer_than_the_context(
 def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower_one(
     embedded: str, told: int | None, most: int | None, source: str
 ) -> None:
-    wanted = calibrate.CalibrationRequest(((448, 448),), images_per_request=4)
+    wanted = CalibrationRequest(((448, 448),), images_per_request=4)
 
     async def ask() -> Facts:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.DiscoveryClient(HttpAsker(client), embedded, embedded)
+            asker = DiscoveryClient(HttpAsker(client), embedded, embedded)
             facts = await calibrate.identify_server(asker, wanted)
             known = {} if told is None else {"max_images": (told, "/server_info")}
             return await calibrate.calibrate(asker, with_configuration(facts, known), wanted)
@@ -78,7 +79,7 @@ def test_accepted_images_do_not_replace_the_source_of_a_limit_and_refute_a_lower
 
 @pytest.mark.parametrize("embedded", [["--era", "0.32"]], indirect=True)
 def test_calibrate_vllm_counts_images_by_tokenize_without_render(embedded: str) -> None:
-    facts, asker = learn(embedded, calibrate.CalibrationRequest(((448, 448), (512, 512)), images_per_request=2))
+    facts, asker = learn(embedded, CalibrationRequest(((448, 448), (512, 512)), images_per_request=2))
     assert facts.image_tokens == {"448x448": 198, "512x512": 258}
     assert facts.sources["image_tokens"] == "/tokenize, checked by usage"
     assert asker.generations == 2
@@ -89,7 +90,7 @@ NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blo
 
 @pytest.mark.parametrize("embedded", [NEW_LMDEPLOY], indirect=True)
 def test_calibrate_lmdeploy_reads_blocks_and_prompt_limit(embedded: str) -> None:
-    facts, _ = learn(embedded, calibrate.CalibrationRequest())
+    facts, _ = learn(embedded, CalibrationRequest())
     assert (facts.dialect, facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == ("lmdeploy", 21, 1344, 1216)
     assert facts.version is not None
     assert facts.text is not None
@@ -112,8 +113,8 @@ def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, l
 
     async def ask(url: str) -> Facts:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.DiscoveryClient(HttpAsker(client), url, embedded)
-            return await calibrate.identify_server(asker, calibrate.CalibrationRequest())
+            asker = DiscoveryClient(HttpAsker(client), url, embedded)
+            return await calibrate.identify_server(asker, CalibrationRequest())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -124,7 +125,7 @@ def test_identify_reads_the_context_behind_a_gateway(embedded: str, name: str, l
 
 @pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
 def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
-    facts, _ = learn(embedded, calibrate.CalibrationRequest(((448, 448),), images_per_request=1))
+    facts, _ = learn(embedded, CalibrationRequest(((448, 448),), images_per_request=1))
     assert facts.images is False
     assert "400" in facts.sources["images"]
 
@@ -159,7 +160,7 @@ def test_calibrate_text_model_without_usage_takes_no_images(text: int, images: b
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        facts, _ = learn(url, calibrate.CalibrationRequest(((448, 448),), images_per_request=1))
+        facts, _ = learn(url, CalibrationRequest(((448, 448),), images_per_request=1))
         server.shutdown()
     assert (facts.text, facts.images) == (None, images)
 
@@ -213,13 +214,13 @@ def test_with_log_reads_context_length_of_lmdeploy() -> None:
     ],
 )
 def test_parse_target_keeps_the_path_prefix(text: str, url: str) -> None:
-    assert calibrate.parse_target(text) == url
+    assert parse_target(text) == url
 
 
 @pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://user:secret@h:1"])
 def test_parse_target_refuses_what_is_no_url(text: str) -> None:
     with pytest.raises(OptionError):
-        calibrate.parse_target(text)
+        parse_target(text)
 
 
 def test_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +258,8 @@ def test_named_model_of_a_server_with_an_empty_list_is_asked(model: str, refused
 
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-            asker = calibrate.DiscoveryClient(HttpAsker(client), "http://x", "http://x")
-            return await calibrate.identify_server(asker, calibrate.CalibrationRequest(model=model))
+            asker = DiscoveryClient(HttpAsker(client), "http://x", "http://x")
+            return await calibrate.identify_server(asker, CalibrationRequest(model=model))
 
     if refused is None:
         assert asyncio.run(ask()).model == model
@@ -276,10 +277,8 @@ def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
 
         async def ask() -> Facts:
             async with httpx.AsyncClient(trust_env=False) as client:
-                asker = calibrate.DiscoveryClient(HttpAsker(client), url, url)
-                return await calibrate.calibrate(
-                    asker, Facts(url, url, "openai", model="m"), calibrate.CalibrationRequest()
-                )
+                asker = DiscoveryClient(HttpAsker(client), url, url)
+                return await calibrate.calibrate(asker, Facts(url, url, "openai", model="m"), CalibrationRequest())
 
         try:
             assert asyncio.run(ask()).text is None

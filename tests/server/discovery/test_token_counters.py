@@ -17,6 +17,7 @@ from loadchaos.core.errors import OptionError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.run.asker import HttpAsker
 from loadchaos.server.discovery import calibrate, chat_tokens
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.text_tokens import sample
 from loadchaos.simulator.engine import tokenizer as words
@@ -84,9 +85,9 @@ TOKENIZE, CHAT, COMPLETIONS = "/tokenize", "/v1/chat/completions/render", "/v1/c
 def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = calibrate.DiscoveryClient(HttpAsker(client), "http://u", "http://u")
+            asker = DiscoveryClient(HttpAsker(client), "http://u", "http://u")
             facts = Facts("http://u", "http://u", dialect, model="m")
-            asked = calibrate.CalibrationRequest(**wanted)
+            asked = CalibrationRequest(**wanted)
             facts = await calibrate.calibrate(asker, facts, asked)
             return await chat_tokens.with_chat_tokens(
                 asker, facts, turns=True, scripts=("cjk",), tokenizer=asked.tokenizer

@@ -12,7 +12,8 @@ from typing import Any
 from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Monitor, MonitoredReplica, MonitorOutput, ServerAccess
+from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
+from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 

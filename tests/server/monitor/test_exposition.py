@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.server.dialects import DIALECTS, MetricName
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.dialects.base import MetricName
 from loadchaos.server.monitor.exposition import PageParser
 
 PAGES = Path(__file__).parent / "pages"

@@ -121,7 +121,7 @@ def test_file_source_detects_truncation_after_growth(hole: bool, tmp_path: Path)
                     f.write(b"new\n" * (old // 2))
             return self.is_set()
 
-    source.follow(fed.append, lambda seconds, why, loss=None: gaps.append((seconds, why, loss)), Turns())
+    source.follow(fed.append, lambda seconds, why, loss: gaps.append((seconds, why, loss)), Turns())
     text = b"".join(fed)
     assert text.startswith(b"one\n")
     assert text.removeprefix(b"one\n").strip(b"\0") == b"new\n" * (154 // 2)

@@ -16,7 +16,7 @@ import pytest
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import orchestrators as asking
 from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
-from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
+from loadchaos.server.monitor.orchestrators import OrchestratorMonitor, StatusCommand, status_command
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh
@@ -67,9 +67,15 @@ def put(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def command_of(spec: str) -> StatusCommand:
+    command = status_command(spec)
+    assert command is not None
+    return command
+
+
 @contextlib.asynccontextmanager
 async def asked(spec: str, rows: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(OrchestratorMonitor("a", spec, rows.append).run())
+    task = asyncio.create_task(OrchestratorMonitor("a", spec, command_of(spec), rows.append).run())
     try:
         yield
     finally:
@@ -178,7 +184,7 @@ def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: Any) 
 )
 def test_orchestrator_without_the_server_writes_one_gap(spec: str, why: str, place: Path, rows: Any) -> None:
     async def story() -> None:
-        supervisor = OrchestratorMonitor("a", spec, rows.append)
+        supervisor = OrchestratorMonitor("a", spec, command_of(spec), rows.append)
         for _ in range(3):
             await supervisor._poll()
 
@@ -189,7 +195,7 @@ def test_orchestrator_without_the_server_writes_one_gap(spec: str, why: str, pla
 
 
 def test_orchestrator_does_not_exist_for_a_plain_file() -> None:
-    assert not OrchestratorMonitor("a", "/var/log/vllm.log", lambda _: None).exists
+    assert status_command("/var/log/vllm.log") is None
 
 
 def test_kubernetes_log_of_the_previous_container_is_read_once(place: Path, tmp_path: Path, rows: Any) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.server.probes.memory import ProbeMemory
+from loadchaos.server.memory import ProbeMemory
+from loadchaos.server.probes.parts.equal_prompts import StreamedPart
 from loadchaos.server.probes.parts.keyed import KeyedPart
 from loadchaos.server.probes.parts.reference import ReferencePart
-from loadchaos.server.probes.parts.streamed import StreamedPart
 from loadchaos.server.probes.prober import Prober
 from tests.server.probes.conftest import FunctionAsker
 

@@ -74,6 +74,22 @@ def test_launched_server_output_has_arrival_times_and_stop_ends_it(tmp_path: Pat
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["asked to stop", "whose supervisor was killed"])
+def test_launched_server_leaves_no_pipe_open(tmp_path: Path, *, lost: bool) -> None:
+    async def story() -> None:
+        server, _ = await launched(tmp_path, LaunchCommand(python(TALKS)))
+        supervisor = server._supervisor
+        assert supervisor is not None
+        assert supervisor.stdin is not None
+        pipe = supervisor.stdin.get_extra_info("pipe")
+        if lost:
+            supervisor.kill()
+        await server.stop(grace_s=1.0)
+        assert pipe.closed
+
+    asyncio.run(story())
+
+
 def test_launched_server_exit_has_its_code(tmp_path: Path) -> None:
     async def story() -> None:
         server, rows = await launched(tmp_path, LaunchCommand(python("print('bye'); raise SystemExit(3)")))

@@ -1,7 +1,4 @@
-"""Follow server logs, wherever they are. Main type: `LogSource`.
-
-To add a place, write a class with `head` and `follow` and add it to SOURCES under its prefix.
-"""
+"""Follow server logs, wherever they are. To add a place, write a `LogSource` and add it to SOURCES."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ from loadchaos.server.monitor.logs.base import LogSource
 from loadchaos.server.monitor.logs.file import FileSource
 from loadchaos.server.monitor.logs.kernel import KernelSource
 
-__all__ = ["SOURCES", "LogSource", "open_source", "read_spec"]
-
 # prefix -> (syntax of the rest, how help and errors show it, its source)
 SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] = {
     "docker": (re.compile(r"[\w.-]+"), "docker:NAME", command.docker),
@@ -30,13 +25,7 @@ SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] =
 
 
 def read_spec(spec: str) -> tuple[str, str]:
-    """Split `docker:vllm` into ("docker", "vllm").
-
-    A path gives ("file", path).
-
-    Raises:
-        OptionError: It is neither; the message says what was expected.
-    """
+    """Split `docker:vllm` into ("docker", "vllm"); a path gives ("file", path). Raises OptionError for anything else."""
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in SOURCES:
         if not spec.strip():
@@ -54,9 +43,6 @@ def read_spec(spec: str) -> tuple[str, str]:
 
 
 def open_source(spec: str) -> LogSource:
-    """Open the log that `spec` names; a file is followed from its present end.
-
-    Raises OptionError like `read_spec`.
-    """
+    """Open the log that `spec` names; a file is followed from its present end. Raises OptionError."""
     kind, rest = read_spec(spec)
     return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)

@@ -9,14 +9,8 @@ from typing import Protocol
 from loadchaos.core.ledger.rows import LogLoss
 
 Feed = Callable[[bytes], None]
-
-
-class ReportGap(Protocol):
-    """Called for a gap in the log. Missing seconds (0 if unknown or none), the reason, and whether lines are lost."""
-
-    def __call__(self, seconds: float, why: str, loss: LogLoss | None = None) -> None:
-        """Record the gap."""
-        ...
+ReportGap = Callable[[float, str, LogLoss | None], None]
+"""Records missing seconds (0 if unknown or none), the reason, and whether lines are lost."""
 
 
 class LogSource(Protocol):

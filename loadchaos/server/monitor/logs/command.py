@@ -1,7 +1,4 @@
-"""Follow a log through a command that prints it.
-
-The command is docker, kubectl, journalctl, ssh, or the user's own.
-"""
+"""Follow a log through a command that prints it. The command is docker, kubectl, journalctl, ssh, or the user's own."""
 
 from __future__ import annotations
 
@@ -31,14 +28,8 @@ Argv = Callable[[float | None], Sequence[str]]
 
 
 class CommandSource:
-    """Follow one command.
-
-    When it ends, start it again with the lines that came meanwhile, if it can print them.
-
-    Args:
-        argv: The command.
-        head_argv: Command that prints the log from its beginning, or None.
-        past_argv: Command that prints the log before the last restart, if that is another log (Kubernetes), or None.
+    """Follows one command. When it ends, it starts again with the lines that came meanwhile. `head_argv` prints the log
+    from its beginning, `past_argv` the log before the last restart, if that is another one (Kubernetes).
     """
 
     def __init__(
@@ -49,7 +40,6 @@ class CommandSource:
         self._caught_up = b""  # the end of the past log that was fed
 
     def head(self, limit_bytes: int) -> bytes:
-        """Return the beginning of what `head_argv` prints."""
         return _output(self._head_argv, limit_bytes) if self._head_argv is not None else b""
 
     def _catch_up(self, feed: Feed) -> None:
@@ -74,7 +64,6 @@ class CommandSource:
         feed(data)
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Run the command again and again until `stop` is set."""
         since: float | None = None
         wait_s = _FIRST_WAIT_S
         while not stop.is_set():
@@ -86,16 +75,13 @@ class CommandSource:
             self._catch_up(feed)
             if time.monotonic() - began > _LONGEST_WAIT_S:
                 wait_s = _FIRST_WAIT_S
-            report_gap(wait_s, f"{ended}; it starts again in {wait_s:.1f} s")
+            report_gap(wait_s, f"{ended}; it starts again in {wait_s:.1f} s", None)
             stop.wait(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
     def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> str:
-        """Run the command to its end and describe the end."""
         try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            process = _start(argv)
         except OSError as e:
             return f"{argv[0]}: {e.strerror}"
         done = threading.Event()
@@ -114,12 +100,15 @@ class CommandSource:
         return f"{argv[0]} ended with code {code}"
 
 
+def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+
+
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
     """Return the beginning of what a command prints within ten seconds. Empty if it cannot be started."""
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = _start(argv)
     except OSError:
         return b""
     limit = threading.Timer(_HEAD_LIMIT_S, _kill, [process])
@@ -151,8 +140,6 @@ def _rfc3339(unix_s: float) -> str:
 
 
 def docker(name: str) -> CommandSource:
-    """Follow `docker logs` of a container, through its restarts."""
-
     def argv(since: float | None) -> Sequence[str]:
         return [
             "docker",
@@ -166,7 +153,6 @@ def docker(name: str) -> CommandSource:
 
 
 def kubernetes(where: str) -> CommandSource:
-    """Follow `kubectl logs` of NAMESPACE/POD[/CONTAINER]."""
     namespace, pod, *container = where.split("/")
     base = ["kubectl", "logs", "-n", namespace, pod, *(["-c", container[0]] if container else [])]
 
@@ -177,7 +163,6 @@ def kubernetes(where: str) -> CommandSource:
 
 
 def journal(unit: str) -> CommandSource:
-    """Follow `journalctl` of a systemd unit, messages only."""
     base = ["journalctl", "--unit", unit, "--output", "cat", "--no-pager"]
 
     def argv(since: float | None) -> Sequence[str]:
@@ -195,5 +180,4 @@ def ssh(where: str) -> CommandSource:
 
 
 def shell(text: str) -> CommandSource:
-    """Follow the output of the user's own command."""
     return CommandSource(lambda _: ["sh", "-c", text])

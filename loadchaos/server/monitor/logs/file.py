@@ -1,7 +1,4 @@
-"""Follow a log file through rotation and truncation.
-
-It starts at the present end.
-"""
+"""Follow a log file through rotation and truncation. It starts at the present end."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class FileSource:
         self._begin_at_end = self._open()
 
     def head(self, limit_bytes: int) -> bytes:
-        """Return the first bytes of the file."""
         try:
             with self._path.open("rb") as f:
                 return f.read(limit_bytes)
@@ -39,9 +35,8 @@ class FileSource:
             return b""
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Read new bytes every 100 ms until `stop` is set."""
         if not self._begin_at_end:
-            report_gap(0.0, f"{self._path} does not exist yet")
+            report_gap(0.0, f"{self._path} does not exist yet", None)
         try:
             while True:
                 last = stop.is_set()
@@ -54,7 +49,6 @@ class FileSource:
             self._close()
 
     def _open(self) -> bool:
-        """Open the file at its end; False if it does not exist."""
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -71,7 +65,6 @@ class FileSource:
             self._fd = None
 
     def _read_on(self, feed: Feed, stop: threading.Event | None) -> None:
-        """Read to the present end, or to the end of a chunk once `stop` is set."""
         while self._fd is not None:
             data = os.read(self._fd, _CHUNK_BYTES)
             if not data:
@@ -83,25 +76,21 @@ class FileSource:
                 return
 
     def _check(self, feed: Feed, report_gap: ReportGap) -> None:
-        """Detect rotation and truncation."""
         try:
             status = self._path.stat()
         except OSError:
             return  # rotated away just now: the old file stays open until the new one exists
-        inode = (status.st_dev, status.st_ino)
+        inode, at = (status.st_dev, status.st_ino), self._position - len(self._newest)
         if self._fd is None or inode != self._inode:
             renewed = self._fd is not None
             self._read_on(feed, None)  # what the writer still wrote to the old file
             self._close()
             if self._open():
                 self._begin_again()
-                report_gap(0.0, "the log was rotated" if renewed else "the log exists now")
-        elif status.st_size < self._position:
-            why = f"the log was truncated from {self._position} to {status.st_size} bytes; lines may be lost"
-            report_gap(0.0, why, "possible")
-            self._begin_again()
-        elif os.pread(self._fd, len(self._newest), self._position - len(self._newest)) != self._newest:
-            why = f"the log was truncated at {self._position} bytes and has grown again; lines may be lost"
+                report_gap(0.0, "the log was rotated" if renewed else "the log exists now", None)
+        elif (cut := status.st_size < self._position) or os.pread(self._fd, len(self._newest), at) != self._newest:
+            now = f"to {status.st_size} bytes" if cut else "and has grown again"
+            why = f"the log was truncated {'from' if cut else 'at'} {self._position} bytes {now}; lines may be lost"
             report_gap(0.0, why, "possible")
             self._begin_again()
 

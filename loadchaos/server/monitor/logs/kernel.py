@@ -1,7 +1,5 @@
-"""Follow the kernel log for GPU Xid errors and OOM kills.
-
-/dev/kmsg gives one record per read, `priority,sequence,microseconds,flags;text`, followed by field lines that begin with a
-blank. All other records are dropped.
+"""Follow the kernel log for GPU Xid errors and OOM kills. /dev/kmsg gives `priority,sequence,microseconds,flags;text`
+per read, then field lines that begin with a blank.
 """
 
 from __future__ import annotations
@@ -37,13 +35,11 @@ class KernelSource:
             )
 
     def head(self, limit_bytes: int) -> bytes:  # noqa: ARG002 - as LogSource has it
-        """Return nothing: it is not the server's log."""
         return b""
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Read new records every 100 ms until `stop` is set."""
         if self._fd is None:
-            report_gap(0.0, self._why)
+            report_gap(0.0, self._why, None)
             return
         try:
             while True:
@@ -72,7 +68,6 @@ class KernelSource:
                 self._keep(line, feed)
 
     def _keep(self, line: bytes, feed: Feed) -> None:
-        """Feed a relevant record as dmesg prints it."""
         record = _RECORD.fullmatch(line)
         if record is not None and _TEXTS.search(record[2]):
             feed(b"[%12.6f] %s\n" % (int(record[1]) / 1e6, record[2]))

@@ -1,5 +1,5 @@
-"""Parts of `correctness`, one file each: ask questions beside the load.
+"""Parts of `correctness`: what is asked beside the load.
 
-To add a part: a class as `ProbePart` (base.py) describes, its options in profile/correctness.py, and an entry in `PARTS` of
-loadchaos/run/run_probes.py.
+To add a part: a subclass of `ProbePart` (base.py), its options in profile/correctness.py, and a line in `PartSetup.parts`
+of loadchaos/run/run_probes.py.
 """

@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
+from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
 from loadchaos.server.probes.ask import Purpose, RecordedAsker
-from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.parts.base import ProbePart, idle_error
 from loadchaos.server.probes.question import story
 
 _PROMPTS = 3
@@ -16,17 +16,17 @@ _IDLE_TIMES = 2
 _MOST_ADAPTERS = 8
 
 
-class AdaptersPart:
+class AdaptersPart(ProbePart):
     """Part `adapters`."""
 
+    part: QuestionPart = "adapters"
+
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, adapters: Sequence[str]) -> None:
-        self._asker, self._rng, self.every_s = asker, rng, every_s
+        super().__init__(asker, rng, every_s=every_s)
         self._models = [asker.model, *adapters[:_MOST_ADAPTERS]]
         self._stories = [story(rng) for _ in range(_PROMPTS)]
-        self.notes: list[str] = []
 
     async def learn(self) -> None:
-        """Ask all of them on the idle server, one at a time."""
         if len(self._models) == 1:
             self._off("the server lists no LoRA adapters")
             return
@@ -50,13 +50,9 @@ class AdaptersPart:
         self.notes.append(f"LoRA adapters are not compared: {why}")
 
     async def act(self) -> None:
-        """Ask all of them all prompts at once, in a new order."""
         asked = [(model, n) for model in self._models for n in range(_PROMPTS)]
         self._rng.shuffle(asked)
         await asyncio.gather(*(self._ask(model, n, "load") for model, n in asked))
 
-    async def check(self) -> None:
-        """Nothing."""
-
     async def _ask(self, model: str, n: int, when: QuestionTime) -> QuestionRow:
-        return await self._asker.ask(self._stories[n], Purpose("adapters", f"prompt {n + 1}", when), model=model)
+        return await self._asker.ask(self._stories[n], Purpose(self.part, f"prompt {n + 1}", when), model=model)

@@ -1,26 +1,37 @@
-"""Interface of what is asked beside the load."""
+"""Base of what is asked beside the load."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import random
 
-from loadchaos.core.ledger.rows import QuestionPart
-from loadchaos.server.probes.memory import ProbeMemory
+from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
+from loadchaos.server.memory import ProbeMemory
+from loadchaos.server.probes.ask import Purpose, RecordedAsker
+from loadchaos.server.probes.question import Question
 
 _SHOWN = 160
 
 
-class ProbePart(Protocol):
-    """One part of `correctness`.
+class ProbePart:
+    """One part of `correctness`. `every_s`: seconds between two calls of `act`; `notes`: for the user, after `learn`."""
 
-    Attributes:
-        every_s: seconds between two calls of `act`.
-    """
+    part: QuestionPart
+    """Its name in the rows."""
+    recalls = False
+    """It can use what an earlier run on the same server has learned."""
+    incomplete = False
+    """Something is left to learn after `recall`."""
 
-    every_s: float
+    def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float) -> None:
+        self._asker, self._rng, self.every_s = asker, rng, every_s
+        self.notes: list[str] = []
 
     async def learn(self) -> None:
         """Ask the idle server."""
+
+    async def recall(self, memory: ProbeMemory) -> bool:  # noqa: ARG002 - of those that use it
+        """Take what was learned; False: it does not hold any more."""
+        return True
 
     async def act(self) -> None:
         """Ask beside the load."""
@@ -28,25 +39,11 @@ class ProbePart(Protocol):
     async def check(self) -> None:
         """Ask again after the load."""
 
-
-@runtime_checkable
-class RecallingPart(ProbePart, Protocol):
-    """Part that can use what an earlier run on the same server has learned.
-
-    Attributes:
-        part: its name in the rows.
-    """
-
-    part: QuestionPart
-
-    @property
-    def incomplete(self) -> bool:
-        """True if something is left to learn after `recall`."""
-
-    async def recall(self, memory: ProbeMemory) -> bool:
-        """Take what was learned; False: it does not hold any more."""
+    async def _send(
+        self, question: Question, kind: str, when: QuestionTime, group: int = 0, role: str = "", *, stream: bool = False
+    ) -> QuestionRow:
+        return await self._asker.ask(question, Purpose(self.part, kind, when, group, role), stream=stream)
 
 
 def idle_error(error: str) -> str:
-    """Say that the idle server gave an error."""
     return f"the idle server gave an error: {error[:_SHOWN]}"

@@ -1,7 +1,5 @@
-"""Ask one question about pictures that differ.
-
-Before the load each picture is asked several times, also with one other pixel. A picture is used if its answers are equal
-and no other picture has the same, so no right answer is needed: a model with random weights is enough.
+"""Ask one question about pictures that differ. Only pictures are used that the idle server tells from each other every
+time: no right answer is needed, and a model with random weights is enough.
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
+from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.probe_pictures import DIGITS
-from loadchaos.server.probes.ask import Purpose, RecordedAsker
-from loadchaos.server.probes.kinds.image_digits import TEXT
-from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.ask import RecordedAsker
+from loadchaos.server.probes.kinds import NUMBER_TEXT
+from loadchaos.server.probes.parts.base import ProbePart, idle_error
 from loadchaos.server.probes.pictures import draw_number
 from loadchaos.server.probes.question import question
 
@@ -25,18 +23,18 @@ _IDLE_TIMES = 2
 _FEWEST = 2
 
 
-class ImagesPart:
+class ImagesPart(ProbePart):
     """Part `images`."""
 
+    part: QuestionPart = "images"
+
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float) -> None:
-        self._asker, self._rng, self.every_s = asker, rng, every_s
+        super().__init__(asker, rng, every_s=every_s)
         self._numbers: Sequence[str] = [str(n) for n in rng.sample(range(10 ** (DIGITS - 1), 10**DIGITS), PICTURES)]
         self._prefix, self._names = f"loadchaos-{rng.getrandbits(48):012x}", itertools.count()
         self._new_bytes_count = False
-        self.notes: list[str] = []
 
     async def learn(self) -> None:
-        """Find the pictures that the idle server tells from each other."""
         answers: dict[str, set[str]] = {}
         for number in self._numbers:
             for role in ("same", "neighbour") * _IDLE_TIMES:
@@ -77,7 +75,6 @@ class ImagesPart:
         await asyncio.gather(*asked, self._ask(self._rng.choice(self._numbers), "same", "load"), self._named())
 
     async def _named(self) -> None:
-        """Ask about two pictures with names of the client."""
         first, second = self._rng.sample(list(self._numbers), 2)
         name = self._name()
         await self._ask(first, "uuid", "load", name)
@@ -85,13 +82,10 @@ class ImagesPart:
         if not self._new_bytes_count:
             await self._ask(first, "uuid", "load", name)
 
-    async def check(self) -> None:
-        """Nothing."""
-
     async def _ask(self, number: str, role: str, when: QuestionTime, uuid: str = "") -> QuestionRow:
         mark = self._rng.getrandbits(24) if role == "neighbour" else 0
-        asked = replace(question(TEXT, number), images=(draw_number(number, mark=mark),), uuid=uuid)
-        return await self._asker.ask(asked, Purpose("images", number, when, 0, role))
+        asked = replace(question(NUMBER_TEXT, number), images=(draw_number(number, mark=mark),), uuid=uuid)
+        return await self._send(asked, number, when, 0, role)
 
     def _name(self) -> str:
         return f"{self._prefix}-{next(self._names)}"

@@ -1,10 +1,6 @@
-"""Ask questions with one right answer.
-
-Only kinds are asked that the idle server can answer.
-
-A wrong answer under load is asked again at once, and once more after the load. So a model that cannot answer a question
-is told from a server that was wrong once. One that is still wrong then is asked with a part of the prefix cache of its own,
-and new questions of its kind are asked: that shows whether the server keeps a wrong state.
+"""Ask questions with one right answer, of the kinds that the idle server can answer. A wrong answer under load is asked
+again at once and after the load; one that stays wrong also without the prefix cache, which shows whether the server
+keeps a wrong state.
 """
 
 from __future__ import annotations
@@ -17,10 +13,10 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart, QuestionRow
 from loadchaos.core.probe_names import ASKED_AGAIN, ASKED_ANEW, NEW_QUESTIONS, ProbeKind, is_exact, is_right
-from loadchaos.server.probes.ask import Purpose, RecordedAsker
+from loadchaos.server.memory import ProbeMemory
+from loadchaos.server.probes.ask import RecordedAsker
 from loadchaos.server.probes.kinds import KINDS
-from loadchaos.server.probes.memory import ProbeMemory
-from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.parts.base import ProbePart, idle_error
 from loadchaos.server.probes.pictures import draw
 from loadchaos.server.probes.question import Question
 
@@ -29,27 +25,26 @@ _MOST_CHECKED = 20
 _SHOWN = 60
 
 
-class KeyedPart:
+class KeyedPart(ProbePart):
     """Part `probes`."""
 
     part: QuestionPart = "probes"
+    recalls = True
 
     def __init__(self, asker: RecordedAsker, rng: random.Random, *, every_s: float, kinds: Sequence[ProbeKind]) -> None:
-        self._asker, self._rng, self.every_s, self._asked = asker, rng, every_s, kinds
+        super().__init__(asker, rng, every_s=every_s)
+        self._asked = kinds
         self._exact: dict[ProbeKind, bool] = {}
         self._known: set[str] = set()
         self._wrong: list[tuple[ProbeKind, Question, int]] = []
-        self.notes: list[str] = []
 
     async def learn(self) -> None:
-        """Find the kinds that the idle server answers right every time."""
         off: dict[str, list[str]] = {}
         for kind in (kind for kind in dict.fromkeys(self._asked) if kind not in self._known):
             rows = []
             for _ in range(IDLE_TIMES):
                 question = KINDS[kind](self._rng)
-                purpose = Purpose("probes", kind, "idle", self._asker.new_group())
-                rows.append(await self._asker.ask(question, purpose))
+                rows.append(await self._send(question, kind, "idle", self._asker.new_group()))
                 if not is_right(question.expected, rows[-1]["text"]):
                     break
             right = [is_right(row["expected"], row["text"]) for row in rows]
@@ -69,19 +64,13 @@ class KeyedPart:
             self.notes.append(f"questions of the kind{s} {', '.join(kinds)} are not asked: {why}")
 
     async def recall(self, memory: ProbeMemory) -> bool:
-        """Take the kinds that an earlier run has asked."""
         known = {row["kind"]: row for row in memory.rows(self.part) if row["row"] == "learned"}
         self._exact = {kind: known[kind]["exact"] for kind in self._asked if kind in known and known[kind]["used"]}
         self._known = set(known)
+        self.incomplete = not self._known.issuperset(self._asked)
         return True
 
-    @property
-    def incomplete(self) -> bool:
-        """True if a kind has to be learned."""
-        return not self._known.issuperset(self._asked)
-
     async def act(self) -> None:
-        """Ask one new question of each kind that is used."""
         await asyncio.gather(*(self._ask(kind) for kind in self._exact))
 
     async def check(self) -> None:
@@ -101,18 +90,16 @@ class KeyedPart:
                 await self._right(kind, KINDS[kind](self._rng), self._asker.new_group(), "new")
 
     async def _right(self, kind: ProbeKind, question: Question, group: int, role: str) -> bool:
-        """Ask on the idle server after the load; returns if it was right."""
-        row = await self._asker.ask(question, Purpose("probes", kind, "after", group, role))
-        return self._matches(kind, question, row)
+        return self._matches(kind, question, await self._send(question, kind, "after", group, role))
 
     async def _ask(self, kind: ProbeKind) -> None:
         question, group = KINDS[kind](self._rng), self._asker.new_group()
-        row = await self._asker.ask(question, Purpose("probes", kind, "load", group))
+        row = await self._send(question, kind, "load", group)
         if row["error"] or row["status"] != 200 or self._matches(kind, question, row):
             return
         self._wrong.append((kind, question, group))
         for _ in range(ASKED_AGAIN):
-            await self._asker.ask(self._redrawn(question), Purpose("probes", kind, "load", group, "again"))
+            await self._send(self._redrawn(question), kind, "load", group, "again")
 
     def _matches(self, kind: ProbeKind, question: Question, row: QuestionRow) -> bool:
         return (is_exact if self._exact[kind] else is_right)(question.expected, row["text"])

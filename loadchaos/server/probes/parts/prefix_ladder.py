@@ -1,7 +1,5 @@
-"""Ask prompts of exact lengths around the edges of KV blocks.
-
-Each prompt is asked as a miss of the prefix cache, then as a hit beside clients that share its prefix and leave after a
-few tokens, then once more.
+"""Ask prompts of exact lengths around the edges of KV blocks: as a miss of the prefix cache, as a hit beside clients
+that share the prefix and leave, and once more.
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadchaos.core.ledger.rows import QuestionRow, QuestionTime
+from loadchaos.core.ledger.rows import QuestionPart, QuestionRow, QuestionTime
 from loadchaos.core.model import TextFacts
-from loadchaos.server.probes.ask import Purpose, RecordedAsker
-from loadchaos.server.probes.kinds.copy import copy
-from loadchaos.server.probes.parts.base import idle_error
+from loadchaos.server.probes.ask import RecordedAsker
+from loadchaos.server.probes.kinds import copy
+from loadchaos.server.probes.parts.base import ProbePart, idle_error
 
 _WORDS = 6
 _NONCE_WORDS = 6
@@ -26,8 +24,10 @@ _LEAVE_AFTER = (1, 2, 8)
 """Tokens after which the clients that share the prefix leave."""
 
 
-class PrefixLadderPart:
+class PrefixLadderPart(ProbePart):
     """Part `prefix_ladder`."""
+
+    part: QuestionPart = "prefix_ladder"
 
     def __init__(
         self,
@@ -38,15 +38,14 @@ class PrefixLadderPart:
         lengths: Sequence[int],
         text: TextFacts | None,
     ) -> None:
-        self._asker, self._rng, self.every_s, self._text = asker, rng, every_s, text
+        super().__init__(asker, rng, every_s=every_s)
+        self._text = text
         self._question, self._other = copy(rng, _WORDS), copy(rng, _WORDS)
         self._fixed = 0  # tokens of the template and the question
         self._wanted = lengths
         self._order = itertools.cycle([0])
-        self.notes: list[str] = []
 
     async def learn(self) -> None:
-        """Measure the tokens of the question, which decide the length."""
         if self._text is None:
             self._off("token counts of this server are not known")
             return
@@ -73,11 +72,9 @@ class PrefixLadderPart:
         return length + max(0, -(-(least - length) // _RAISE)) * _RAISE
 
     def _opening_tokens(self) -> int:
-        """Most tokens of the random first words."""
         return _NONCE_WORDS * max(cost for _, cost in self._text.words) if self._text is not None else 0
 
     async def act(self) -> None:
-        """Ask a length cold, warm beside clients that leave, and again."""
         if self._text is None:
             return
         length, group, seed = next(self._order), self._asker.new_group(), self._rng.random()
@@ -88,15 +85,11 @@ class PrefixLadderPart:
         await asyncio.gather(*aborted, self._ask(length, "warm", "load", group, seed))
         await self._ask(length, "after_aborts", "load", group, seed)
 
-    async def check(self) -> None:
-        """Nothing."""
-
     async def _ask(self, length: int, role: str, when: QuestionTime, group: int = 0, seed: float = 0.0) -> QuestionRow:
         asked = replace(self._question, prompt=self._prompt(length, seed, self._question.prompt))
-        return await self._asker.ask(asked, Purpose("prefix_ladder", f"{length} tokens", when, group, role))
+        return await self._send(asked, f"{length} tokens", when, group, role)
 
     def _prompt(self, length: int, seed: float, question: str) -> str:
-        """Random first words, then a word of one token up to the length."""
         assert self._text is not None
         rng, left, words = random.Random(seed), length - self._fixed, []
         for _ in range(_NONCE_WORDS):

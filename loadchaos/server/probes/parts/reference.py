@@ -1,8 +1,5 @@
-"""Ask fixed prompts on the idle server and under the load.
-
-Before the load they are asked alone and all at once, which is a small benign load.
-
-The answers before the load also show how far numerics move the logprobs of this server; all parts use that figure.
+"""Ask fixed prompts on the idle server, alone and all at once, and under the load. The answers before the load also
+show how far numerics move the logprobs of this server; all parts use that figure.
 """
 
 from __future__ import annotations
@@ -17,9 +14,10 @@ from dataclasses import replace
 
 from loadchaos.core.ledger.rows import LearnedRow, QuestionPart
 from loadchaos.core.probe_names import EQUAL_ANSWERS, LEARNED_UNDER_LOAD
-from loadchaos.server.probes.ask import Purpose, RecordedAsker
-from loadchaos.server.probes.kinds import KINDS
-from loadchaos.server.probes.memory import ProbeMemory
+from loadchaos.server.memory import ProbeMemory
+from loadchaos.server.probes.ask import RecordedAsker
+from loadchaos.server.probes.kinds import copy, lookup
+from loadchaos.server.probes.parts.base import ProbePart
 from loadchaos.server.probes.question import Question, story
 
 _EACH = 3
@@ -30,12 +28,11 @@ _TICK_S = 0.5
 _MOST_AT_ONCE = 16
 
 
-class ReferencePart:
+class ReferencePart(ProbePart):
     """Part `alone_vs_load`; with share 0 it only calibrates before the load."""
 
-    every_s = _TICK_S
     part: QuestionPart = "reference"
-    incomplete = False
+    recalls = True
 
     def __init__(
         self,
@@ -47,20 +44,16 @@ class ReferencePart:
         compared: Sequence[str] = (),
         memory: ProbeMemory | None = None,
     ) -> None:
-        """Draw the prompts.
-
-        Where several short runs share a memory, each asks a few under load: one prompt of each kind is learned, and once.
-        """
-        self.notes: list[str] = []
-        self._compared = compared
-        self._asker, self._share, self._requests, self._memory = asker, share, requests, memory
+        """Several short runs with one memory learn one prompt of each kind, once."""
+        super().__init__(asker, rng, every_s=_TICK_S)
+        self._share, self._requests, self._compared, self._memory = share, requests, compared, memory
         self._recalled: dict[str, str] = {}  # idle answers of an earlier run, by the hash of the prompt
         self._changed: dict[str, tuple[str, Question]] = {}
         # From each kind one first, for a slow server.
         self._prompts = [
             prompt
             for _ in range(_EACH if memory is None else 1)
-            for prompt in (("story", story(rng)), ("copy", KINDS["copy"](rng)), ("lookup", KINDS["lookup"](rng)))
+            for prompt in (("story", story(rng)), ("copy", copy(rng)), ("lookup", lookup(rng)))
         ]
         self._order = itertools.cycle(self._prompts)
         self._sent = 0
@@ -75,7 +68,7 @@ class ReferencePart:
         for kind, question in self._prompts:
             if time.monotonic() - begin_s < _IDLE_S or len(known) < _EACH:
                 known.append((kind, question))
-                row = await self._asker.ask(question, Purpose("reference", kind, "idle"))
+                row = await self._send(question, kind, "idle")
                 logprobs |= bool(row.get("tokens"))
         self._put_in_order(known, logprobs=logprobs)
         await self._learn_equality(known[:_EACH])
@@ -84,14 +77,14 @@ class ReferencePart:
         for n in range(rounds):
             if n and time.monotonic() - begin_s > _IDLE_S + _BUSY_S:
                 return
-            asked = [self._asker.ask(q, Purpose("reference", kind, "busy")) for kind, q in [*known] * copies]
+            asked = [self._send(q, kind, "busy") for kind, q in [*known] * copies]
             await asyncio.gather(*asked)
 
     async def recall(self, memory: ProbeMemory) -> bool:
         """Take the prompts. A server that was restarted has to give one of the answers again."""
         kind, question = memory.prompts[0]
         if not memory.confirmed:
-            row = await self._asker.ask(question, Purpose("reference", kind, "idle"))
+            row = await self._send(question, kind, "idle")
             if not memory.confirm(row):
                 return False
         rows = [row for row in memory.rows(self.part) if row["row"] == "question"]
@@ -100,22 +93,17 @@ class ReferencePart:
         return True
 
     def _put_in_order(self, known: Sequence[tuple[str, Question]], *, logprobs: bool) -> None:
-        """Set the order of the prompts under load.
-
-        Without logprobs the first answers under load to a prompt are not compared: few prompts, each several times in a
-        row, so that others are even where few are asked.
+        """Without logprobs the first answers under load to a prompt are not compared: few prompts, several times in a
+        row.
         """
         in_a_row = [prompt for prompt in known[:_EACH] for _ in range(LEARNED_UNDER_LOAD + 1)]
         self._order = itertools.cycle(known if logprobs else in_a_row)
 
     async def _learn_equality(self, known: Sequence[tuple[str, Question]]) -> None:
-        """Find out if equal prompts get equal answers on the idle server.
-
-        Both answers come after a first one: a prefix cache that changes the answer is left to its oracle.
-        """
+        """Both answers come after a first one: a prefix cache that changes the answer is left to its oracle."""
         differ = 0
         for kind, question in known:
-            rows = [await self._asker.ask(question, Purpose("reference", kind, "idle")) for _ in range(2)]
+            rows = [await self._send(question, kind, "idle") for _ in range(2)]
             differ += rows[0]["text"] != rows[1]["text"] and not any(row["error"] for row in rows)
         if differ < _FEWEST_DIFFERENT:
             return
@@ -134,15 +122,12 @@ class ReferencePart:
         await asyncio.gather(*(self._ask_under_load(*next(self._order)) for _ in range(due)))
 
     async def _ask_under_load(self, kind: str, question: Question) -> None:
-        row = await self._asker.ask(question, Purpose("reference", kind, "load"))
+        row = await self._send(question, kind, "load")
         if self._recalled and self._recalled.get(row["hash"]) not in (None, row["text"]):
             self._changed[row["hash"]] = kind, question
 
     async def check(self) -> None:
-        """Ask again what differs from an answer that an earlier run has learned.
-
-        Without the prefix cache, which may keep a wrong state. So a finding does not rest on an older state of the server.
-        """
+        """Ask again, without the prefix cache, each prompt whose answer differs from that of an earlier run."""
         for kind, question in self._changed.values():
             salted = replace(question, salt=f"loadchaos-{secrets.token_hex(6)}")
-            await self._asker.ask(salted, Purpose("reference", kind, "after"))
+            await self._send(salted, kind, "after")
