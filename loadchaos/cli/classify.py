@@ -135,11 +135,13 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     The text is an error body if it is a single line, JSON, a stream or an HTML page.
     """
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
+    from loadchaos.analysis.classify.log_document import log_lines
     from loadchaos.analysis.classify.rejoin import rejoin
+    from loadchaos.cli.logfiles import LONGEST_LINE
 
     head: list[WholeLine] = []
     size = 0
-    whole = rejoin(lines)
+    whole = rejoin(log_lines(lines, longest_line=LONGEST_LINE))
     for line in whole:
         head.append(line)
         size += len(line.text)

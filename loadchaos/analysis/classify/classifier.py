@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from loadchaos.analysis.classify.group import group
+from loadchaos.analysis.classify.group import PASSING_ON, group
 from loadchaos.analysis.classify.last_words import (
     QUIET_LEVELS,
     Candidate,
@@ -22,7 +22,7 @@ from loadchaos.analysis.classify.last_words import (
 from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.classify.prefixes import LogLine, expand, strip_prefixes, without_margin
+from loadchaos.analysis.classify.prefixes import LogLine, clock, expand, strip_prefixes, without_margin
 from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, begins_chained_traceback, guilty_frame
 from loadchaos.analysis.classify.signature_file import (
     UNCAUGHT,
@@ -33,6 +33,7 @@ from loadchaos.analysis.classify.signature_file import (
     Signatures,
     load,
 )
+from loadchaos.analysis.classify.standstill import HINT, STANDSTILL, Standstill, StandstillWatch
 from loadchaos.analysis.classify.unexplained import UnexplainedErrors
 from loadchaos.analysis.failure import DEADLY, Failure, evidence
 
@@ -53,6 +54,14 @@ _STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _ENDED_IN_ORDER = 60  # lines after an orderly shutdown whose errors kill nobody
 _ANSWERED = '" 200 OK'  # of an access log: the server serves
+_SERVED = re.compile(
+    r'" 200(?: |$)|Avg prompt throughput|Decode batch|log_server_r: .* 200$|slot +release: |\| +200 \| '
+    r'|"response_code": ?"?200\b|status=200 OK|equest (?:handled|routed)|completion routed'
+)
+"""An answered request, in the words of vLLM and SGLang, uvicorn, nginx, llama.cpp, gin (Ollama), Envoy and routers."""
+_ISO = re.compile(r"\b\d{4}-(\d\d-\d\d)[T ](\d\d:\d\d:\d\d)")
+_JSON_TIME = re.compile(r'"(?:start_time|@?timestamp|time|ts|Timestamp)": ?"\d{4}-(\d\d-\d\d)[T ](\d\d:\d\d:\d\d)')
+_STAMP_WITHIN = 160  # characters: prefixes of several transports
 _ERRORS = ("ERROR", "CRITICAL", "FATAL")
 _LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
@@ -106,6 +115,10 @@ class _Source:
     served: bool = False
     stopped_line: int = -_ENDED_IN_ORDER
     ending: tuple[Trace, Match] | None = None
+    stills: StandstillWatch = field(default_factory=StandstillWatch)
+    hang: tuple[Standstill, Match] | None = None
+    printed: Match | None = None  # the exception of `ending`, where no signature knows it
+    has_clock: bool = False  # of its own; a transport's differs from it, and the two are never compared
     record_line: int = 0  # the newest line with a level of its own
     warned: list[Match] = field(default_factory=list)  # matches of the traceback after a warning
     warned_line: int = 0
@@ -130,6 +143,13 @@ class _Position:
     line_no: int
     at_ns: int | None
     before: str = ""  # the raw line before
+    raw: str = ""
+
+    @property
+    def clock_s(self) -> float | None:
+        """Time of a transport's ISO stamp or of a JSON record, as `LogLine.clock_s`; read only where a line has matched."""
+        found = _ISO.search(self.raw[:_STAMP_WITHIN]) or _JSON_TIME.search(self.raw)
+        return clock(found[1], found[2]) if found is not None else None
 
     @property
     def text_before(self) -> str:
@@ -164,15 +184,21 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if not state.served and (_ANSWERED in line or "Avg prompt throughput" in line or "Decode batch" in line):
+        if (not state.served or state.ending is not None) and _SERVED.search(line) is not None:
             state.starting, state.served = False, True
+            if state.printed is not None:
+                state.printed.loud = not state.printed.harmless
+            state.ending = state.printed = None  # who answers has not ended
+        hangs: list[Match] = []
+        if HINT in line and state.stills.may_matter(line):
+            hangs = self._stands_still(line, _Position(source, state, line_no, at_ns, before, line))
         idle = not state.open and line_no > state.attend_until
         if idle and (line.endswith(_ANSWERED) or (not self._signatures.may_match(line) and not is_suspicious(line))):
-            return []  # nine lines in ten end here
+            return hangs  # nine lines in ten end here
         if before.endswith("}"):
             before = expand(before)[-1]
         found: list[Match] = []
-        position = _Position(source, state, line_no, at_ns, before)
+        position = _Position(source, state, line_no, at_ns, before, line)
         if HEADER in line and self._quotes_a_traceback(line):
             return []
         for text in expand(line):
@@ -186,7 +212,36 @@ class Classifier:
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
-        return [m for m in found if self._is_reported(m, state)]
+        return [*hangs, *(m for m in found if self._is_reported(m, state))]
+
+    def _stands_still(self, line: str, position: _Position) -> list[Match]:
+        """Fold a line of the engine's statistics; gives a hang when it has become one, and keeps its title up to date."""
+        text = strip_prefixes(expand(line)[-1])
+        clock_s = text.clock_s if text.clock_s is not None else position.clock_s
+        still, is_new = position.state.stills.on_line(text.text, text.writer, position.line_no, clock_s)
+        signature = self._signatures.get(STANDSTILL)
+        if still is None or signature is None:
+            return []
+        values = {"seconds": str(round(still.seconds)), "running": str(still.running), "waiting": str(still.waiting)}
+        hit = Hit(
+            groups=values,
+            evidence=evidence(position.source, still.text[:_EVIDENCE].rstrip(), still.line),
+            process=text.writer,
+            at_ns=position.at_ns,
+            clock_s=still.since_s,
+            frames=(),
+            blamed=None,
+            exception=("", ""),
+            chain=0,
+            engine_side=False,
+        )
+        match = match_of(signature, hit, self._signatures.known)
+        if is_new:
+            position.state.hang = (still, match)
+            return [match]
+        if position.state.hang is not None and position.state.hang[0] is still:
+            position.state.hang[1].title = match.title  # it has not been grouped, or its title is as it was then
+        return []
 
     def _quotes_a_traceback(self, line: str) -> bool:
         """True for a logged prompt with a traceback in it."""
@@ -253,7 +308,7 @@ class Classifier:
             elif died and not self._live and (end := self._unexplained_end(source, state)) is not None:
                 found.append(end)
             for repeat in state.repeats.values():
-                if repeat.left_out and repeat.last.role == "cause" and repeat.last.severity not in DEADLY:
+                if repeat.left_out and _is_counted(repeat.last):
                     found.append(replace(repeat.last, repeats=repeat.left_out - 1))
             state.repeats.clear()  # after a restart in the same log, no line repeats one of the old process
         return found
@@ -278,6 +333,7 @@ class Classifier:
         if line.writer:
             state.carry = ""
         line = LogLine(line.text, process, line.level, line.clock_s, line.file)
+        state.has_clock = state.has_clock or line.clock_s is not None
         if line.level:
             state.record_line = position.line_no
         writer = self._writer(state, process)
@@ -350,7 +406,8 @@ class Classifier:
         writer.intro = []
         if line.writer:
             state.carry = line.writer
-        near = [m for m in writer.causes if line_no - m.line <= _INTRO]
+        # With frames, a line seemed to go on with the traceback before; right before this one, it introduces it.
+        near = [m for m in writer.causes if line_no - m.line <= (1 if m.frames else _INTRO)]
         writer.causes, writer.trace.introduced_by = [], near
         writer.trace.named |= any(not m.signature.quiet for m in near)
         return found
@@ -370,7 +427,12 @@ class Classifier:
         state.open -= 1
         state.attend_until = line_no + _ATTEND
         unlogged = not trace.logged or (trace.warned and trace.may_be_uncaught)  # `close` decides
-        if trace.exception and unlogged and trace.exception not in _ENDINGS:
+        if (
+            trace.exception
+            and unlogged
+            and trace.exception not in _ENDINGS
+            and (trace.ends_its_process or not state.served)
+        ):
             state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
         for match in trace.introduced_by:
             match.evidence = replace(match.evidence, text=f"{match.evidence.text} <- {line.text}"[:_EVIDENCE])
@@ -382,6 +444,8 @@ class Classifier:
             harmless = trace.exception in _ENDINGS or self._signatures.is_harmless(line.text)
             unknown = self._unknown(line, position, trace, harmless=harmless)
             found.append(unknown)
+            if state.ending is not None and state.ending[0] is trace:
+                state.printed = unknown
             if not harmless and not trace.warned:
                 self._keep_exception(line, position)
         return found
@@ -393,7 +457,10 @@ class Classifier:
         if place is not None:
             signature = replace(place, title=f"{place.title}: {UNKNOWN.title}", role="cause", severity=UNKNOWN.severity)
         match = self._match(signature, None, line, position, trace)
-        match.unknown, match.harmless, match.loud = True, harmless, trace.loud and not harmless
+        # A program that serves printed it, and went on.
+        printed = not trace.logged and position.state.served and not trace.ends_its_process
+        printed = printed and trace.exception not in PASSING_ON
+        match.unknown, match.harmless, match.loud = True, harmless, (trace.loud or printed) and not harmless
         return match
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
@@ -411,7 +478,7 @@ class Classifier:
             self._listen(writer, line, position)
         if line.level and not line.writer:
             state.carry = ""
-        writer.causes = [m for m in found if m.role == "cause" and not m.frames]
+        writer.causes = [m for m in found if m.role == "cause"]
         introducing = [m for m in found if m.role == "echo"]
         if introducing:
             writer.intro, writer.intro_line = introducing, line_no
@@ -485,7 +552,7 @@ class Classifier:
             evidence=evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
             process=line.writer,
             at_ns=position.at_ns,
-            clock_s=line.clock_s,
+            clock_s=line.clock_s if position.state.has_clock else position.clock_s,
             frames=frames,
             blamed=guilty_frame(frames, self._signatures.skip),
             exception=(trace.exception, trace.message) if trace is not None else ("", ""),
@@ -518,6 +585,13 @@ class Classifier:
         match.repeats += repeat.left_out
         repeat.left_out, repeat.last = 0, match
         return True
+
+
+def _is_counted(match: Match) -> bool:
+    """True for a failure of requests, whose number says how many there were."""
+    if match.role != "cause":
+        return False
+    return match.values.get("exception") not in PASSING_ON if match.unknown else match.severity not in DEADLY
 
 
 def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:

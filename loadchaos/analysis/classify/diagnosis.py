@@ -174,6 +174,9 @@ class Diagnosis:
         self._group()
         self._take_lines()
         found = [*self._deaths, *self._others.values()]
+        if not found and not self._errors.kinds:
+            for word in self._classifier.last_words.raised(self._source):
+                self._errors.add_line(word)
         found += self._errors.beside(found)
         found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence.line))
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,9 @@ from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
 _ONE_DEATH_S = 60.0  # a dying server logs for less than this; a restart takes longer or logs its start
-_ENDED = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")  # they only pass another exception on
+PASSING_ON = ("CancelledError", "ExceptionGroup", "BaseExceptionGroup")
+"""Exceptions that only pass another one on."""
+_SAME_LINES = 2  # a panic is a line with its place and one with its text
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
 
@@ -68,6 +71,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
             failures.append(failure)
     before = {id(m) for m in life if id(m) in old}
     rest = [m for m in life if (id(m) not in used or id(m) in before) and not m.unknown]
+    rest = _without_refined(rest, life)
     echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
     named = {m.chain for m in life if m.role == "cause" and not m.unknown and m.chain}
     clients = _of_clients(life) if quiet else set()
@@ -75,13 +79,18 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
     for match in life:
         if match.unknown and match.chain:
             first = unknown.setdefault(match.chain, match)  # the first of a chain is the root
-            if first.values.get("exception") in _ENDED and match.values.get("exception") not in _ENDED:
+            if first is not match and (first.id, first.line) == (match.id, match.line):
+                first.repeats += match.repeats + 1  # those that the classifier left out
+            if first.values.get("exception") in PASSING_ON and match.values.get("exception") not in PASSING_ON:
                 unknown[match.chain] = match
     if leftover is not None:
         for match in unknown.values():
             reported = match.chain in echoes or match.chain in named or id(match) in used or match.warned
             if not reported and not any(near(match, m, _ONE_DEATH_S) for cluster in deaths for m in cluster):
                 leftover.append(match)
+    own_causes: dict[str, Match] = {}  # the newest failed request of each program that a line named
+    echoed: Counter[int] = Counter()  # requests that failed of it, by the program's access log
+    of_cause: dict[int, int] = {}
     last_echo: Match | None = None  # the last echo with a known exception
     engine_cause: Match | None = (
         None  # the engine's own last line on a request: the API server's echo adds nothing to it
@@ -91,18 +100,20 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
             engine_cause = match
         if id(match) in before:
             continue
-        if (
-            match.role == "echo"
-            and not match.chain
-            and engine_cause is not None
-            and near(engine_cause, match, match.signature.within_s)
-        ):
-            continue
+        if match.role == "echo" and not match.chain:
+            own = own_causes.get(match.signature.file)
+            if own is not None and match.severity == "request" and near(own, match, match.signature.within_s):
+                echoed[id(own)] += 1
+                continue
+            if engine_cause is not None and near(engine_cause, match, match.signature.within_s):
+                continue
         doubtful = match.severity in DEADLY or match.signature.where == "traceback"
         if match.warned and match.role == "cause" and doubtful and match.chain not in echoes:
             continue
         if match.role == "cause" and not (id(match) in clients and match.chain not in echoes):
             failures.append(_failure(match))
+            if match.severity == "request":
+                own_causes[match.signature.file], of_cause[id(match)] = match, len(failures) - 1
         elif match.role == "echo" and not (match.chain and match.chain in named):
             if (
                 match.signature.weak
@@ -114,6 +125,9 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool, leftover: list[M
             last_echo = match if match.chain in unknown else last_echo
             severity: Severity = "degraded" if match.signature.weak else match.severity
             failures.append(_failure(match, severity=severity, exception=unknown.get(match.chain)))
+    for cause, n in echoed.items():
+        failure = failures[of_cause[cause]]
+        failures[of_cause[cause]] = replace(failure, repeats=failure.repeats + n - 1)
     return failures
 
 
@@ -251,6 +265,19 @@ def _refined(chosen: Match, life: Sequence[Match]) -> Match:
             break
         chosen = better
     return chosen
+
+
+def _without_refined(rest: Sequence[Match], life: Sequence[Match]) -> list[Match]:
+    """Drop matches of request failures that a more specific one of the same lines refines."""
+    finer = [m for m in life if m.role == "cause" and m.signature.refines and not m.unknown]
+    if not finer:
+        return list(rest)
+
+    def is_refined(match: Match) -> bool:
+        same = (f for f in finer if match.id in f.signature.refines and f is not match)
+        return any((f.chain and f.chain == match.chain) or 0 <= f.line - match.line <= _SAME_LINES for f in same)
+
+    return [m for m in rest if m.role != "cause" or m.severity != "request" or not is_refined(m)]
 
 
 def _distance(match: Match) -> int:

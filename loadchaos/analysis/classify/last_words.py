@@ -69,6 +69,7 @@ class Candidate:
     rank: int
     at_ns: int | None = None
     loud: bool = False  # logged at ERROR or higher, outside a traceback
+    reported: bool = False  # by a logger at ERROR
     traced: bool = False  # the exception of a traceback
     place: Signature | None = None  # the part of the server it is from, where it is loud
 
@@ -88,7 +89,11 @@ class LastWords:
         rank, loud = rank_of(line)
         if not rank:
             return None
-        return self.add(Candidate(source, line_no, line.text.strip()[:_LONGEST], line.writer, rank, at_ns, loud))
+        return self.add(
+            Candidate(
+                source, line_no, line.text.strip()[:_LONGEST], line.writer, rank, at_ns, loud, line.level == "ERROR"
+            )
+        )
 
     def add(self, candidate: Candidate) -> Candidate:
         """Keep a candidate."""
@@ -129,9 +134,15 @@ class LastWords:
         `starting`: the server has not served yet, so that any error ended it; else only a message of native code did.
         """
         least = _LOGGED if starting else _FATAL
-        ended = [c for c in self.kept.get(source, ()) if last_line - c.line <= _END and c.rank >= least]
+        near = [c for c in self.kept.get(source, ()) if last_line - c.line <= _END and c.rank >= least]
+        # A traceback says by itself whether it ended its process, and who logs an error goes on.
+        ended = [c for c in near if starting or not (c.traced or c.reported)]
         chosen = best(ended)
         return chosen[0] if chosen else None
+
+    def raised(self, source: str) -> list[Candidate]:
+        """Exceptions and messages of native code, for a log in which nothing else was found."""
+        return [c for c in self.kept.get(source, ()) if c.rank >= _RAISED]
 
     def forget(self, source: str) -> None:
         """Drop the candidates of a log that began a new life."""

@@ -22,6 +22,13 @@ _NATIVE = re.compile(
     rf"|(?:PC: )?@ +{_HEX}(?: +(?:\d+|\(unknown\)))? +(?P<glog>\S.*?)\s*$"
     rf"|\d+ +{_HEX} (?P<ucx>.+?\)?) +(?P<ucx_lib>\S+):\d+\s*$"
 )
+_GO_CALL = re.compile(
+    r"(?:created by )?(?P<symbol>(?:[\w.-]+/)*[\w-]+\.(?:\(\*?\w+\)\.)?[\w.\[\]]+)(?:\(.*\)| in goroutine \d+)$"
+)
+_GO_PLACE = re.compile(r"(?P<path>/\S+\.(?:go|s)):(?P<line>\d+)(?: \+0x[0-9a-f]+)?$")
+_GO_HEAD = re.compile(
+    r"goroutine \d+ .*\[[\w ,().-]+\]:$|\[signal SIG\w+: |PC=0x[0-9a-f]+ m=|signal arrived during cgo"
+)
 _GDB_FRAME = re.compile(rf"^#\d+ +{_HEX} |\) (?:at|from) \S+$")  # and not a list that happens to be numbered so
 _PYTHON = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+),? in (?P<function>.+?)\s*$')
 _THREAD = re.compile(r"(?P<current>Current thread|Stack|Thread) ?(?:0x[0-9a-fA-F]+)?.*\(most recent call first\):")
@@ -47,6 +54,8 @@ class NativeStack:
     frames: list[Frame] = field(default_factory=list)
     python: list[Frame] = field(default_factory=list)
     _thread: bool = True
+    _call: str = ""  # of Go: the place is in the next line
+    _goroutines: int = 0
 
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line; True when it is part of the stack."""
@@ -54,6 +63,8 @@ class NativeStack:
         thread = _THREAD.match(text)
         if thread is not None:
             self._thread = thread["current"] != "Thread"
+            return True
+        if self._go(text, line_no):
             return True
         found = _PYTHON.match(text)
         if found is not None:
@@ -71,6 +82,23 @@ class NativeStack:
         frame = _frame(where, found["gdb_line"] or found["asan_line"] or "0", symbol, line_no)
         if frame is not None:
             self._keep(self.frames, frame)
+        return True
+
+    def _go(self, text: str, line_no: int) -> bool:
+        """Fold a line of a goroutine; the first goroutine is the one that ended the program."""
+        if _GO_HEAD.match(text):
+            self._goroutines += text.startswith("goroutine")
+            return True
+        place = _GO_PLACE.match(text) if self._call else None
+        call, self._call = self._call, ""
+        if place is not None:
+            if self._goroutines <= 1:
+                self._keep(self.frames, Frame(place["path"], int(place["line"]), call, line_no))
+            return True
+        found = _GO_CALL.match(text) if self._goroutines else None
+        if found is None:
+            return bool(self._goroutines) and not text
+        self._call = found["symbol"].rsplit("/", 1)[-1]
         return True
 
     def guilty_frame(self, skip: Sequence[re.Pattern[str]]) -> Frame | None:

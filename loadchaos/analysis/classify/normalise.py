@@ -9,6 +9,7 @@ import re
 
 # Order is meaning: the wide things (paths, hashes) go before the numbers inside them. No replacement may be matched by
 # any row, or the fixed point is never reached; names are in capitals, and every row asks for a digit or a slash.
+_TIME = r"(?:days?|h|min|ms|m|s|us|µs|μs|ns)"
 _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:https?|file|zmq|tcp|ipc)://[^\s'\")\]]+"), "URL"),
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "UUID"),
@@ -16,10 +17,15 @@ _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<![\w.])(?:/[\w.@+~-]+){2,}/([\w.@+~-]+)"), r"\1"),  # a path keeps its last part
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "ADDR"),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"), "HASH"),
+    (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"), "HASH"),
+    (re.compile(r"\b(\w*[_-]?(?:id|Id|ID))([=:] ?[\"']?)(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]+"), r"\1\2ID"),
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "HOST"),
+    (re.compile(r"\[[0-9a-f:]*:[0-9a-f:]+\](?::\d+)?"), "HOST"),
+    (re.compile(r"(?<![\w./])(?:[a-zA-Z][\w-]*\.)*[a-zA-Z][\w-]*:\d{2,5}(?=[/\s,;)\"']|$)"), "HOST"),
+    (re.compile(rf"(?<![\w.])(?:\d+(?:\.\d+)?{_TIME})+(?!\w)"), "N"),  # 12.5s, 1m2.5s, 402.3µs
+    (re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)*(?:[kKMGTP]i?B|B|%)(?!\w)"), "N"),
     (re.compile(r"\bN(?:\.N)+\b"), "N"),
     (re.compile(r"(?<![\w])[-+]?\d+(?:\.\d+)*(?:e[-+]?\d+)?(?![\w])"), "N"),  # digits inside names stay: int8, cuda12
-    (re.compile(r"(?<=[\s(\[=,:'\"])[-+]?\d+(?:\.\d+)*(?=(?:[KMGT]i?B|ms|us|ns|s|%)(?!\w))"), "N"),
     (re.compile(r"\bN(?:(?:, ?| x | \+ )N\b)+"), "N..."),  # lists of numbers are one thing
     (re.compile(r"\s+"), " "),
 )
@@ -31,6 +37,7 @@ def normalise(text: str) -> str:
 
     It never cuts the text: a title that is cut before it is compared is another title.
     """
+    text = _without_cut_json(text)
     for _ in range(_ROUNDS):
         before = text
         for pattern, name in _NOISE:
@@ -39,3 +46,11 @@ def normalise(text: str) -> str:
         if text == before:
             break
     return text
+
+
+def _without_cut_json(text: str) -> str:
+    """Drop JSON that the text ends inside of: where it was cut says nothing about its kind."""
+    start = text.find('{"')
+    if start < 0 or text.count("{", start) <= text.count("}", start):
+        return text
+    return text[:start] + "{JSON"

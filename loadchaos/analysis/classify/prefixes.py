@@ -45,8 +45,21 @@ _STAMP = re.compile(
     r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?:\.\d+)?"  # SGLang
     r"(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "
     r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"  # uvicorn
+    r"|(?P<gtime>\d+\.\d\d\.\d{3})\.\d{3} (?P<glevel>[DIWE]) "  # llama.cpp: minutes.seconds.ms.us since the start
+    r"|\d{4}-(?P<rdate>\d\d-\d\d) (?P<rtime>\d\d:\d\d:\d\d)(?:\.\d+)? +"  # Rust's tracing
+    r"(?P<rlevel>TRACE|DEBUG|INFO|WARN|ERROR) "
+    r"|time=\S+ level=(?P<olevel>[A-Z]+) (?:source=(?P<ofile>[^\s:]+):\d+ )?"  # Ollama and other programs in Go
+    r"|\d\d:\d\d:\d\d - LiteLLM[\w ]*:(?P<clevel>[A-Z]+): (?P<cfile>[^\s:]+):\d+ - "
+    r"|\[(?P<tdate>\d\d/\d\d)/\d{4}-(?P<ttime>\d\d:\d\d:\d\d)\] \[TRT-LLM\] "
+    r"(?:\[RANK (?P<trank>\d+)\] )?\[(?P<tlevel>[A-Z])\] (?:\[_torch\](?:\[RANK \d+\])? )?"
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )
+_LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_WORDS = {
+    **{word: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")},
+    "WARN": "WARNING",
+    "FATAL": "CRITICAL",
+}
 _GROUP_BAR = re.compile(r"^ *[|+](?: |-\+-+ .*$|-+$)")  # the margin Python draws beside an ExceptionGroup
 _JSON_TEXTS = (
     "log", "message", "msg", "MESSAGE", "text", "event", "detail", "textPayload", "line", "@message", "stringValue",
@@ -111,7 +124,7 @@ def expand(raw: str) -> list[str]:
         record = json.loads(raw[start:])
     except (ValueError, RecursionError):  # no JSON: a line that happens to end so
         return [raw]
-    texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in _texts(record)]
+    texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in record_texts(record)]
     return [line for text in texts for line in text.splitlines() if line] or [raw]
 
 
@@ -137,18 +150,18 @@ def _unflattened(raw: str) -> list[str]:
     return lines
 
 
-def _texts(record: object) -> list[str]:
+def record_texts(record: object) -> list[str]:
     """Messages in a JSON log record or HTTP error body."""
     if not isinstance(record, dict):
         return []
     error = record.get("error")
     if isinstance(error, dict):
-        return _texts(error)
+        return record_texts(error)
     found = [error] if isinstance(error, str) else []
     found += [record[k] for k in _JSON_TEXTS if isinstance(record.get(k), str)]
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
     if not found:
-        found = [text for k in _JSON_INSIDE for text in _texts(record.get(k))]
+        found = [text for k in _JSON_INSIDE for text in record_texts(record.get(k))]
     return found
 
 
@@ -177,11 +190,23 @@ def strip_prefixes(text: str) -> LogLine:
         at = found.end()
         level = level or found["vlevel"] or found["llevel"] or found["ulevel"] or ""
         writer = writer or found["swriter"] or ""
-        file = file or found["vfile"] or found["lfile"] or ""
+        file = file or found["vfile"] or found["lfile"] or found["ofile"] or found["cfile"] or ""
+        if (letter := found["glevel"] or found["tlevel"]) is not None:
+            level = level or _LEVELS.get(letter, "")
+        level = level or _WORDS.get(found["olevel"] or found["clevel"] or found["rlevel"] or "", "")
+        if found["trank"] is not None:
+            writer = writer or f"RANK {found['trank']}"
         date, time = (
-            found["vdate"] or found["ldate"] or found["sdate"],
-            found["vtime"] or found["ltime"] or found["stime"],
+            found["vdate"]
+            or found["ldate"]
+            or found["sdate"]
+            or found["rdate"]
+            or (found["tdate"] or "").replace("/", "-"),
+            found["vtime"] or found["ltime"] or found["stime"] or found["rtime"] or found["ttime"],
         )
+        if found["gtime"] is not None and when is None:
+            minutes, seconds, thousandths = map(int, found["gtime"].split("."))
+            when = minutes * 60 + seconds + thousandths / 1000
         if date and when is None:
             when = clock(date, time)
     return LogLine(text[at:], writer, level, when, file)

@@ -14,6 +14,7 @@ _CHAIN = ("The above exception was the direct cause", "During handling of the ab
 _CARETS = re.compile(r"\s*[\^~]+[\^~ ]*$")
 _GROUP_MEMBER = re.compile(r" *\+[-+]+ (?:\d+|\.\.\.) -+$")  # the next exception of an ExceptionGroup
 _GROUP_MARGIN = re.compile(r"^ *\| *")
+_PROCESS_STARTS = ("multiprocessing/process.py", "multiprocessing/spawn.py", "multiprocessing/popen_fork.py")
 _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say what matters
 
 
@@ -72,6 +73,16 @@ class Trace:
     named: bool = False
     loud: bool = False
     introduced_by: list[Any] = field(default_factory=list)
+
+    @property
+    def ends_its_process(self) -> bool:
+        """True where nothing above the outermost frame could catch the exception: a script, or a process's main function."""
+        outermost = self.frames[0] if self.frames else None
+        return outermost is not None and (
+            outermost.function == "<module>"
+            or outermost.path.endswith(_PROCESS_STARTS)
+            or "<frozen runpy>" in outermost.path
+        )
 
     def feed(self, text: str, line_no: int) -> bool:
         """Fold the next line of the same writer. True when it is part of this traceback and leaves it open."""

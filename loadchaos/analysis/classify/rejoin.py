@@ -16,6 +16,7 @@ from loadchaos.core.whole_lines import LONGEST_CHARS, LineJoiner, WholeLine
 _HEAD_LINES = 2_000
 _WIDTHS = range(40, 512)
 _FULL_LINES = 3
+_BEGIN = 6
 
 
 def rejoin(lines: Iterable[str]) -> Iterator[WholeLine]:
@@ -38,7 +39,8 @@ def _width(head: list[str]) -> int:
     if width not in _WIDTHS or lengths[width] < _FULL_LINES:
         return 0
     full = [n for n, line in enumerate(head[:-1]) if len(line) == width]
-    continued = sum(not begins_record(head[n + 1]) for n in full)
+    # Lines of one form (an access log) begin alike; the rest of a line that was wrapped does not.
+    continued = sum(not begins_record(head[n + 1]) and head[n + 1][:_BEGIN] != head[n][:_BEGIN] for n in full)
     return width if continued >= _FULL_LINES and 2 * continued >= len(full) else 0
 
 

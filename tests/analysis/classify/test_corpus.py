@@ -16,7 +16,8 @@ def test_corpus_has_as_many_benign_logs_as_crashes() -> None:
 
 
 def test_corpus_has_a_log_of_every_speaker() -> None:
-    speakers = {"cuda", "gateway", "host", "lmdeploy", "memory", "nccl", "sglang", "transformers", "vllm"}
+    speakers = {"cuda", "gateway", "go", "host", "llamacpp", "lmdeploy", "memory", "nccl", "sglang", "tensorrt_llm"}
+    speakers |= {"transformers", "vllm"}
     assert {p.parent.name for p in CRASHES.rglob("*.log")} == speakers | {"benign"}
 
 

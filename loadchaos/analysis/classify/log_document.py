@@ -1,0 +1,171 @@
+"""Read the log lines of a document that a log store exported.
+
+Known by their shape: JSON documents around many records (Google Cloud, CloudWatch, Loki, Grafana, Elasticsearch, OTLP,
+Datadog), CSV with a column of messages, and logs whose newest line comes first. Other text passes unchanged.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import chain, islice, pairwise
+
+from loadchaos.analysis.classify.prefixes import record_texts
+
+LONGEST_CHARS = 256 << 20
+"""A document that is longer is read line by line."""
+_HEAD_LINES = 40
+_FEWEST_STAMPS = 5  # of a head whose newest line comes first
+_TIMES = (
+    "timestamp", "@timestamp", "time", "ts", "timeUnixNano", "observedTimeUnixNano", "receiveTimestamp", "eventTime",
+    "date", "Time", "Timestamp", "@t",
+)  # fmt: skip
+_MESSAGES = ("message", "@message", "log", "line", "msg", "textPayload", "body", "content")
+_STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)([.,]\d+)?")
+_NS_OF_DIGITS = {10: 10**9, 13: 10**6, 16: 10**3, 19: 1}  # seconds, ms, us, ns since 1970
+_FEWEST_DIGITS = 10
+
+
+def log_lines(lines: Iterable[str], *, longest_line: int) -> Iterator[str]:
+    """Give the lines of a log, oldest first.
+
+    Args:
+        lines: Lines of a file.
+        longest_line: Length at which the reader cut lines, so that the parts of a longer one follow each other.
+    """
+    rest = iter(lines)
+    head = list(islice(rest, _HEAD_LINES))
+    first = next((line.strip() for line in head if line.strip()), "")
+    whole = chain(head, rest)
+    if first[:1] in ("{", "[") and not _is_record(first, alone=len(head) == 1):
+        return _of_document(whole, longest_line)
+    if (columns := _columns(first)) is not None:
+        return _of_table(whole, *columns)
+    return _reversed(whole) if _newest_first(head) else whole
+
+
+def _is_record(first: str, *, alone: bool) -> bool:
+    """True for the first of many JSON records, one in each line."""
+    try:
+        found = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return not alone and isinstance(found, dict) and bool(record_texts(found))
+
+
+def _of_document(lines: Iterator[str], longest_line: int) -> Iterator[str]:
+    read: list[str] = []
+    size = 0
+    for line in lines:
+        read.append(line)
+        size += len(line)
+        if size > LONGEST_CHARS:
+            yield from chain(read, lines)
+            return
+    found = [record for text in _documents(read, longest_line) for record in _records(text)]
+    if not found:
+        yield from read
+        return
+    if all(at is not None for at, _ in found):
+        found.sort(key=lambda record: record[0] or 0)  # stable: records of one time keep their order
+    for at, text in found:
+        stamp = "" if at is None else datetime.fromtimestamp(at / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ ")
+        for line in text.splitlines():
+            yield stamp + line
+
+
+def _documents(read: list[str], longest_line: int) -> Iterator[object]:
+    """The document, or one in each line (OTLP's file exporter)."""
+    text = "".join(line if len(line) >= longest_line else line + "\n" for line in read)
+    try:
+        yield json.loads(text)
+    except (ValueError, RecursionError):
+        for line in read:
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+
+
+def _records(node: object) -> Iterator[tuple[int | None, str]]:
+    """Times (ns since 1970, None if not known) and texts of the records below a node of JSON."""
+    if isinstance(node, list):
+        if len(node) >= 2 and isinstance(node[0], str) and isinstance(node[1], str) and node[0].isdigit():  # Loki
+            yield _time_ns(node[0]), node[1]
+        elif node and all(isinstance(cell, dict) and {"field", "value"} <= cell.keys() for cell in node):  # Insights
+            yield from _records({cell["field"]: cell["value"] for cell in node})
+        else:
+            for child in node:
+                yield from _records(child)
+    elif isinstance(node, dict):
+        at = next((node[key] for key in _TIMES if node.get(key)), None)
+        texts = record_texts(node) if at is not None else []
+        if texts:
+            yield _time_ns(at), "\n".join(texts)
+        else:
+            for child in node.values():
+                yield from _records(child)
+
+
+def _time_ns(value: object) -> int | None:
+    """Read a time: ISO 8601, or seconds, ms, us or ns since 1970."""
+    text = str(value).strip()
+    digits = text.split(".")[0]
+    if digits.isdigit() and len(digits) >= _FEWEST_DIGITS:
+        return int(digits) * _NS_OF_DIGITS.get(len(digits), 1)
+    found = _STAMP.search(text)
+    if found is None:
+        return None
+    try:
+        second = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00")
+    except ValueError:
+        return None
+    fraction = (found[3] or ".0")[1:10].ljust(9, "0")
+    return int(second.timestamp()) * 10**9 + int(fraction)
+
+
+def _columns(first: str) -> tuple[int, int] | None:
+    """Columns of time and message of a table in CSV; None for other text."""
+    if "," not in first or len(first) > 1000:
+        return None
+    names = [name.strip().strip('"').lower() for name in next(csv.reader([first]), [])]
+    message = next((names.index(name) for name in _MESSAGES if name in names), None)
+    time = next((names.index(name.lower()) for name in _TIMES if name.lower() in names), None)
+    if message is None or time is None or not all(re.fullmatch(r"[\w@. /:-]{1,60}", name) for name in names):
+        return None
+    return time, message
+
+
+def _of_table(lines: Iterator[str], time: int, message: int) -> Iterator[str]:
+    rows = csv.reader(line + "\n" for line in lines)
+    next(rows, None)
+    found: list[tuple[int, str]] = []
+    for row in rows:
+        at = _time_ns(row[time]) if len(row) > time else None
+        if len(row) > message:
+            found.append((at or 0, row[message]))
+    if all(at for at, _ in found):
+        found.sort(key=lambda record: record[0])
+    for _, text in found:
+        yield from text.splitlines()
+
+
+def _reversed(lines: Iterator[str]) -> Iterator[str]:
+    read, size = [], 0
+    for line in lines:
+        read.append(line)
+        size += len(line)
+        if size > LONGEST_CHARS:
+            yield from chain(read, lines)
+            return
+    yield from reversed(read)
+
+
+def _newest_first(head: list[str]) -> bool:
+    """True where the stamps of the first lines never rise, and fall."""
+    stamps = [f"{found[1]}T{found[2]}" for line in head if (found := _STAMP.search(line[:200])) is not None]
+    falling = all(later <= earlier for earlier, later in pairwise(stamps))
+    return len(stamps) >= _FEWEST_STAMPS and falling and stamps[-1] < stamps[0]

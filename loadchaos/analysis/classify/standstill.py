@@ -1,0 +1,75 @@
+"""Find an engine that stands still in the statistics that it logs.
+
+vLLM, SGLang and LMDeploy log every few seconds how many tokens they made. Lines that say none, with requests running or
+waiting, one after the other for half a minute, are a hang: a batch of long prompts is shorter, as each chunk counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+LEAST_S = 25.0
+"""Three lines of vLLM, which logs every ten seconds."""
+_FEWEST_LINES = 3
+HINT = "thr"
+"""It is in each line of statistics: one cheap test for all lines of a log."""
+STANDSTILL = "engine_stands_still"
+"""Its signature, in figures.toml."""
+_STATISTICS = re.compile(
+    r"(?:(?P<engine>Engine \d+): )?Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
+    r"Avg generation throughput: (?P<made>[\d.]+) tokens/s, "
+    r"Running: (?P<running>\d+) reqs?, .*?(?:Waiting|Pending): (?P<waiting>\d+)"
+    r"|Decode batch[.,].*#running-req: (?P<s_running>\d+)"
+    r".*gen throughput \(token/s\): (?P<s_made>[\d.]+).*#queue-req: (?P<s_waiting>\d+)"
+    r"|Avg thr \(in/out\): (?P<l_prompt>[\d.]+) / (?P<l_made>[\d.]+) tokens/s.*"
+    r"Engine \(running/waiting\): (?P<l_running>\d+) / (?P<l_waiting>\d+)"
+)
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Successive lines of one engine that say no token: first and last of them, by number and by the log's clock."""
+
+    line: int
+    text: str
+    since_s: float
+    seconds: float = 0.0
+    lines: int = 1
+    running: int = 0
+    waiting: int = 0
+
+    @property
+    def is_hang(self) -> bool:
+        """True once it is longer than any step of a healthy engine."""
+        return self.lines >= _FEWEST_LINES and self.seconds >= LEAST_S
+
+
+class StandstillWatch:
+    """Folds the statistics of the engines of one log."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Standstill] = {}
+
+    def may_matter(self, line: str) -> bool:
+        """False for most lines of an engine that works; cheap."""
+        return bool(self._open) or " 0.0" in line
+
+    def on_line(self, text: str, writer: str, line_no: int, clock_s: float | None) -> tuple[Standstill | None, bool]:
+        """Fold a line; gives the hang that it belongs to, and whether the hang was not seen before this line."""
+        if clock_s is None or (found := _STATISTICS.search(text)) is None:
+            return None, False
+        made = float(found["made"] or found["s_made"] or found["l_made"]) + float(
+            found["prompt"] or found["l_prompt"] or 0
+        )
+        running = int(found["running"] or found["s_running"] or found["l_running"])
+        waiting = int(found["waiting"] or found["s_waiting"] or found["l_waiting"])
+        engine = f"{writer} {found['engine']}"
+        if made or not running + waiting:
+            self._open.pop(engine, None)
+            return None, False
+        still = self._open.setdefault(engine, Standstill(line_no, text, clock_s))
+        was_hang = still.is_hang
+        still.seconds, still.lines = clock_s - still.since_s, still.lines + (line_no != still.line)
+        still.running, still.waiting = max(still.running, running), max(still.waiting, waiting)
+        return (still, not was_hang) if still.is_hang else (None, False)

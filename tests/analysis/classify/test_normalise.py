@@ -1,0 +1,46 @@
+"""Texts that differ in their numbers, ids, hosts or units alone are one kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.normalise import normalise
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("took 3.2s", "took 4.7s", "took 402.3µs", "took 1m2.5s", "took 12ms", "took 3s"),
+        ("1.5MiB left", "900KiB left", "12.25GB left"),
+        ("at 0x7f2c1a2ea42f", "at 0x7f2c"),
+        ("request_id=chatcmpl-Xa9 failed", "request_id=chatcmpl-b1 failed"),
+        ("trace_id=4bf92f3577b34da6 x", "trace_id=00f067aa0ba902b7 x"),
+        ("from 10.0.0.4:8000", "from 10.9.0.5:80", "from vllm-0.vllm.svc:8000", "from [fd00::1]:8000"),
+        ('bad chunk: {"choices":[{"delta":{"content":"ab', 'bad chunk: {"choices":[{"de'),
+        ("node 5b0c9e1d7a is gone", "node 77aa0c9e1d is gone"),
+    ],
+    ids=lambda t: t[0],
+)
+def test_texts_of_one_kind_are_equal(texts: tuple[str, ...]) -> None:
+    assert len({normalise(text) for text in texts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("int8 kernel", "fp8 kernel"), ("SIGSEGV in conv2d", "SIGSEGV in conv3d"), ('{"a":1} x', '{"b":1} x')],
+)
+def test_names_stay(one: str, other: str) -> None:
+    assert normalise(one) != normalise(other)
+
+
+@pytest.mark.parametrize("n", [1, 10, 40])
+def test_quick_tracebacks_are_counted(n: int) -> None:
+    trace = (
+        "(APIServer pid=9) ERROR 07-04 02:10:03 [x.py:2] Traceback (most recent call last):\n"
+        '(APIServer pid=9) ERROR 07-04 02:10:03 [x.py:2]   File "/x/app/x.py", line 2, in f\n'
+        "(APIServer pid=9) ERROR 07-04 02:10:03 [x.py:2] ValueError: a thing is wrong\n"
+    )
+    served = '(APIServer pid=9) INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    [failure] = classify_text(served + trace * n + served)
+    assert failure.repeats + 1 == n
