@@ -1,7 +1,4 @@
-"""Run a profile's attacks on their timetable and write their rows.
-
-Whatever still holds at the end is undone.
-"""
+"""Run a profile's attacks on their timetable, write their rows, and undo at the end whatever still holds."""
 
 from __future__ import annotations
 
@@ -33,15 +30,7 @@ _SKIPPED_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class AttackTarget:
-    """The server to attack.
-
-    Args:
-        dialect: the kind of server.
-        replicas: its replicas.
-        headers: HTTP headers of admin calls.
-        version: the server's version, where it is known.
-        verify: TLS settings, as httpx takes them.
-    """
+    """The server to attack; `version` where it is known, `verify` as httpx takes it."""
 
     dialect: Dialect
     replicas: Sequence[AttackedReplica]
@@ -51,21 +40,17 @@ class AttackTarget:
 
 
 class AttackInjector:
-    """Run the attacks of a profile.
+    """Run the attacks of a profile, `specs` as AttackPlan.spec gives them.
 
-    Each spec is a mapping or an object: the kind and name (`admin: reset_mm_cache`), `params`, and its times. An act
-    writes the row `begin`, and at its end the row `end` with the server's answer. An act that holds (sleep, pause) writes
-    `undo` before `end`, so that from begin to end its effects are ours.
+    An act writes the row `begin`, and at its end the row `end` with the server's answer. An act that holds (sleep, pause)
+    writes `undo` before `end`, so that from begin to end its effects are ours.
+
+    Raises OptionError for a spec that the dialect or the replicas do not have.
     """
 
     def __init__(
-        self, specs: Sequence[Any], target: AttackTarget, emit: Emit, redactor: Redactor, seed: int = 0
+        self, specs: Sequence[Mapping[str, Any]], target: AttackTarget, emit: Emit, redactor: Redactor, seed: int = 0
     ) -> None:
-        """Prepare the attacks.
-
-        Raises:
-            OptionError: for a spec that the dialect or the replicas do not have.
-        """
         # Each call on a connection of its own: a server closes idle ones after 5 s, and a reset is not to be retried.
         limits = httpx.Limits(max_keepalive_connections=0)
         # No proxies out of the environment: attacks go where the probes go.
@@ -93,7 +78,7 @@ class AttackInjector:
         self._running.set()
         self._paused_because = ""
 
-    def _plan(self, spec: Any) -> None:
+    def _plan(self, spec: Mapping[str, Any]) -> None:
         times = parse_timetable(spec)
         kind, attack = make_attack(spec, times.params, self._context)
         if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
@@ -108,7 +93,6 @@ class AttackInjector:
 
     @property
     def names(self) -> list[str]:
-        """Names of the attacks, in the profile's order."""
         return [attack.name for attack, _ in self._planned]
 
     def offers(self) -> list[Offer]:
@@ -116,10 +100,7 @@ class AttackInjector:
         return offers(self._context.dialect, self._replicas, self._context.version)
 
     async def preflight(self, kind: str | None = None) -> list[tuple[str, ActResult]]:
-        """Check each attack (of this kind) on each replica.
-
-        Returns (name, result); a result's `ok` is None where the server did not answer.
-        """
+        """Check each attack (of this kind) on each replica: (name, result)."""
         return [
             (
                 attack.name if len(self._replicas) == 1 else f"{attack.name} on {replica.name}",
@@ -135,10 +116,7 @@ class AttackInjector:
         self._figures.feed(row)
 
     async def start(self, begin_s: float | None = None) -> None:
-        """Start the timetables. Returns at once.
-
-        The load begins now, or began at `begin_s` of the monotonic clock.
-        """
+        """Start the timetables, and return at once. The load begins now, or began at `begin_s` of the monotonic clock."""
         begin = time.monotonic() if begin_s is None else begin_s
         self._tasks = [
             asyncio.create_task(self._run(index, attack, times, begin))
@@ -146,20 +124,16 @@ class AttackInjector:
         ]
 
     def fire(self, kind: str, name: str, params: Mapping[str, Any]) -> None:
-        """Do one act now on each replica, by hand.
+        """Do one act now on each replica, by hand; while paused it is recorded as skipped, like a planned act.
 
-        Its `n` is negative, unlike those of planned acts.
-
-        While paused it is recorded as skipped, like a planned act. OptionError for an act that the dialect does not have.
+        Its `n` is negative, unlike those of planned acts. OptionError for an act that the dialect does not have.
         """
         key = kind, name, repr(sorted(params.items()))
         if key not in self._fired:
-            spec = {kind: name, "params": dict(params)}
-            times = parse_timetable(spec)
-            kind, attack = make_attack(spec, times.params, self._context)
+            kind, attack = make_attack({kind: name}, params, self._context)
             self._fired[key] = len(self._planned)
             self._kinds[len(self._planned)] = kind
-            self._planned.append((attack, times))
+            self._planned.append((attack, Timetable()))
         index = self._fired[key]
         attack, times = self._planned[index]
         self._manual_acts += 1
@@ -176,14 +150,10 @@ class AttackInjector:
         self._running.clear()
 
     def resume(self) -> None:
-        """Begin acts again as they are due from now on."""
         self._running.set()
 
     async def stop(self) -> list[str]:
-        """End every attack and undo what still holds, at most 5 s for each.
-
-        Returns what could not be undone.
-        """
+        """End every attack and undo what still holds, at most 5 s for each. Returns what could not be undone."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -215,10 +185,7 @@ class AttackInjector:
     async def _due(
         self, index: int, times: Timetable, rng: random.Random, begin: float
     ) -> AsyncIterator[list[str] | None]:
-        """Yield whenever the attack is due.
-
-        Yields the replicas on which another act triggers it, or None for the clock.
-        """
+        """Yield whenever the attack is due: the replicas on which another act triggers it, or None for the clock."""
         if index in self._waits:
             while True:
                 yield await self._waits[index].get()
@@ -265,10 +232,7 @@ class AttackInjector:
                 self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, index: int, name: str, limit_s: float | None = None) -> None:
-        """Undo an act, within `limit_s` where that is given.
-
-        A failed undo is recorded, and tried again at the end.
-        """
+        """Undo an act, within `limit_s` where that is given. A failed undo is recorded, and tried again at the end."""
         attack, replica, n = self._holding[index, name]
         try:
             async with asyncio.timeout(limit_s):
