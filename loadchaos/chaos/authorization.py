@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from loadchaos.chaos.listeners import Listener, host_and_port, joined, listeners
+from loadchaos.chaos.listeners import Listener, host_and_port, host_port, listeners
 from loadchaos.core.errors import AuthorizationError, OptionError
 
 
@@ -49,7 +49,7 @@ def _given(text: str) -> str:
 def address(url: str) -> str:
     """Return `HOST:PORT` of a URL, as `--authorize` takes it."""
     host, port = host_and_port(url)
-    return joined(host.lower(), port)
+    return host_port(host.lower(), port)
 
 
 def _why_not_local(url: str) -> str | None:

@@ -100,7 +100,7 @@ def host_and_port(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def joined(host: str, port: int) -> str:
+def host_port(host: str, port: int) -> str:
     """Join `127.0.0.1:80` or `[::1]:80`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -178,7 +178,7 @@ def _remote(pid: int, connections: Sequence[Any]) -> tuple[str, ...]:
     ports = {c.laddr.port for c in own if c.status == psutil.CONN_LISTEN and c.laddr}
     here = _addresses_of_this_machine()
     return tuple(
-        joined(c.raddr.ip, c.raddr.port)
+        host_port(c.raddr.ip, c.raddr.port)
         for c in own
         if c.status == psutil.CONN_ESTABLISHED and c.raddr and c.laddr.port not in ports
         if not _is_here(c.raddr.ip, here)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
-from loadchaos.chaos.listeners import host_and_port, joined
+from loadchaos.chaos.listeners import host_and_port, host_port
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
@@ -37,7 +37,7 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
     in time; None where none was answered.
     """
     parts = urlsplit(target)
-    proxied = urlunsplit((parts.scheme, joined(*proxy), path, "", ""))
+    proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
     direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
     durations: dict[str, list[float]] = {direct: [], proxied: []}
     async with httpx.AsyncClient(
