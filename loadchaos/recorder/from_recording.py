@@ -52,10 +52,7 @@ class RecordedRequest:
 
 
 def recording_of(path: Path) -> Path | None:
-    """Folder with the segments of a recording.
-
-    For the --out folder: the newest kept recording, else the ring. None for any other folder.
-    """
+    """Folder with the segments of a recording: for the --out folder the newest kept recording, else the ring."""
     if segments_of(path):
         return path
     kept = sorted(p for p in path.glob(f"{FROZEN}-*") if segments_of(p))
@@ -110,7 +107,6 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
 
 
 def _requests(path: Path, server: dict[str, Any]) -> dict[str, RecordedRequest]:
-    """Requests of all segments by their names."""
     found: dict[str, RecordedRequest] = {}
     for segment in segments_of(path):
         header: dict[str, Any] = {}
@@ -182,7 +178,6 @@ def _limit(content: Any) -> int | None:
 
 
 def _images(content: Any) -> int:
-    """Number of images in a body or its shape."""
     if isinstance(content, dict):
         if content.get("type") in ("image_url", "input_image", "image"):
             return 1

@@ -287,7 +287,7 @@ def test_injector_on_selects_the_replicas(server: Any, rows: Any) -> None:
         replicas = [AttackedReplica(name, server.url) for name in "abc"]
         for on, expected in (("each", {"a", "b", "c"}), ("one", {"a"}), ("b", {"b"})):
             rows.clear()
-            spec = {"admin": "reset_mm_cache", "on": on, "params": {}, "every_s": None, "jitter": 0.0}
+            spec: dict[str, Any] = {"admin": "reset_mm_cache", "on": on, "params": {}, "every_s": None, "jitter": 0.0}
             async with attacking(server, rows, spec, replicas=replicas) as attacks:
                 await attacks.start()
                 await rows.until(lambda names=expected: len(rows.of(what="end")) == len(names))
