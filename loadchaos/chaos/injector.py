@@ -42,8 +42,8 @@ class AttackTarget:
 class AttackInjector:
     """Run the attacks of a profile, `specs` as AttackPlan.spec gives them.
 
-    An act writes the row `begin`, and at its end the row `end` with the server's answer. An act that holds (sleep, pause)
-    writes `undo` before `end`, so that from begin to end its effects are ours.
+    An act writes the row `begin`, and at its end the row `end` with the server's answer. An act that holds (sleep,
+    pause) writes `undo` before `end`, so that from begin to end its effects are ours.
 
     Raises OptionError for a spec that the dialect or the replicas do not have.
     """

@@ -33,8 +33,8 @@ _NO_ANSWER = (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bound
 async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
     """Measure the delay that a proxy adds to a request for `path` of the server at `target`.
 
-    Returns the difference of the medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered
-    in time; None where none was answered.
+    Returns the difference of the medians of 9 requests through the proxy and 9 directly, with fewer once one is not
+    answered in time; None where none was answered.
     """
     parts = urlsplit(target)
     proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))

@@ -1,7 +1,7 @@
 """Make a trace of a recording.
 
-Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request whose
-messages continue those of an earlier one waits for its answer, as its client did.
+Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request
+whose messages continue those of an earlier one waits for its answer, as its client did.
 """
 
 from __future__ import annotations

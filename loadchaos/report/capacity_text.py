@@ -95,7 +95,6 @@ def _so_far(data: CapacityResult) -> str:
 
 
 def facts(data: CapacityResult) -> list[tuple[str, str]]:
-    """Knee, saturation and limiting resource, each with its name."""
     found = []
     knee, most, limit = data.knee, data.saturation, data.limit
     if knee is not None:
@@ -124,10 +123,7 @@ def longest_steps(steps: Sequence[CapacityStep]) -> list[CapacityStep]:
 
 
 def status_text(step: CapacityStep) -> str:
-    """Status of a step; a short step only shows a direction.
-
-    A step whose queue would be too long in the long run met the goal, and proves nothing.
-    """
+    """Status of a step: a short one only shows a direction; one whose queue would grow in the long run proves nothing."""
     if step.status == "undecided" and step.measured is not None:
         return "near saturation"
     if step.status == "undecided" and step.scout:
@@ -136,7 +132,6 @@ def status_text(step: CapacityStep) -> str:
 
 
 def step_cells(step: CapacityStep) -> list[str]:
-    """Cells of a step: requests, goodput, throughput, latencies."""
     share, low, high = step.goodput, step.goodput_low, step.goodput_high
     goodput = "–"
     if share is not None and low is not None and high is not None:

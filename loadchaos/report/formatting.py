@@ -1,7 +1,4 @@
-"""Format numbers, durations, times and foreign text for people.
-
-There is one format for each, used by every report.
-"""
+"""Format numbers, durations, times and foreign text for people: one format for each, used by every report."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ _CONTROL = re.compile(
 
 
 def clean(text: object, limit: int = 2000) -> str:
-    """Put foreign text on one line, without control characters.
-
-    A text longer than `limit` characters is cut and ends with an ellipsis.
-    """
+    """Put foreign text on one line, without control characters, cut to `limit` with an ellipsis."""
     plain = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
@@ -113,12 +107,10 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
-    """Format a time relative to the load.
-
-    Example: `12.4 s after the load began (14:20:11 UTC)`.
+    """Format a time relative to the load: `12.4 s after the load began (14:20:11 UTC)`.
 
     Args:
-        verdict: The verdict; its `started` is the origin where `at_s` is missing.
+        verdict: Its `started` is the origin where `at_s` is missing.
         at: The moment as ISO 8601 text.
         at_s: The moment in seconds since the load began, or since the run began if it had no load.
     """
@@ -141,7 +133,6 @@ def _after(seconds: float, origin: str) -> str:
 
 
 def short_path(folder: Path, part: str | Path) -> str:
-    """Format a path relative to the current folder if it is below it."""
     path = folder / part
     try:
         return str(path.absolute().relative_to(Path.cwd()))

@@ -79,7 +79,6 @@ def summarise(verdict: Verdict, folder: Path) -> bool:
 
 
 def summary(verdict: Verdict, folder: Path) -> str:
-    """Render the verdict as Markdown."""
     result = verdict.verdict
     sign = {"pass": ":white_check_mark:", "fail": ":x:"}.get(result, ":grey_question:")
     profile = clean(verdict.profile or "?", 80)
@@ -147,13 +146,11 @@ def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape foreign text: no tags, links, table edges or mentions."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
     return re.sub(r"([\\`*_\[\]|!])", r"\\\1", plain)
 
 
 def _code(text: str) -> str:
-    """Format foreign text as code that it cannot end."""
     plain = clean(text, 500)
     fence = "`" * (max((len(x) for x in re.findall("`+", plain)), default=0) + 1)
     return f"{fence} {plain} {fence}"

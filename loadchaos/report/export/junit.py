@@ -28,7 +28,6 @@ TestSuite.timestamp = Attr("timestamp")
 
 
 def write(folder: RunFolder, verdict: Verdict) -> Path:
-    """Write junit.xml into the run folder, whole or not at all."""
     part = folder.junit.with_name("junit.xml.part")
     build(verdict).write(str(part), pretty=True)
     part.replace(folder.junit)
@@ -36,10 +35,7 @@ def write(folder: RunFolder, verdict: Verdict) -> Path:
 
 
 def build(verdict: Verdict) -> JUnitXml:
-    """Build one suite named after the profile.
-
-    A rule that is unknown becomes an error, so that CI does not take it for a pass.
-    """
+    """Build one suite named after the profile. An unknown rule is an error, so that CI does not take it for a pass."""
     profile = clean(verdict.profile or "loadchaos", 80)
     suite = TestSuite(f"loadchaos.{profile}")
     suite.timestamp = clean(verdict.started or "", 40)

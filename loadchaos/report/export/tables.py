@@ -19,21 +19,14 @@ from loadchaos.core.units import NS_PER_S
 
 @dataclass(frozen=True)
 class RunClock:
-    """Converts monotonic time of a run to UTC.
-
-    `load_ns` is the start of the load, or the first row without a load.
-    """
+    """Converts monotonic time of a run to UTC; `load_ns` is the start of the load, else the first row."""
 
     offset_ns: int
     load_ns: int
 
     @classmethod
     def of(cls, folder: RunFolder) -> RunClock:
-        """Read the header of events.jsonl.
-
-        Raises:
-            OptionError: There is no header.
-        """
+        """Read the header of events.jsonl. Raises OptionError where there is none."""
         offset: int | None = None
         first: int | None = None
         for row in Tail(folder.events).rows():
@@ -51,7 +44,6 @@ class RunClock:
         return cls(offset, first or 0)
 
     def utc_s(self, at_ns: int) -> float:
-        """Convert to Unix time in seconds."""
         return (at_ns + self.offset_ns) / NS_PER_S
 
     def stamp(self, at_ns: object) -> str | None:
@@ -61,7 +53,6 @@ class RunClock:
         return datetime.fromtimestamp(self.utc_s(at_ns), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
     def since_load_s(self, at_ns: object) -> float | None:
-        """Seconds since the load began."""
         return round((at_ns - self.load_ns) / NS_PER_S, 6) if isinstance(at_ns, int) else None
 
 
@@ -69,14 +60,14 @@ Record = tuple[Any, ...]
 
 
 class Rows(Protocol):
-    """Builds the records of a table from ledger rows. `rest` gives those that only the end of the run completes."""
+    """Builds the records of a table from ledger rows."""
 
     def feed(self, row: Mapping[str, Any], /) -> Iterable[Record]:
         """Return the records that this row completes."""
         ...
 
     def rest(self) -> Iterable[Record]:
-        """Return the records that were open at the end of the run."""
+        """Return the records that only the end of the run completes."""
         ...
 
 
@@ -107,10 +98,7 @@ _REQUESTS = {
 
 
 class _Requests:
-    """One record per request.
-
-    Misses that share a row are one record with their `count`. A request without an end is `unfinished`.
-    """
+    """One record per request. Misses that share a row are one with their `count`; one without an end is `unfinished`."""
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
@@ -164,8 +152,6 @@ def _seconds(ns: int | None) -> float | None:
 
 
 class _Metrics:
-    """One record per server metric and scrape."""
-
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
 

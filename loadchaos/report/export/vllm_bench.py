@@ -43,10 +43,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class BenchFigures:
-    """Metrics and percentiles of a result.
-
-    `detailed` adds lists with a value for each request.
-    """
+    """Metrics and percentiles of a result; `detailed` adds lists with a value for each request."""
 
     metrics: Sequence[str] = ("ttft", "tpot", "itl")
     percentiles: Sequence[float] = (99.0,)
@@ -54,7 +51,7 @@ class BenchFigures:
 
     @classmethod
     def parse(cls, metrics: str | None, percentiles: str | None, *, detailed: bool = False) -> BenchFigures:
-        """Parse the values of --percentile-metrics and --metric-percentiles."""
+        """Parse --percentile-metrics and --metric-percentiles. Raises OptionError."""
         standard = cls()
         names = [_OTHER_NAMES.get(n, n) for n in (metrics or ",".join(standard.metrics)).replace(" ", "").split(",")]
         if unknown := [name for name in names if name not in METRICS]:
@@ -96,7 +93,6 @@ class _Requests(RowFold):
             self._rows.append((int(row.get("step") or 0), values))
 
     def most_in_flight(self) -> int:
-        """Most requests in flight at one time."""
         most = now = 0
         for edge in sorted(self._edges, key=lambda at: (abs(at), at > 0)):
             now += 1 if edge > 0 else -1
@@ -104,7 +100,6 @@ class _Requests(RowFold):
         return most
 
     def lists(self) -> dict[str, list[Any]]:
-        """Values of each request in the order of the plan."""
         rows = [row for _, row in sorted(self._rows, key=lambda found: found[0])]
         for row in rows:
             row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / NS_PER_S, 6)
@@ -182,10 +177,9 @@ def _totals(verdict: Mapping[str, Any], run: RunFigures) -> dict[str, Any]:
 
 
 def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
-    """Yield the mean, median, deviation and percentiles of a metric.
+    """Yield the mean, median, deviation and percentiles of a metric, those of the verdict (steps of 0.8 %).
 
-    They are those of the verdict: in steps of 0.8 %, with requests that timed out as lower bounds. An answer that was not
-    streamed has its first token at its end.
+    Requests that timed out are lower bounds. An answer that was not streamed has its first token at its end.
     """
     latency = run.answers.all_latency()
     whole = not latency.ttft.n and any(traffic.completion_tokens for traffic in run.requests.traffic.values())
@@ -200,7 +194,6 @@ def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> I
 
 
 def text(found: Mapping[str, Any], figures: BenchFigures) -> str:
-    """The result as lines, with the words of vllm bench."""
     lines = ["Figures as vllm bench serve names them"]
     totals = {
         "Successful requests": "completed",
@@ -234,7 +227,6 @@ def file_name(found: Mapping[str, Any]) -> str:
 
 
 def save(found: Mapping[str, Any], path: Path) -> None:
-    """Write the result as JSON, or raise OptionError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))

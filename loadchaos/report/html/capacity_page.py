@@ -59,21 +59,19 @@ class CapacityChart:
 
 @dataclass(frozen=True)
 class AxisScale:
-    """Values to a position between 0 and 1, linear or logarithmic."""
+    """Maps values to a position between 0 and 1, linear or logarithmic."""
 
     low: float
     high: float
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Position of a value."""
         if self.log:
             return _share(math.log(max(value, self.low)), math.log(self.low), math.log(self.high))
         return _share(value, self.low, self.high)
 
 
 def render(data: CapacityResult) -> str:
-    """Render capacity.json as one page without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -189,7 +187,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _decades(scale: AxisScale) -> list[float]:
-    """Round values on a logarithmic axis, 1, 2 and 5 in each decade. Fewer where that are too many."""
+    """Round values on a logarithmic axis: 1, 2 and 5 in each decade, or fewer where that are too many."""
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
     for parts in ((1, 2, 5), (1, 3), (1,)):
         found = [p * 10.0**n for n in range(first, last + 1) for p in parts]

@@ -1,8 +1,8 @@
 """Compare latency and failure rates of two runs, with intervals.
 
-Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same text),
-shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both assume
-independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
+Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same
+text), shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both
+assume independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class Side:
     """Requests that failed, by traffic."""
 
     def by_endpoint(self) -> dict[str, list[str]]:
-        """Kinds of traffic by endpoint."""
         return traffic_by_endpoint(self.run.endpoints, self.sent_by)
 
 
@@ -83,10 +82,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of `loadchaos compare`; `caveats` are reasons to doubt it.
-
-    `sessions` is empty unless both runs have conversations with live answers, `endpoints` unless a run has several.
-    """
+    """Result of `loadchaos compare`; `caveats` are reasons to doubt it."""
 
     a: Side
     b: Side
@@ -98,11 +94,9 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """All figures that have an interval."""
         return (*self.latency, *self.endpoints, *self.sessions, *self.rates)
 
     def to_json(self) -> dict[str, Any]:
-        """Mapping for `--json`: seconds and shares."""
         sides = {k: {f: v for f, v in vars(s).items() if f != "run"} for k, s in (("a", self.a), ("b", self.b))}
         return {
             "schema": 1,
@@ -116,11 +110,7 @@ class Comparison:
 
 
 def side(path: Path, say: progress.Say | None = None) -> Side:
-    """Read a run to compare, from its ledger and verdict.json.
-
-    Raises:
-        OptionError: The run has no verdict.
-    """
+    """Read a run to compare, from its ledger and verdict.json. Raises OptionError where it has no verdict."""
     folder = RunFolder(path)
     try:
         verdict = orjson.loads(folder.verdict.read_bytes())
@@ -156,7 +146,6 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
 
 
 def _figures(verdict: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of a run without an interval, as far as they are known."""
     places = {
         "requests/s": ("throughput", "requests_per_s"),
         "good requests/s": ("goodput", "good_per_s"),
@@ -198,7 +187,6 @@ def compare(a: Side, b: Side) -> Comparison:
 def _latencies(
     name: str, a: LatencyHistograms, b: LatencyHistograms, random: np.random.Generator
 ) -> Iterator[Difference]:
-    """Compare the quantiles of each latency that both runs have."""
     for kind in REPORTED_LATENCIES:
         if a[kind].n and b[kind].n:
             for quantile in REPORTED_QUANTILES:
@@ -214,10 +202,7 @@ def _traffic_name(a: Side, b: Side, traffic: str) -> str:
 
 
 def _endpoints(a: Side, b: Side, random: np.random.Generator) -> Iterator[Difference]:
-    """Compare failures and latencies by endpoint.
-
-    Latencies of an endpoint with one and the same traffic in both runs are those of this traffic.
-    """
+    """Compare failures and latencies by endpoint; those of one and the same traffic in both runs stand there."""
     in_a, in_b = a.by_endpoint(), b.by_endpoint()
     if max(len(in_a), len(in_b)) < 2:
         return
@@ -234,7 +219,6 @@ def _endpoints(a: Side, b: Side, random: np.random.Generator) -> Iterator[Differ
 
 
 def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]:
-    """Compare times and ends of sessions; empty unless both runs have some."""
     n_a, n_b = a.sessions.get("sessions", 0), b.sessions.get("sessions", 0)
     if not n_a or not n_b:
         return []
@@ -284,7 +268,7 @@ def _caveats(a: Side, b: Side) -> list[str]:
 
 
 class _Sample:
-    """A histogram and its number of independent values. The gaps of one answer are not independent."""
+    """A histogram and its number of independent values; the gaps of one answer are not independent."""
 
     def __init__(self, of: LatencyHistograms | Mapping[str, LogHistogram], kind: str) -> None:
         self.hist = of[kind]

@@ -23,7 +23,6 @@ _ENDPOINTS = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single k
 
 
 def text(found: Comparison) -> str:
-    """Render for a terminal: the changes first, then the tables."""
     lines = [
         f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {plural(found.a.sent, 'request')}",
         f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {plural(found.b.sent, 'request')}",
@@ -49,7 +48,6 @@ def text(found: Comparison) -> str:
 
 
 def headline(found: Comparison) -> str:
-    """Summarise the comparison in one sentence."""
     worse = [d.what for d in found.differences if d.says == "higher"]
     better = [d.what for d in found.differences if d.says == "lower"]
     if not worse and not better:
@@ -61,7 +59,7 @@ def headline(found: Comparison) -> str:
 
 
 def by_chance(found: Comparison) -> str:
-    """Say how many comparisons would differ by chance alone. Each has a chance of 5 %."""
+    """Say how many comparisons would differ by chance alone: each has a chance of 5 %."""
     n = sum(d.says != "too few" for d in found.differences)
     return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 
@@ -113,7 +111,6 @@ def _columns(cells: Sequence[Sequence[str]], left: int, *, last: bool = False) -
 
 
 def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:
-    """Figures that both runs have: name, A, B, change."""
     rows = []
     for name, a in found.a.figures.items():
         if (b := found.b.figures.get(name)) is not None:
@@ -125,12 +122,10 @@ def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def _figure(value: float) -> str:
-    """A figure with four digits, and all digits before the point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def html(found: Comparison) -> str:
-    """Render the comparison as one page without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -156,12 +151,7 @@ def html(found: Comparison) -> str:
 
 
 def _interval_bar(d: Difference) -> dict[str, float | None]:
-    """Place an interval in per cent of the width of its bar.
-
-    The scale reaches from -100 % to +100 % of A.
-
-    Where A is 0 the scale is the larger bound.
-    """
+    """Place an interval in per cent of its bar: -100 % to +100 % of A, or of the larger bound where A is 0."""
     if d.low is None or d.high is None or d.a is None:
         return {"left": None, "width": None}
     scale = d.a if d.unit == "s" and d.a else max(abs(d.low), abs(d.high), 1e-9)

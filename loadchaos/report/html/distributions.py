@@ -28,10 +28,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class DistributionRow:
-    """Shape of one kind of traffic and its quantile marks.
-
-    The plane is 1000 x 100; marks are in per cent.
-    """
+    """Shape of one kind of traffic on a plane of 1000 x 100, and its quantile marks in per cent."""
 
     traffic: str
     path: str
@@ -41,10 +38,7 @@ class DistributionRow:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One kind of latency: a row per kind of traffic on one axis.
-
-    Ticks are (per cent, label).
-    """
+    """One kind of latency: a row per kind of traffic on one axis. Ticks are (per cent, label)."""
 
     title: str
     rows: tuple[DistributionRow, ...]
@@ -52,7 +46,6 @@ class Distribution:
 
 
 def distributions(answers: AnswerFigures) -> list[Distribution]:
-    """Build the TTFT, ITL and E2E distributions that have data."""
     return [d for kind in _TITLES if (d := _distribution(answers, kind)) is not None]
 
 
@@ -98,12 +91,7 @@ def _n(value: float) -> str:
 
 
 def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, str]]:
-    """Ticks at round latencies from 10**low to 10**high ns.
-
-    Each is (per cent, label).
-
-    Two ticks are at least `apart` per cent of the axis from each other.
-    """
+    """Ticks (per cent, label) at round latencies from 10**low to 10**high ns, at least `apart` per cent from each other."""
     decades = high - low
     steps = (1,) if decades > 3 else (1, 2, 5) if decades > 0.9 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     exponents = range(math.floor(low), math.ceil(high) + 1)

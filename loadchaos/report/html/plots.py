@@ -43,7 +43,6 @@ class Curve:
 
     @property
     def has_values(self) -> bool:
-        """True if any point has a value."""
         return any(v is not None for v in self.values)
 
 
@@ -51,12 +50,8 @@ class Curve:
 class Plot:
     """Curves of one chart, with their scale.
 
-    Attributes:
-        unit: `s` (seconds), `%` (shares of 1) or empty.
-        top: Upper end of the scale if it is fixed.
-        log: The scale is logarithmic; otherwise it begins at 0.
-        stacked: Each curve stands on the one before, as columns.
-        empty: Why there is nothing to draw.
+    `unit` is `s`, `%` (shares of 1) or empty, `top` the upper end of a fixed scale, `log` a logarithmic one that does
+    not begin at 0, `stacked` puts each curve on the one before, `empty` says why there is nothing to draw.
     """
 
     title: str
@@ -83,7 +78,6 @@ def _quantile(points: Points, kind: str, q: float) -> list[Value]:
 
 
 def _load_plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]:
-    """Build the charts of requests, latency and tokens, which every run has."""
     return [
         _outcomes(points, width_s),
         _plot(
@@ -134,7 +128,6 @@ def _load_plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]
 
 
 def _server_plots(points: Points) -> list[Plot]:
-    """Build the charts of KV cache, hosts and GPUs."""
     optional = [
         _plot(
             "KV cache in use",

@@ -16,7 +16,6 @@ _ORDER: Mapping[SuiteVerdict, int] = {"fail": 0, "error": 1, "unknown": 2, "pass
 
 
 def render(suite: SuiteResult) -> str:
-    """Render suite.json as one page without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -35,7 +34,6 @@ def render(suite: SuiteResult) -> str:
 
 
 def headline(suite: SuiteResult) -> str:
-    """Summarise the suite in one sentence."""
     finished = suite.in_state("finished")
     if not finished:
         return "no profile was run"

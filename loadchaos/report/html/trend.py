@@ -42,10 +42,7 @@ Says = Literal["higher", "lower", "as usual", "no baseline"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A latency of one run in seconds, and the band of earlier good runs.
-
-    The band is None with fewer than three of them.
-    """
+    """A latency of one run in seconds, and the band of earlier good runs, None with fewer than three of them."""
 
     value: float
     median: float | None
@@ -57,10 +54,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Rate:
-    """A rate, `count` of `of`, with its bounds at 95 %.
-
-    The bounds are one-sided at a count of 0.
-    """
+    """A rate, `count` of `of`, with its bounds at 95 %, one-sided at a count of 0."""
 
     count: int
     of: int
@@ -105,10 +99,7 @@ class TrendRun:
 
 @dataclass(frozen=True)
 class SoakTrend:
-    """All runs of a profile, oldest first.
-
-    `since_change` pools the rates since the server changed.
-    """
+    """All runs of a profile, oldest first. `since_change` pools the rates since the server changed."""
 
     profile: str
     runs: tuple[TrendRun, ...]
@@ -117,7 +108,6 @@ class SoakTrend:
     others: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Mapping for trend.json: seconds and rates."""
         runs = [
             {**asdict(n), "unusual": n.unusual, "rates": {k: _rate_json(r) for k, r in n.rates.items()}}
             for n in self.runs
@@ -256,10 +246,7 @@ def _latencies(verdict: Verdict) -> dict[str, float]:
 
 
 def _server(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
-    """Facts that must be equal for two runs to be comparable.
-
-    They are the version and flags of the server, and the load.
-    """
+    """Facts that must be equal for two runs to be comparable: version and flags of the server, and the load."""
     kind, target, facts = verdict.target.kind, vars(verdict.target), _json(folder.facts)
     shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": kind}
     asked = plan.get("target") or {}
@@ -332,7 +319,6 @@ def _pool(rates: Sequence[Rate]) -> Rate:
 
 
 def _zero_rate(name: str, run: TrendRun) -> Rate:
-    """Rate of a failure in a run without it: 0 in the requests of that run."""
     return rate(0, run.requests if name.endswith(" by requests") else 0)
 
 

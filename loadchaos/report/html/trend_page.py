@@ -19,7 +19,7 @@ _PROFILE_MARKS = 6
 
 
 def write(home: Path, profile: str) -> SoakTrend:
-    """Write trend.html and trend.json, each whole or not at all."""
+    """Write trend.html and trend.json."""
     found = read(home, profile)
     data = orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     for name, content in (("trend.json", data), ("trend.html", html(found).encode())):
@@ -28,7 +28,6 @@ def write(home: Path, profile: str) -> SoakTrend:
 
 
 def headline(trend: SoakTrend) -> str:
-    """Describe the newest run in one sentence."""
     if not trend.runs:
         return f"no judged run of {trend.profile or 'any profile'} here"
     last = trend.runs[-1]
@@ -43,7 +42,6 @@ def headline(trend: SoakTrend) -> str:
 
 
 def text(trend: SoakTrend) -> str:
-    """Render the newest run's figures and rates, and a line per run."""
     if not trend.runs:
         return headline(trend)
     lines = [headline(trend), ""]
@@ -81,7 +79,6 @@ def _band(f: Figure) -> str:
 
 
 def html(trend: SoakTrend) -> str:
-    """Render one page without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

@@ -86,7 +86,6 @@ class PanelPages:
         self._home.mkdir(exist_ok=True)
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Fold one row."""
         typed = as_typed(row)
         self._series.fold(typed)
         if typed["row"] == "offers":
@@ -161,7 +160,7 @@ class PanelPages:
         }
 
     def _failure_row(self, f: FailureResult) -> dict[str, Any]:
-        """Build a row of Locust's failures table, by failure id."""
+        """Build a row of Locust's failures table."""
         name, count, now_s = clean(f.id, 80), f.count or 1, time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
@@ -233,13 +232,9 @@ class PanelPages:
 
 
 def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
-    """Render the Capacity tab.
+    """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in full.
 
-    Args:
-        searches: results by name of the folder, the newest last.
-        target: URL of the server; its newest search is shown in full.
-        folder: Where searches are looked for.
-        command: Command of a search, for a folder without one.
+    `folder` is where searches are looked for, `command` starts one, for a folder without any.
     """
     of_server = [name for name, data in searches.items() if _same_server(data, target)]
     shown = of_server[-1] if of_server else ""
@@ -294,7 +289,6 @@ def _goodput(s: Snapshot) -> list[dict[str, str]]:
 
 
 def _endpoints(s: Snapshot) -> list[list[str]]:
-    """Rows of the endpoints: requests that ended, ok, in flight, latencies."""
     return [
         [
             clean(line.name, 40),
@@ -308,7 +302,6 @@ def _endpoints(s: Snapshot) -> list[list[str]]:
 
 
 def _sessions(s: Snapshot) -> list[list[str]]:
-    """Rows of the sessions: traffic, open, ends, turns lost and cut."""
     return [
         [
             clean(traffic, 60),

@@ -56,11 +56,8 @@ _OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify",
 class IncidentView:
     """Text that the run folder adds to an incident.
 
-    Attributes:
-        log: The decisive lines of the log, or the text of evidence that is not from a log.
-        batch: The batch that a dying engine dumped.
-        profile: The profile as resolved.
-        earlier: Folders of earlier incidents with the same id.
+    `log` has the decisive lines, or the text of evidence that is not from a log; `batch` what a dying engine dumped;
+    `earlier` the folders of earlier incidents with the same id.
     """
 
     log: Sequence[str] = ()
@@ -70,7 +67,7 @@ class IncidentView:
 
 
 def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Render the page of an incident. `requests` says where the bodies of requests in flight are stored."""
+    """Render the page. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
     environment = RunEnvironment.from_json(incident.environment)
     parts = [
@@ -123,13 +120,11 @@ def _fence(lines: Sequence[str]) -> list[str]:
 
 
 def _server(environment: RunEnvironment) -> str:
-    """Dialect and version of the server; empty where they are not known."""
     facts = environment.facts or ServerFacts()
     return " ".join(clean(part, 60) for part in (facts.dialect, facts.version) if part)
 
 
 def _prose(incident: IncidentRecord, environment: RunEnvironment) -> str:
-    """Describe the incident in a sentence or two."""
     who = _server(environment) or "The server"
     happened = _HAPPENED.get(incident.kind)
     if happened is None:
@@ -176,7 +171,6 @@ def _cost(incident: IncidentRecord) -> str:
 
 
 def _wrong_answers(incident: IncidentRecord) -> list[str]:
-    """List wrong answers: prompt, expected, got, first difference."""
     rows: list[str] = []
     for wrong in incident.wrong_answers:
         traffic = f" of {_span(wrong.traffic)}" if wrong.traffic else ""
@@ -190,7 +184,6 @@ def _wrong_answers(incident: IncidentRecord) -> list[str]:
 
 
 def _differing(wrong: WrongAnswerExample) -> str:
-    """Both texts from their first difference on."""
     if wrong.difference is None:
         return ""
     expected, got = (_span(t) if t else "the end" for t in (wrong.difference.expected, wrong.difference.got))
@@ -198,7 +191,6 @@ def _differing(wrong: WrongAnswerExample) -> str:
 
 
 def _environment(environment: RunEnvironment) -> list[str]:
-    """List version, flags and machine: what upstream asks for first."""
     facts, kind = environment.facts or ServerFacts(), environment.target.kind if environment.target else None
     server = _server(environment) or "unknown server"
     blocks, size, tokens = facts.kv_blocks, facts.kv_block_size, facts.capacity_tokens
@@ -262,7 +254,6 @@ def _timeline(incident: IncidentRecord) -> list[str]:
 
 
 def _figures(incident: IncidentRecord) -> list[str]:
-    """Table of the newest engine metrics, and a list of devices."""
     opened = incident.opened_at_s or 0.0
     rows = [
         "| time | engine | running | waiting | KV cache | tokens/s | preemptions |",
@@ -331,7 +322,6 @@ def _attacks(incident: IncidentRecord) -> list[str]:
 
 
 def _file(request: SentRequest) -> str:
-    """Name of the image's file, after the number of images."""
     return f" {_span(request.image_file)}" if request.image_file else ""
 
 
@@ -352,7 +342,6 @@ def _in_flight(incident: IncidentRecord) -> list[str]:
 
 
 def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many bodies are stored and how to send one again."""
     kept = [r for r in requests if r.get("body")]
     if not requests:
         return []
@@ -368,7 +357,6 @@ def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def replay_command(run: RunEnvironment) -> str:
-    """Build the command that sends the same steps again."""
     argv = _without_display_options(run.argv or ("loadchaos", "run", run.profile or "PROFILE"))
     argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
     if run.seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
@@ -377,7 +365,6 @@ def replay_command(run: RunEnvironment) -> str:
 
 
 def _without_display_options(argv: Sequence[str]) -> list[str]:
-    """Remove options that only change the display and output places."""
     kept: list[str] = []
     skip = False
     for word in argv:

@@ -1,9 +1,7 @@
-"""Serve /metrics for Prometheus, folded from ledger rows.
+"""Serve /metrics for Prometheus, folded from ledger rows, with the totals of the ledger.
 
-Its totals equal those of the ledger.
-
-metric_table.py has the names, labels and limits. Metric names end with their unit, as Prometheus asks for. Histograms
-have vLLM's own bounds (live.py). A server metric has one name for all dialects and versions.
+metric_table.py has the names, labels and limits. Histograms have vLLM's own bounds (live.py). A server metric has one
+name for all dialects and versions.
 """
 
 from __future__ import annotations
@@ -61,7 +59,6 @@ class PageCollector(Collector):
         self._scraped = threading.Condition()
 
     def collect(self) -> Iterable[Metric]:
-        """All families with their current values."""
         with self.lock:
             return self._page()
 
@@ -72,10 +69,7 @@ class PageCollector(Collector):
             self._scraped.notify_all()
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing in advance.
-
-        The families depend on the server, and no other collector shares the registry.
-        """
+        """Describe nothing in advance: the families depend on the server, and the registry has no other collector."""
         return []
 
     def wait_for_scrape(self, limit_s: float) -> bool:
@@ -111,12 +105,9 @@ class _PageBody:
 
 
 class Exporter:
-    """Serves /metrics on `address`:`port`; port 0 takes a free one.
+    """Serves /metrics on `address`:`port`; port 0 takes a free one, "default" `DEFAULT_PORT` or a free one.
 
-    "default" takes `DEFAULT_PORT`, and a free port where that is in use.
-
-    Raises:
-        OptionError: The port is in use.
+    Raises OptionError where the port is in use.
     """
 
     def __init__(self, collector: PageCollector, port: int | Literal["default"], address: str = "127.0.0.1") -> None:
@@ -148,11 +139,9 @@ class Exporter:
 
     @property
     def lock(self) -> threading.Lock:
-        """Lock to hold while the source of the page changes."""
         return self.collector.lock
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=2)

@@ -23,7 +23,6 @@ _HEAD_WIDTH = 14
 
 
 def render(data: CapacityResult, folder: Path, *, width: int = 100) -> str:
-    """Render capacity.json: the answer, the facts, the steps, the files."""
     verdict = (data.verdict or "not finished").upper()
     lines = _wrapped(f"{verdict}  ", f"{headline(data)} (exit code {data.exit_code})", width)
     server = " ".join(clean(part, 100) for part in data.server.parts)
@@ -53,7 +52,6 @@ def table(data: CapacityResult) -> list[str]:
 
 
 def step_line(by: Unit, step: CapacityStep) -> str:
-    """Describe a finished step in one line."""
     requests, goodput = step_cells(step)[:2]
     text = f"{load_text(by, step.load)}: {status_text(step)}, goodput {goodput}, {requests} requests"
     return f"{text}, {duration(step.seconds)}: {clean(step.why, 300)}"

@@ -27,15 +27,10 @@ def render(
     marks: Mapping[str, Sequence[int]],
     width: int = 100,
 ) -> str:
-    """Render the failures found in a log.
+    """Render the failures found in a log of so many `lines`.
 
-    Args:
-        source: Name of the log.
-        failures: Failures as `--json` gives them.
-        lines: Number of lines read.
-        version: Dialect, version and line number of the server's version, if the log has it.
-        marks: Numbers of the lines with flags and with the batch of a crash.
-        width: Columns of the terminal.
+    `version`: dialect, version and line number of the server's version, if the log has it; `marks`: numbers of the
+    lines with flags and with the batch of a crash.
     """
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:
@@ -140,7 +135,6 @@ def _to_attach(
 
 
 def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
-    """Format a label and its text, wrapped under the text."""
     label = f"{lead}{name}".ljust(_WIDE + 2) if lead else f"{name}: "
     inside = " " * (_WIDE + 2)
     return textwrap.fill(
@@ -154,7 +148,6 @@ def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
 
 
 def explain(signature: SignatureSummary, width: int = 100) -> str:
-    """Describe a signature: patterns, known issues and remedy."""
     rows = [f"{signature.id}: {signature.title}"]
     fields = ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy")
     rows += [_field(name, text, width) for name in fields if (text := str(vars(signature)[name]))]

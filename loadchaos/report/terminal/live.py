@@ -42,9 +42,7 @@ _NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
-    """Live view of snapshots, until `close`.
-
-    By default it is plain where the stream is no terminal or TERM is dumb.
+    """Live view of snapshots, until `close`; plain where the stream is no terminal or TERM is dumb.
 
     `head` are lines printed once, before anything else.
     """
@@ -123,10 +121,7 @@ class Screen:
         self._wake.set()
 
     def close(self, snapshot: Snapshot, limit_s: float = 2.0) -> bool:
-        """Draw the last snapshot and stop.
-
-        Returns False if the terminal did not accept it within `limit_s`.
-        """
+        """Draw the last snapshot and stop. Returns False if the terminal did not accept it within `limit_s`."""
         self._newest, self._closed = snapshot, True
         self._wake.set()
         self._thread.join(limit_s)
@@ -162,10 +157,7 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
 
 
 def plain_line(s: Snapshot) -> str:
-    """Format one plain line of the run.
-
-    Example: `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`.
-    """
+    """Format `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`."""
     parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
     if progress := progress_text(s):
         parts.insert(0, progress)
@@ -200,10 +192,7 @@ def _done(s: Snapshot, line: TrafficLine) -> int:
 
 
 def progress_text(s: Snapshot) -> str:
-    """Requests done of those planned, or seconds, and the time left.
-
-    The time left follows from the plan, else from the requests so far. Empty before the load and after it.
-    """
+    """Requests done of those planned, or seconds, and the time left; empty before the load and after it."""
     if s.sent_s is None or s.load_over:
         return ""
     done = sum(_done(s, line) for line in s.traffic)

@@ -57,10 +57,7 @@ def _run(folder: RunFolder) -> RunEntry:
 
 
 def text(runs: Sequence[RunEntry], width: int | None = None) -> str:
-    """Format one line per run, in at most `width` columns.
-
-    On a narrow terminal the failures get more space than the target.
-    """
+    """Format one line per run in at most `width` columns; the failures get more space than the target."""
     cells = [("run", "verdict", "duration", "requests", "target", "failures")]
     for r in runs:
         verdict = "FAIL" if r.verdict == "fail" else r.verdict or "none yet"

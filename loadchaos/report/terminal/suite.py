@@ -13,7 +13,6 @@ _NAME_WIDTH = 22
 
 
 def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
-    """Render suite.json: the headline, one row for each profile, files."""
     server = " ".join(clean(part, 100) for part in suite.server.text)
     verdict = (suite.verdict or "not ended").upper()
     lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite.exit_code})"]

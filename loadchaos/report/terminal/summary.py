@@ -122,10 +122,7 @@ class _TextPage:
             self.wrap(text, 3 + _LABEL_WIDTH, "   " + self.paint(label.ljust(_LABEL_WIDTH), *(styles or ("dim",))))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        """Add a table with its first `left` columns aligned to the left.
-
-        The first column shrinks where space is short.
-        """
+        """Add a table with its first `left` columns aligned to the left. The first shrinks where space is short."""
         sizes = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         sizes[0] = max(8, min(sizes[0], self.width - 2 - sum(sizes[1:]) - 2 * (len(sizes) - 1)))
         for n, row in enumerate([head, *rows]):
