@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, Unit
 from loadchaos.core.units import figure
 from loadchaos.report.formatting import clean, duration, number, percent
-from loadchaos.report.performance import per_second
+from loadchaos.report.performance import limits_text, per_second
 
 STATUS_TEXT = {"met": "met", "not_met": "not met", "undecided": "undecided", "client": "our client"}
 RESOURCE_TEXT = {
@@ -29,8 +29,7 @@ def load_text(by: Unit, load: float | None) -> str:
 
 def goal_text(data: CapacityResult) -> str:
     """The goal: `goodput >= 99 % within ttft <= 2.0 s`."""
-    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in data.slo_s.items())
-    return f"goodput >= {100 * data.goal:g} % within {limits}"
+    return f"goodput >= {100 * data.goal:g} % within {limits_text(data.slo_s)}"
 
 
 def phase_text(data: CapacityResult) -> str | None:

@@ -106,6 +106,14 @@ def parse_time(text: str | None) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
+def utc_text(started: str | None, ended: str | None = None) -> str:
+    """Format `2026-11-21 15:08:32 UTC`, with the time until `ended` if that is known."""
+    began, over = parse_time(started), parse_time(ended)
+    if began is None:
+        return "at an unknown time"
+    return f"{began:%Y-%m-%d %H:%M:%S} UTC" + (f", {duration((over - began).total_seconds())}" if over else "")
+
+
 def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
     """Format a time relative to the load: `12.4 s after the load began (14:20:11 UTC)`.
 
@@ -122,7 +130,7 @@ def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> s
     if when is None:
         return "at an unknown time" if at is None else clean(at, 60)
     if begun is None:
-        return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+        return utc_text(at)
     return _after((when - begun).total_seconds(), "the run") + utc
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
@@ -149,13 +149,19 @@ def warm_up_text(verdict: Verdict) -> str:
     return f"{plural(found.requests, 'request')}{seconds} left out of these figures; failures in it count"
 
 
+def limits_text(limits_s: Mapping[str, float]) -> str:
+    """Format limits of latencies: `ttft <= 2.0 s, itl <= 50 ms`."""
+    return ", ".join(f"{name} <= {duration(limit)}" for name, limit in limits_s.items())
+
+
 def goodput_text(verdict: Verdict) -> str:
     found = verdict.goodput
     if found is None or not found.due:
         return ""
-    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in found.slo_s.items())
     share = found.good / found.due if found.share is None else found.share
-    text = f"{100 * share:.2f} %, {number(found.good)} of {number(found.due)} requests within {limits}"
+    text = (
+        f"{100 * share:.2f} %, {number(found.good)} of {number(found.due)} requests within {limits_text(found.slo_s)}"
+    )
     if found.good_per_s is not None:
         text += f", {per_second(found.good_per_s)} requests/s"
     over = ", ".join(f"{_OVER.get(name, f'over {name}')}: {number(n)}" for name, n in found.over.items())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
-from loadchaos.core import exit_codes
+from loadchaos.core import exit_codes, model
 from loadchaos.core.model import Attribution, Severity
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
@@ -310,6 +310,12 @@ def check_text(name: str) -> CheckText | None:
         return None
     shown = MECHANISMS.get(rest, rest) if first == "requires" else rest
     return CheckText(found.label.replace("{}", clean(shown, 100)), found.passed, found.advice)
+
+
+def outcome_order(found: Mapping[str, float]) -> list[str]:
+    """Outcomes that occurred in the order of the tables, unknown ones last."""
+    seen = {outcome for outcome, n in found.items() if n}
+    return [o for o in model.OUTCOMES if o in seen] + sorted(seen - set(model.OUTCOMES))
 
 
 def outcome_text(outcome: str) -> str:

@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
+from loadchaos.report import capacity_text
 from loadchaos.report.capacity_text import (
-    STEP_HEADS,
     facts,
     goal_text,
     headline,
-    load_text,
     longest_steps,
     phase_text,
-    status_text,
-    step_cells,
 )
-from loadchaos.report.formatting import clean, duration, parse_time, tick_duration
+from loadchaos.report.formatting import clean, duration, tick_duration, utc_text
+from loadchaos.report.html import templates
 from loadchaos.report.performance import per_second
 
 _BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"}
@@ -72,17 +67,16 @@ class AxisScale:
 
 
 def render(data: CapacityResult) -> str:
-    env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return env.get_template("capacity.html.j2").render(
+    return templates.render(
+        "capacity.html.j2",
         badge=_BADGES.get(data.verdict or "", "unknown"),
         verdict=(data.verdict or "not finished").upper(),
         **shared(data),
         facts=facts(data),
         failures=[f"{f.id} in {f.steps} steps: {clean(f.title, 200)}" for f in data.failures],
-        heads=STEP_HEADS,
-        rows=[_row(data, step) for step in data.by_load],
+        data=data,
+        text=capacity_text,
+        statuses=_STATUS_CSS,
     )
 
 
@@ -98,19 +92,12 @@ def shared(data: CapacityResult) -> dict[str, Any]:
         "traffic": phase_text(data),
         "target": clean(data.target, 300),
         "server": " ".join(clean(part, 100) for part in data.server.parts),
-        "times": _times(data),
+        "times": f"{utc_text(data.started)}, {len(data.steps)} steps, {duration(data.seconds)}",
         "charts": _charts(steps, x, data) if len(steps) > 1 else [],
         "x_ticks": _load_ticks(x, [load for load, _ in marks]),
         "x_label": "requests/s" if data.by == "rate" else "users",
         "marks": [(100 * x.at(load), css) for load, css in marks],
     }
-
-
-def _row(data: CapacityResult, step: CapacityStep) -> dict[str, Any]:
-    return {
-        "load": load_text(data.by, step.load), "status": status_text(step), "cells": step_cells(step),
-        "css": _STATUS_CSS.get(step.status, "unknown"), "why": clean(step.why, 300), "run": step.run,
-    }  # fmt: skip
 
 
 def _charts(steps: Steps, x: AxisScale, data: CapacityResult) -> list[CapacityChart]:
@@ -205,9 +192,3 @@ def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, 
     marked = [load for n, load in enumerate(marked) if all(abs(places[n] - at) > _APART for at in places[:n])]
     round_loads = [v for v in _decades(scale) if all(abs(scale.at(v) - at) > _APART for at in places)]
     return [(100 * scale.at(v), figure(float(f"{v:.4g}"))) for v in sorted([*marked, *round_loads])]
-
-
-def _times(data: CapacityResult) -> str:
-    began = parse_time(data.started)
-    shown = f"{began:%Y-%m-%d %H:%M:%S} UTC, " if began is not None else ""
-    return f"{shown}{len(data.steps)} steps, {duration(data.seconds)}"

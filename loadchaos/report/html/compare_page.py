@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.report.formatting import clean, duration, percent, plural
+from loadchaos.report.html import templates
 from loadchaos.report.html.compare import Comparison, Difference
 from loadchaos.report.phrases import SECTIONS
 
@@ -126,16 +124,14 @@ def _figure(value: float) -> str:
 
 
 def html(found: Comparison) -> str:
-    env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     tables = [
         ("Latency of answered requests", found.latency),
         *([(_ENDPOINTS, found.endpoints)] if found.endpoints else []),
         *([("Sessions with live answers", found.sessions)] if found.sessions else []),
         ("Failures per request sent", found.rates),
     ]
-    return env.get_template("compare.html.j2").render(
+    return templates.render(
+        "compare.html.j2",
         a=found.a,
         b=found.b,
         headline=headline(found),

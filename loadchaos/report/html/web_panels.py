@@ -10,13 +10,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import orjson
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.answers import AnswerFigures
@@ -28,21 +26,17 @@ from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.units import NS_PER_S
 from loadchaos.core.whole_file import write_whole
 from loadchaos.report.capacity_text import facts, short_answer
-from loadchaos.report.formatting import clean, duration, number, parse_time, percent, plural
+from loadchaos.report.formatting import clean, duration, number, percent, plural, utc_text
+from loadchaos.report.html import templates
 from loadchaos.report.html.capacity_page import shared
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
-from loadchaos.report.performance import ENDPOINT_HEADS, ENDPOINT_LATENCIES, SHORT_HEADS
+from loadchaos.report.performance import ENDPOINT_LATENCIES
 from loadchaos.report.phrases import (
-    cause_text,
-    evidence_text,
     incident_paths,
-    is_server_fault,
     known_text,
     live_failures,
-    remedy_text,
     severity_text,
-    state_text,
     worst_first,
 )
 
@@ -53,13 +47,6 @@ _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
 _NOTHING = Percentiles(None, None, None, 0)
-
-
-@cache
-def _template() -> Template:
-    loader = FileSystemLoader(Path(__file__).parent)
-    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return env.get_template("web_panels.html.j2")
 
 
 @dataclass
@@ -103,9 +90,11 @@ class PanelPages:
         failures = sorted(live_failures(s.failures), key=worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
         shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
-        self._write("server.html", _template().render(panel="server", **shared, **self._server(s, failures)))
-        self._write("charts.html", _template().render(panel="charts", **shared))
-        self._write("attacks.html", _template().render(panel="attacks", **self._attacks(s)))
+        self._write(
+            "server.html", templates.render("web_panels.html.j2", panel="server", **shared, **self._server(s, failures))
+        )
+        self._write("charts.html", templates.render("web_panels.html.j2", panel="charts", **shared))
+        self._write("attacks.html", templates.render("web_panels.html.j2", panel="attacks", **self._attacks(s)))
         self._write("failures.json", orjson.dumps([self._failure_row(f) for f in failures]).decode())
 
     def _write(self, name: str, text: str) -> None:
@@ -122,41 +111,14 @@ class PanelPages:
 
     def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, Any]:
         return {
-            "states": [
-                {
-                    "replica": clean(st.replica, 40),
-                    "css": clean(st.state, 20),
-                    "state": state_text(st.state),
-                    "since": duration(max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)),
-                    "signs": "; ".join(clean(x, 200) for x in st.signs),
-                }
-                for st in s.states
-            ],
+            "s": s,
+            "states": [(st, max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)) for st in s.states],
             "goodput": _goodput(s),
-            "slo": ", ".join(f"{name} <= {duration(limit)}" for name, limit in s.slo_s.items()),
             "endpoints": _endpoints(s),
-            "endpoint_heads": list(ENDPOINT_HEADS),
-            "short_heads": SHORT_HEADS,
             "sessions": _sessions(s),
-            "paused": "" if s.load_over else clean(s.paused, 200),
             "facts": _facts(s),
-            "failures": [self._failure(f) for f in failures],
-        }
-
-    def _failure(self, f: FailureResult) -> dict[str, Any]:
-        found = incident_paths(f)
-        return {
-            "id": clean(f.id, 80),
-            "severity": severity_text(f),
-            "times": f"{number(f.count)} times" if f.count > 1 else "",
-            "title": clean(f.title, 600),
-            "blamed": is_server_fault(f),
-            "cause": cause_text(f),
-            "remedy": remedy_text(f.remedy),
-            "evidence": evidence_text(f.evidence),
-            "known": "; ".join(known_text(k) for k in f.known),
-            "incident": found[0] if found else "",
-            "excerpt": excerpt(self._folder.path / found[0] / "server.log.excerpt") if found else "",
+            "failures": [(f, incident_paths(f)[:1]) for f in failures],
+            "excerpt_of": lambda incident: excerpt(self._folder.path / incident),
         }
 
     def _failure_row(self, f: FailureResult) -> dict[str, Any]:
@@ -185,35 +147,10 @@ class PanelPages:
                 {"title": o["title"], "about": o["about"], "needs": o["needs"], "asked": json.dumps(o)}
                 for o in self._offers.get("offers") or ()
             ],
-            "answers": [
-                {"when": self._when(a), "ok": a.get("ok"), "text": clean(a.get("text"), 400)}
-                for a in reversed(self._answers)
-            ],
+            "answers": [(self._when(a), a) for a in reversed(self._answers)],
             "planned": self._plan(),
-            "running": [
-                {
-                    "name": clean(a.name, 60),
-                    "replica": clean(a.replica, 40),
-                    "since": duration(max(0.0, (s.now_ns - a.at_ns) / NS_PER_S)),
-                }
-                for a in s.attacks_in_force
-            ],
-            "done": [self._act(d) for d in reversed(self._done)],
-        }
-
-    def _act(self, d: Mapping[str, Any]) -> dict[str, str]:
-        ok, skipped, took = d.get("ok"), d.get("what") == "skipped", d.get("took_ns")
-        result = "skipped" if skipped else "no answer" if ok is None else "worked" if ok else "failed"
-        css = "pass" if ok else "unknown" if ok is None else "fail"
-        return {
-            "when": self._when(d),
-            "name": clean(d.get("attack"), 60),
-            "replica": clean(d.get("replica"), 40),
-            "by": "hand" if int(d.get("n") or 0) < 0 else "plan",
-            "result": result,
-            "css": css,
-            "took": duration(took / NS_PER_S) if isinstance(took, int) else "",
-            "text": clean(d.get("text"), 200),
+            "running": [(a, max(0.0, (s.now_ns - a.at_ns) / NS_PER_S)) for a in s.attacks_in_force],
+            "done": [(self._when(d), d, _result(d)) for d in reversed(self._done)],
         }
 
     def _plan(self) -> list[str]:
@@ -231,6 +168,15 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
+def _result(act: Mapping[str, Any]) -> tuple[str, str]:
+    """Result of an act, and its colour."""
+    if act.get("what") == "skipped":
+        return "skipped", "unknown"
+    if act.get("ok") is None:
+        return "no answer", "unknown"
+    return ("worked", "pass") if act["ok"] else ("failed", "fail")
+
+
 def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
     """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in full.
 
@@ -243,7 +189,7 @@ def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Pa
         search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
     others = [
         [
-            _minute(data.started),
+            utc_text(data.started),
             clean(data.target, 100),
             short_answer(data),
             _page_of(name),
@@ -251,12 +197,9 @@ def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Pa
         for name, data in reversed(list(searches.items()))
         if name != shown
     ]
-    return _template().render(panel="capacity", search=search, others=others, folder=str(folder), command=command)
-
-
-def _minute(started: str) -> str:
-    began = parse_time(started)
-    return f"{began:%Y-%m-%d %H:%M} UTC" if began is not None else "at an unknown time"
+    return templates.render(
+        "web_panels.html.j2", panel="capacity", search=search, others=others, folder=str(folder), command=command
+    )
 
 
 def _same_server(data: CapacityResult, target: str) -> bool:
