@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ _CONTROL = re.compile(
 def clean(text: object, limit: int = 2000) -> str:
     """Put foreign text on one line, without control characters, cut to `limit` with an ellipsis."""
     plain = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+    return cut(plain, limit)
 
 
 def clean_line(text: str, limit: int = 2000) -> str:
@@ -146,3 +148,24 @@ def short_path(folder: Path, part: str | Path) -> str:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def cut(text: str, width: int | None) -> str:
+    """Cut a text to `width` characters, with an ellipsis."""
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Format the lines of a table; the columns of `left` are aligned to the left."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    aligned = (
+        (c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
+    return ["  " + "  ".join(cells).rstrip() for cells in aligned]
+
+
+def wrapped(head: str, text: str, width: int) -> list[str]:
+    """Wrap a text beside its heading, in 30 columns at least."""
+    lines = textwrap.wrap(text, max(30, width - len(head))) or [""]
+    return [(head + lines[0]).rstrip(), *(" " * len(head) + line for line in lines[1:])]

@@ -137,15 +137,14 @@ def _noted(verdict: Verdict, notes: Sequence[str]) -> Verdict:
 
 def read_verdict(folder: RunFolder) -> Verdict:
     """Read the verdict of a run, or judge a run that was killed. Writes nothing."""
+    if (found := Verdict.read(folder)) is not None:
+        return found
     try:
-        return Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
-    except (OSError, ValueError):
-        try:
-            return _judged(folder, fits_its_kind)
-        except LedgerError:
-            raise
-        except Exception:  # noqa: BLE001  # as in `conclude`
-            return _judged(folder, fits_completely)
+        return _judged(folder, fits_its_kind)
+    except LedgerError:
+        raise
+    except Exception:  # noqa: BLE001  # as in `conclude`
+        return _judged(folder, fits_completely)
 
 
 def _charted(folder: RunFolder, say: progress.Say | None, accept: Accept) -> tuple[Judge, Series, Verdict]:

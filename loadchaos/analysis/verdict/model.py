@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import orjson
+
 from loadchaos.core import exit_codes, typed_json
 from loadchaos.core.latency import LatencyFigures, Statistics
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES, Attribution, Decision, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET, Keywords, if_missing, key, only_with
 
@@ -421,6 +424,14 @@ class Verdict:
     def from_json(cls, data: object) -> Verdict:
         """Read verdict.json of this or an earlier version, whatever is in it."""
         return typed_json.from_json(cls, data)
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Verdict | None:
+        """Read the verdict of a run; None where it has none, or no readable one."""
+        try:
+            return cls.from_json(orjson.loads(folder.verdict.read_bytes()))
+        except (OSError, orjson.JSONDecodeError):
+            return None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the contents of verdict.json; `notes` are there even without any."""

@@ -16,16 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-import orjson
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.capacity.result import (
-    CapacityAnswer,
-    CapacityResult,
-    CapacityStep,
-    CurrentStep,
-    Saturation,
-)
+from loadchaos.analysis.capacity.result import CapacityAnswer, CapacityResult, CapacityStep, CurrentStep, Saturation
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
@@ -154,9 +147,7 @@ def search_openmetrics(data: CapacityResult, run: str, out: TextIO, step_s: floa
 
 def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
     """Failures and incidents of the verdict as findings: a killed follower may not have written all of them."""
-    try:
-        verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
-    except (OSError, orjson.JSONDecodeError):
+    if (verdict := Verdict.read(folder)) is None:
         return
     for failure in verdict.failures:
         row = to_json(failure)
@@ -165,13 +156,8 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
         for name in failure.incidents or ():
             home = name.rsplit("/", 1)[-1]
             if home[:3].isdigit():
-                yield {
-                    **common,
-                    "row": "incident",
-                    "what": "close",
-                    "n": int(home[:3]),
-                    "folder": f"incidents/{home}",
-                }
+                where = {"n": int(home[:3]), "folder": f"incidents/{home}"}
+                yield {**common, "row": "incident", "what": "close", **where}
 
 
 # -- rows as tables ------------------------------------------------------------------------------------------------

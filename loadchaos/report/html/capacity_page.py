@@ -10,13 +10,6 @@ from typing import Any
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
 from loadchaos.report import capacity_text
-from loadchaos.report.capacity_text import (
-    facts,
-    goal_text,
-    headline,
-    longest_steps,
-    phase_text,
-)
 from loadchaos.report.formatting import clean, duration, tick_duration, utc_text
 from loadchaos.report.html import templates
 from loadchaos.report.performance import per_second
@@ -72,7 +65,7 @@ def render(data: CapacityResult) -> str:
         badge=_BADGES.get(data.verdict or "", "unknown"),
         verdict=(data.verdict or "not finished").upper(),
         **shared(data),
-        facts=facts(data),
+        facts=capacity_text.facts(data),
         failures=[f"{f.id} in {f.steps} steps: {clean(f.title, 200)}" for f in data.failures],
         data=data,
         text=capacity_text,
@@ -82,14 +75,14 @@ def render(data: CapacityResult) -> str:
 
 def shared(data: CapacityResult) -> dict[str, Any]:
     """Answer and curves, for the page and the Capacity tab of the web UI."""
-    steps = sorted(longest_steps(data.steps), key=lambda step: step.load)
+    steps = sorted(capacity_text.longest_steps(data.steps), key=lambda step: step.load)
     loads = [step.load for step in steps]
     x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
     marks = [(load, css) for load, css in ((data.answer.low, "good"), (data.answer.high, "bad")) if load]
     return {
-        "headline": headline(data),
-        "goal": goal_text(data),
-        "traffic": phase_text(data),
+        "headline": capacity_text.headline(data),
+        "goal": capacity_text.goal_text(data),
+        "traffic": capacity_text.phase_text(data),
         "target": clean(data.target, 300),
         "server": " ".join(clean(part, 100) for part in data.server.parts),
         "times": f"{utc_text(data.started)}, {len(data.steps)} steps, {duration(data.seconds)}",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 
 from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
 from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
@@ -112,10 +112,8 @@ class Comparison:
 def side(path: Path, say: progress.Say | None = None) -> Side:
     """Read a run to compare, from its ledger and verdict.json. Raises OptionError where it has no verdict."""
     folder = RunFolder(path)
-    try:
-        verdict = orjson.loads(folder.verdict.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as e:
-        raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
+    if (verdict := Verdict.read(folder)) is None:
+        raise OptionError(f"{path} has no verdict to compare: loadchaos judge {path}")
     run = RunFigures()
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), f"reading {path.name}", say):
         run.fold(row)
@@ -123,43 +121,45 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)
         for name, traffic in run.requests.traffic.items()
     }
-    target = verdict.get("target") or {}
+    target, goodput, sessions = verdict.target, verdict.goodput, verdict.sessions
     return Side(
         name=path.resolve().name,
-        verdict=str(verdict.get("verdict")),
-        profile=str(verdict.get("profile")),
-        target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)),
+        verdict=verdict.verdict,
+        profile=verdict.profile,
+        target=" ".join(part for part in (target.dialect, target.version, target.model) if part),
         seed=run.seed,
         sent=run.requests.begun,
         failed=sum(failed.values()),
-        limited=bool((verdict.get("generator") or {}).get("limited")),
+        limited=verdict.generator.limited,
         run=run,
-        failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
-        slo_s=dict((verdict.get("goodput") or {}).get("slo_s") or {}),
-        due=int((verdict.get("goodput") or {}).get("due") or 0),
-        good=int((verdict.get("goodput") or {}).get("good") or 0),
-        sessions={name: int((verdict.get("sessions") or {}).get(name) or 0) for name in ("sessions", *_SESSION_ENDS)},
+        failures={f.id: f.count or 1 for f in verdict.failures},
+        slo_s=dict(goodput.slo_s) if goodput else {},
+        due=goodput.due if goodput else 0,
+        good=goodput.good if goodput else 0,
+        sessions={name: getattr(sessions, name, 0) for name in ("sessions", *_SESSION_ENDS)},
         figures=_figures(verdict),
         sent_by={name: traffic.begun for name, traffic in run.requests.traffic.items()},
         failed_by=failed,
     )
 
 
-def _figures(verdict: Mapping[str, Any]) -> dict[str, float]:
-    places = {
-        "requests/s": ("throughput", "requests_per_s"),
-        "good requests/s": ("goodput", "good_per_s"),
-        "input tokens/s": ("throughput", "input_tokens_per_s"),
-        "output tokens/s": ("throughput", "output_tokens_per_s"),
-        "prefix cache hits": ("efficiency", "prefix_hit_rate"),
-        "drafts accepted": ("efficiency", "acceptance"),
-        "J per output token": ("efficiency", "joules_per_output_token"),
-        "sessions finished": ("sessions", "finished"),
-        "turns answered": ("sessions", "turns"),
-        "turns lost": ("sessions", "turns_lost"),
-        "turns cut": ("sessions", "turns_cut"),
+def _figures(verdict: Verdict) -> dict[str, float]:
+    """Figures without an interval, as far as they are known."""
+    done, efficiency, sessions = verdict.throughput, verdict.efficiency, verdict.sessions
+    places: dict[str, tuple[object, str]] = {
+        "requests/s": (done, "requests_per_s"),
+        "good requests/s": (verdict.goodput, "good_per_s"),
+        "input tokens/s": (done, "input_tokens_per_s"),
+        "output tokens/s": (done, "output_tokens_per_s"),
+        "prefix cache hits": (efficiency, "prefix_hit_rate"),
+        "drafts accepted": (efficiency, "acceptance"),
+        "J per output token": (efficiency, "joules_per_output_token"),
+        "sessions finished": (sessions, "finished"),
+        "turns answered": (sessions, "turns"),
+        "turns lost": (sessions, "turns_lost"),
+        "turns cut": (sessions, "turns_cut"),
     }
-    found = {name: (verdict.get(part) or {}).get(key) for name, (part, key) in places.items()}
+    found = {name: getattr(part, key, None) for name, (part, key) in places.items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

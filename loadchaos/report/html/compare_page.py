@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadchaos.report.formatting import clean, duration, percent, plural
+from loadchaos.report.formatting import clean, columns, duration, percent, plural
 from loadchaos.report.html import templates
 from loadchaos.report.html.compare import Comparison, Difference
 from loadchaos.report.phrases import SECTIONS
@@ -38,7 +38,7 @@ def text(found: Comparison) -> str:
         lines += [
             "",
             "Throughput and efficiency, without intervals",
-            *_columns([("", "A", "B", "change"), *figures], 1),
+            *columns([("", "A", "B", "change"), *figures]),
         ]
     if chance := by_chance(found):
         lines += ["", chance]
@@ -94,18 +94,7 @@ _HEAD = ("", "A", "B", "change", "interval", "B is")
 def _table(rows: Sequence[Difference]) -> list[str]:
     if not rows:
         return ["  no figure that both runs have"]
-    return _columns([_HEAD, *map(_cells, rows)], 1, last=True)
-
-
-def _columns(cells: Sequence[Sequence[str]], left: int, *, last: bool = False) -> list[str]:
-    """Lines of a table; `left` columns, and the `last`, are left-aligned."""
-    widths = [max(len(c[i]) for c in cells) for i in range(len(cells[0]))]
-    at_left = {*range(left), *([len(widths) - 1] if last else [])}
-    lines = (
-        (c.ljust(w) if i in at_left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    )
-    return ["  " + "  ".join(line).rstrip() for line in lines]
+    return columns([_HEAD, *map(_cells, rows)], (0, 5))
 
 
 def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:

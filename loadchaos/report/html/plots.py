@@ -8,13 +8,13 @@ browser, and hover and zoom cannot be done without a script, so neither renderer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadchaos.analysis.figures.time_bucket import Bucket
-from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import NS_PER_S
-from loadchaos.report.phrases import outcome_text
+from loadchaos.report.phrases import outcome_order, outcome_text
 
 _LOG_FROM = 20
 """A chart becomes logarithmic when its highest value is more than this many times its median."""
@@ -194,8 +194,7 @@ def _plot(
 
 
 def _outcomes(points: Points, width_s: int) -> Plot:
-    seen = {o for _, b in points if b for o in b.outcomes}
-    order = [o for o in OUTCOMES if o in seen] + sorted(seen - set(OUTCOMES))
+    order = outcome_order(Counter(o for _, b in points if b for o in b.outcomes))
     curves: list[Curve] = []
     failed = 0
     for outcome in order:

@@ -149,7 +149,7 @@ def rate(count: int, of: int) -> Rate:
 def read(home: Path, profile: str | None = None) -> SoakTrend:
     """Read all runs of a profile in a folder, deleted ones too. The default is the profile that ran last."""
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
-    found = [(v.profile, _trend_run(f, v)) for f in runs if (v := _verdict(f)) is not None]
+    found = [(v.profile, _trend_run(f, v)) for f in runs if (v := Verdict.read(f)) is not None]
     present = {run.folder for _, run in found}
     found += [(name, run) for name, run in _past(home) if run.folder not in present]
     found.sort(key=lambda item: (item[1].started or "", item[1].folder))
@@ -161,7 +161,7 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
 def remember(home: Path, folder: str) -> None:
     """Keep the figures of a run before it is deleted."""
     run = RunFolder(home / folder)
-    if (verdict := _verdict(run)) is not None:
+    if (verdict := Verdict.read(run)) is not None:
         line = {"profile": verdict.profile, "night": asdict(_trend_run(run, verdict))}
         with (home / PAST).open("ab+") as f:
             end = f.seek(0, os.SEEK_END)
@@ -197,11 +197,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _verdict(folder: RunFolder) -> Verdict | None:
-    found = _json(folder.verdict)
-    return Verdict.from_json(found) if found else None
 
 
 def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:

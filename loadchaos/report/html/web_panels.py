@@ -25,6 +25,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.units import NS_PER_S
 from loadchaos.core.whole_file import write_whole
+from loadchaos.report import phrases
 from loadchaos.report.capacity_text import facts, short_answer
 from loadchaos.report.formatting import clean, duration, number, percent, plural, utc_text
 from loadchaos.report.html import templates
@@ -32,13 +33,6 @@ from loadchaos.report.html.capacity_page import shared
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
 from loadchaos.report.performance import ENDPOINT_LATENCIES
-from loadchaos.report.phrases import (
-    incident_paths,
-    known_text,
-    live_failures,
-    severity_text,
-    worst_first,
-)
 
 _MOST_TRAFFICS = 12
 _EVERY_S = 1.0
@@ -87,7 +81,7 @@ class PanelPages:
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
-        failures = sorted(live_failures(s.failures), key=worst_first)[:_MOST_FAILURES]
+        failures = sorted(phrases.live_failures(s.failures), key=phrases.worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
         shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
         self._write(
@@ -117,7 +111,7 @@ class PanelPages:
             "endpoints": _endpoints(s),
             "sessions": _sessions(s),
             "facts": _facts(s),
-            "failures": [(f, incident_paths(f)[:1]) for f in failures],
+            "failures": [(f, phrases.incident_paths(f)[:1]) for f in failures],
             "excerpt_of": lambda incident: excerpt(self._folder.path / incident),
         }
 
@@ -127,10 +121,10 @@ class PanelPages:
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
             seen.count, seen.last_s = count, now_s
-        known = "; ".join(known_text(k) for k in f.known)
+        known = "; ".join(phrases.known_text(k) for k in f.known)
         return {
             "occurrences": count,
-            "method": severity_text(f),
+            "method": phrases.severity_text(f),
             "name": name,
             "error": clean(f.title, 300) + (f" ({known})" if known else ""),
             "first_seen": seen.first_s,

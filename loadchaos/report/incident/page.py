@@ -21,17 +21,8 @@ from loadchaos.analysis.incidents.record import (
     ServerFacts,
 )
 from loadchaos.analysis.verdict.model import WrongAnswerExample
+from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural
-from loadchaos.report.phrases import (
-    TARGET,
-    candidate_texts,
-    cause_text,
-    is_server_fault,
-    known_text,
-    outcome_count_text,
-    remedy_text,
-    severity_text,
-)
 
 _STEP_END = re.compile(r"; |(?<=\.) (?=[A-Z-])")
 """End of one step of a remedy, which is a list of sentences or clauses."""
@@ -145,22 +136,22 @@ def _summary(incident: IncidentRecord, name: str) -> list[str]:
     replica = f" on replica {_span(incident.replica)}" if incident.replica else ""
     late = noticed - opened if noticed is not None and opened is not None else None
     rows = [
-        f"- **failure**: {severity_text(incident)}, {_span(name)}{replica}",
+        f"- **failure**: {phrases.severity_text(incident)}, {_span(name)}{replica}",
         f"- **when**: {duration(opened)} after the load began" if opened is not None else "",
         f"- **noticed**: {duration(max(0.0, late))} later" if late else "",
         f"- **impact**: {_cost(incident)}" if _cost(incident) else "",
-        f"- **cause**: {cause_text(incident)}",
+        f"- **cause**: {phrases.cause_text(incident)}",
     ]
-    known = [known_text(k) for k in incident.known]
+    known = [phrases.known_text(k) for k in incident.known]
     rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none known to loadchaos"]
-    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident.candidates)]
+    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in phrases.candidate_texts(incident.candidates)]
     rows += [f"- **observed**: {_span(s)}" for s in incident.signs[:10]]
     return [r for r in rows if r]
 
 
 def _cost(incident: IncidentRecord) -> str:
     lost, flying = incident.lost_requests, incident.in_flight_at_death
-    by_outcome = ", ".join(outcome_count_text(o, n) for o, n in incident.lost.items())
+    by_outcome = ", ".join(phrases.outcome_count_text(o, n) for o, n in incident.lost.items())
     parts = [
         f"{plural(lost, 'request')} lost ({by_outcome})" if lost else "",
         f"{number(flying)} in flight at that time" if flying else "",
@@ -208,7 +199,7 @@ def _environment(environment: RunEnvironment) -> list[str]:
     )
     ours = f"profile {_span(environment.profile)}, seed {_span(environment.seed)}"
     rows = [
-        f"- server: {_plain(server)}, {TARGET.get(kind or '', _span(kind))}",
+        f"- server: {_plain(server)}, {phrases.TARGET.get(kind or '', _span(kind))}",
         f"- model: {_span(facts.model)}{context}{limit}" if facts.model else "",
         f"- command: {_span(shlex.join(environment.command))}" if environment.command else "",
         f"- flags (from its log): {_span(environment.flags, 2000)}" if environment.flags else "",
@@ -391,9 +382,9 @@ def _tried(incident: IncidentRecord, earlier: Sequence[str]) -> list[str]:
 
 
 def _next_steps(incident: IncidentRecord) -> list[str]:
-    remedy = remedy_text(incident.remedy)
+    remedy = phrases.remedy_text(incident.remedy)
     rows = [f"- {_plain(part)}" for part in _STEP_END.split(remedy) if part.strip()] if remedy else []
-    if not is_server_fault(incident):
+    if not phrases.is_server_fault(incident):
         return rows or ["- Nothing to report upstream: an attack of loadchaos caused it."]
     report = "Add this page to the known issue above" if incident.known else "Open an issue upstream with this page"
     return [*rows, f"- {report}. Attach server.log.excerpt from the same folder: it has the log around the failure."]
