@@ -75,26 +75,14 @@ def summary(verdict: Verdict, folder: Path) -> str:
         f"Target: {_text(phrases.target_text(verdict))}",
     ]
     parts += [_failure(verdict, f) for f in sorted(verdict.failures, key=phrases.worst_first)[:_MOST]]
-    rules = [
-        *verdict.expectations,
-        *(r for r in verdict.checks if r.verdict != "pass"),
-    ]
+    rules = [*verdict.expectations, *(r for r in verdict.checks if r.verdict != "pass")]
     if rules:
-        parts.append(
-            _table(
-                ("result", "rule", "found", "expected"),
-                [
-                    (
-                        {"pass": "ok", "fail": "**FAIL**"}.get(r.verdict, "unknown"),
-                        x.label,
-                        x.found,
-                        x.expected,
-                    )
-                    for r in rules
-                    for x in [phrases.rule_text(r)]
-                ],
-            )
-        )
+        marks = {"pass": "ok", "fail": "**FAIL**"}
+        cells = [
+            (marks.get(r.verdict, "unknown"), x.label, x.found, x.expected)
+            for r, x in zip(rules, map(phrases.rule_text, rules), strict=True)
+        ]
+        parts.append(_table(("result", "rule", "found", "expected"), cells))
     parts += [_text(clean(verdict.worth, 400))] if verdict.worth else []
     by = {clean(t, 40): counts for t, counts in verdict.by_traffic.items()}
     if by:

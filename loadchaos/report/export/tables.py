@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -59,16 +59,19 @@ class RunClock:
 Record = tuple[Any, ...]
 
 
-class Rows(Protocol):
+class Rows:
     """Builds the records of a table from ledger rows."""
 
-    def feed(self, row: Mapping[str, Any], /) -> Iterable[Record]:
+    def __init__(self, clock: RunClock) -> None:
+        self._clock = clock
+
+    def feed(self, row: Mapping[str, Any]) -> Iterable[Record]:
         """Return the records that this row completes."""
-        ...
+        raise NotImplementedError
 
     def rest(self) -> Iterable[Record]:
         """Return the records that only the end of the run completes."""
-        ...
+        return ()
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,11 @@ _REQUESTS = {
 }  # fmt: skip
 
 
-class _Requests:
+class _Requests(Rows):
     """One record per request. Misses that share a row are one with their `count`; one without an end is `unfinished`."""
 
     def __init__(self, clock: RunClock) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._begun: dict[str, Mapping[str, Any]] = {}
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
@@ -151,10 +154,7 @@ def _seconds(ns: int | None) -> float | None:
 # -- metrics and events --------------------------------------------------------------------------------------------
 
 
-class _Metrics:
-    def __init__(self, clock: RunClock) -> None:
-        self._clock = clock
-
+class _Metrics(Rows):
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
         typed = as_typed(row)
         if typed["row"] != "metrics":
@@ -165,15 +165,9 @@ class _Metrics:
             if isinstance(value, int | float):
                 yield (*head, name, value)
 
-    def rest(self) -> Iterator[Record]:
-        yield from ()
 
-
-class _Events:
+class _Events(Rows):
     """All other rows of events.jsonl and the findings, with JSON details."""
-
-    def __init__(self, clock: RunClock) -> None:
-        self._clock = clock
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
         kind, at = row.get("row"), row.get("at_ns")
@@ -182,18 +176,9 @@ class _Events:
         name = row.get("attack") or row.get("id") or row.get("name") or row.get("to") or row.get("source")
         columns = {"row", "file", "at_ns", "what", "replica"}
         rest = {k: v for k, v in row.items() if k not in columns}
-        yield (
-            self._clock.stamp(at),
-            self._clock.since_load_s(at),
-            kind,
-            row.get("what"),
-            row.get("replica"),
-            name,
-            orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode(),
-        )
-
-    def rest(self) -> Iterator[Record]:
-        yield from ()
+        detail = orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode()
+        when = self._clock.stamp(at), self._clock.since_load_s(at)
+        yield (*when, kind, row.get("what"), row.get("replica"), name, detail)
 
 
 TABLES: tuple[Table, ...] = (

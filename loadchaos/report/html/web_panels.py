@@ -182,12 +182,7 @@ def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Pa
     if shown:
         search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
     others = [
-        [
-            utc_text(data.started),
-            clean(data.target, 100),
-            short_answer(data),
-            _page_of(name),
-        ]
+        [utc_text(data.started), clean(data.target, 100), short_answer(data), _page_of(name)]
         for name, data in reversed(list(searches.items()))
         if name != shown
     ]
@@ -251,26 +246,21 @@ def _sessions(s: Snapshot) -> list[list[str]]:
 
 
 def _facts(s: Snapshot) -> list[tuple[str, str]]:
-    def total(name: str) -> str | None:
-        values = [v[name] for v in s.server.values() if name in v]
-        return number(sum(values)) if values else None
-
-    kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
-    ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
-    shown = [
-        ("running in the server", total("requests_running")),
-        ("waiting in the server", total("requests_waiting")),
-        ("KV cache", percent(max(kv)) if kv else None),
-        ("preemptions", total("preemptions_total")),
+    ttft, itl, kv = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING), s.fullest_kv_cache
+    server = {
+        "running in the server": s.server_total("requests_running"),
+        "waiting in the server": s.server_total("requests_waiting"),
+        "preemptions": s.server_total("preemptions_total"),
+    }
+    return [
+        *((name, number(value)) for name, value in server.items() if value is not None),
+        *([("KV cache", percent(kv))] if kv is not None else []),
         ("in flight", number(s.in_flight)),
         ("users", number(s.users)),
         ("requests/s", f"{s.begun_per_s:.1f}"),
         ("tokens/s", f"{s.tokens_per_s:.0f}"),
-        ("TTFT p50", duration(ttft.p50)),
-        ("TTFT p99", duration(ttft.p99)),
-        ("ITL p50", duration(itl.p50)),
-        ("ITL p99", duration(itl.p99)),
+        *((f"TTFT {name}", duration(value)) for name, value in (("p50", ttft.p50), ("p99", ttft.p99))),
+        *((f"ITL {name}", duration(value)) for name, value in (("p50", itl.p50), ("p99", itl.p99))),
         ("longest wait for a token", duration(s.oldest_silence_s)),
         ("generator delay", duration(s.lag_s)),
     ]
-    return [(name, value) for name, value in shown if value is not None]

@@ -265,10 +265,7 @@ def _server(s: Snapshot) -> RenderableType:
             Text.assemble(
                 (phrases.state_text(st.state), _STATE_STYLE.get(st.state, "bold red")),
                 f" for {since}  ",
-                (
-                    "; ".join(clean(x, 100) for x in st.signs)[:200],
-                    "dim",
-                ),
+                ("; ".join(clean(x, 100) for x in st.signs)[:200], "dim"),
             ),
         )
     if not s.states:
@@ -280,22 +277,11 @@ def _server(s: Snapshot) -> RenderableType:
 
 
 def _server_numbers(s: Snapshot) -> str:
-    def total(name: str) -> float | None:
-        values = [v[name] for v in s.server.values() if name in v]
-        return sum(values) if values else None
-
-    kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
-    parts = [
-        f"{number(n)} {label}"
-        for label, n in (
-            ("running", total("requests_running")),
-            ("waiting", total("requests_waiting")),
-            ("preemptions", total("preemptions_total")),
-        )
-        if n is not None
-    ]
-    if kv:
-        parts.append(f"KV cache {percent(max(kv))}")
+    names = {"requests_running": "running", "requests_waiting": "waiting", "preemptions_total": "preemptions"}
+    totals = {label: s.server_total(name) for name, label in names.items()}
+    parts = [f"{number(n)} {label}" for label, n in totals.items() if n is not None]
+    if (kv := s.fullest_kv_cache) is not None:
+        parts.append(f"KV cache {percent(kv)}")
     return "  ".join(parts)
 
 
@@ -336,16 +322,8 @@ def _traffic(s: Snapshot) -> RenderableType:
             if o != "ok"
         )
         ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
-        table.add_row(
-            clean(line.name, 40),
-            number(line.in_flight),
-            number(counts.get("ok", 0)),
-            others,
-            duration(ttft.p50),
-            duration(ttft.p99),
-            duration(e2e.p50),
-            duration(e2e.p99),
-        )
+        times = map(duration, (ttft.p50, ttft.p99, e2e.p50, e2e.p99))
+        table.add_row(clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others, *times)
     return table
 
 
