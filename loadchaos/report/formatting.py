@@ -71,9 +71,9 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def plural(n: float, noun: str) -> str:
-    """Format a count with its noun: `1 request`, `2 requests`. Only for nouns whose plural ends in -s."""
-    return f"{number(n)} {noun}" + ("" if n == 1 else "s")
+def plural(n: float, noun: str, several: str = "") -> str:
+    """Format a count with its noun: `1 request`, `2 requests`; `several` where the plural is not one with -s."""
+    return f"{number(n)} {noun if n == 1 else several or f'{noun}s'}"
 
 
 def percent(share: float, decimals: int = 0) -> str:

@@ -29,6 +29,7 @@ from loadchaos.core.session_ids import place_of
 from loadchaos.core.traceparent import trace_ids
 from loadchaos.core.version import __version__
 from loadchaos.report.export.tables import RunClock
+from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
     import requests
@@ -69,7 +70,7 @@ class OtlpResult:
     rejected: int = 0
 
     def describe(self) -> str:
-        spans = f"{self.sent:,} span{'' if self.sent == 1 else 's'}"
+        spans = plural(self.sent, "span")
         if self.rejected:
             return f"OTLP: {spans} sent to {self.receiver}, which rejected {self.rejected:,}: {self.trouble}"
         if self.trouble:

@@ -10,7 +10,7 @@ from typing import Any
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
 from loadchaos.report import capacity_text
-from loadchaos.report.formatting import clean, duration, tick_duration, utc_text
+from loadchaos.report.formatting import clean, duration, percent, tick_duration, utc_text
 from loadchaos.report.html import templates
 from loadchaos.report.performance import per_second
 
@@ -54,9 +54,10 @@ class AxisScale:
     log: bool = False
 
     def at(self, value: float) -> float:
+        low, high = self.low, self.high
         if self.log:
-            return _share(math.log(max(value, self.low)), math.log(self.low), math.log(self.high))
-        return _share(value, self.low, self.high)
+            value, low, high = math.log(max(value, low)), math.log(low), math.log(high)
+        return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def render(data: CapacityResult) -> str:
@@ -86,84 +87,71 @@ def shared(data: CapacityResult) -> dict[str, Any]:
         "target": clean(data.target, 300),
         "server": " ".join(clean(part, 100) for part in data.server.parts),
         "times": f"{utc_text(data.started)}, {len(data.steps)} steps, {duration(data.seconds)}",
-        "charts": _charts(steps, x, data) if len(steps) > 1 else [],
+        "charts": _Drawing(steps, x).charts(data) if len(steps) > 1 else [],
         "x_ticks": _load_ticks(x, [load for load, _ in marks]),
         "x_label": "requests/s" if data.by == "rate" else "users",
         "marks": [(100 * x.at(load), css) for load, css in marks],
     }
 
 
-def _charts(steps: Steps, x: AxisScale, data: CapacityResult) -> list[CapacityChart]:
-    charts = [_goodput(steps, x, data.goal)]
-    charts.append(_linear("Throughput, requests/s", steps, x, [("completed", "first", "requests_per_s")]))
-    charts.append(
-        _linear("Throughput, output tokens/s", steps, x, [("output tokens/s", "second", "output_tokens_per_s")])
-    )
-    for name, title in (("ttft", "Time to first token"), ("itl", "Time between chunks"), ("e2e", "End-to-end time")):
-        pairs = [("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")]
-        charts.append(_latency(title, steps, x, pairs, data.slo_s.get(name)))
-    return [chart for chart in charts if chart.curves]
+class _Drawing:
+    """Draws the steps over their load, on the axis `x`."""
+
+    def __init__(self, steps: Steps, x: AxisScale) -> None:
+        self._steps, self._x = steps, x
+
+    def charts(self, data: CapacityResult) -> list[CapacityChart]:
+        latencies = (("ttft", "Time to first token"), ("itl", "Time between chunks"), ("e2e", "End-to-end time"))
+        charts = [
+            self._goodput(data.goal),
+            self._throughput("Throughput, requests/s", "completed", "first", "requests_per_s"),
+            self._throughput("Throughput, output tokens/s", "output tokens/s", "second", "output_tokens_per_s"),
+            *(self._latency(title, name, data.slo_s.get(name)) for name, title in latencies),
+        ]
+        return [chart for chart in charts if chart.curves]
+
+    def _goodput(self, goal: float) -> CapacityChart:
+        y = AxisScale(0, 1.1)
+        known = [s for s in self._steps if s.goodput is not None]
+        bars = (f"M{self._place(y, s.load, s.goodput_low)}V{_down(y, s.goodput_high)}" for s in known)
+        curves = self._curves(y, ("goodput, with its interval", "first", "goodput"), bars="".join(bars), known=known)
+        return CapacityChart("Goodput", curves, [(100 * y.at(v), percent(v)) for v in (0, 0.5, 1)], 100 * y.at(goal))
+
+    def _throughput(self, title: str, label: str, css: str, key: str) -> CapacityChart:
+        most = max((v for s in self._steps if (v := s.figure(key))), default=0.0)
+        y = AxisScale(0, 1.1 * most)
+        ticks = [(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
+        return CapacityChart(title, self._curves(y, (label, css, key)), ticks)
+
+    def _latency(self, title: str, name: str, limit_s: float | None) -> CapacityChart:
+        series = ("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")
+        values = [v for s in self._steps for *_, key in series if (v := s.figure(key))]
+        if not values:
+            return CapacityChart(title, (), ())
+        values += [limit_s] if limit_s else []
+        y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
+        ticks = [(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
+        return CapacityChart(title, self._curves(y, *series), ticks, 100 * y.at(limit_s) if limit_s else None)
+
+    def _curves(
+        self, y: AxisScale, *series: tuple[str, str, str], bars: str = "", known: Steps | None = None
+    ) -> list[CapacityCurve]:
+        """Curves of (label, class of the colour, figure of a step)."""
+        found = []
+        for label, css, key in series:
+            shown = known if known is not None else [s for s in self._steps if s.figure(key)]
+            points = [self._place(y, s.load, s.figure(key)) for s in shown]
+            if points:
+                dots = "".join(f"M{p}h0" for p in points)
+                found.append(CapacityCurve(label, css, "M" + "L".join(points), dots, bars))
+        return found
+
+    def _place(self, y: AxisScale, load: float, value: float | None) -> str:
+        return f"{round(_WIDTH * self._x.at(float(load)), 1)},{_down(y, value)}"
 
 
-def _goodput(steps: Steps, x: AxisScale, goal: float) -> CapacityChart:
-    y = AxisScale(0, 1.1)
-    known = [s for s in steps if s.goodput is not None]
-    bars = "".join(
-        f"M{_x(x, s.load)},{_y(y, s.goodput_low or 0.0)}V{_y(y, s.goodput_high or 0.0)}" for s in known
-    )  # fmt: skip
-    curve = _curve("goodput, with its interval", "first", known, "goodput", (x, y))
-    ticks = [(100 * y.at(v), f"{100 * v:.0f} %") for v in (0, 0.5, 1)]
-    curves = [CapacityCurve(curve.label, curve.css, curve.path, curve.dots, bars)] if known else []
-    return CapacityChart("Goodput", curves, ticks, 100 * y.at(goal))
-
-
-def _linear(title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]]) -> CapacityChart:
-    most = max((v for s in steps for _, _, key in series if (v := s.figure(key))), default=0.0)
-    if not most:
-        return CapacityChart(title, (), ())
-    y = AxisScale(0, 1.1 * most)
-    ticks = [(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
-    return CapacityChart(title, _curves(steps, series, (x, y)), ticks)
-
-
-def _latency(
-    title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]], limit_s: float | None
-) -> CapacityChart:
-    values = [v for s in steps for _, _, key in series if (v := s.figure(key))]
-    if not values:
-        return CapacityChart(title, (), ())
-    values += [limit_s] if limit_s else []
-    y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
-    ticks = [(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
-    return CapacityChart(title, _curves(steps, series, (x, y)), ticks, 100 * y.at(limit_s) if limit_s else None)
-
-
-def _curves(
-    steps: Steps, series: Sequence[tuple[str, str, str]], axes: tuple[AxisScale, AxisScale]
-) -> list[CapacityCurve]:
-    found = []
-    for label, css, key in series:
-        known = [s for s in steps if s.figure(key)]
-        if known:
-            found.append(_curve(label, css, known, key, axes))
-    return found
-
-
-def _curve(label: str, css: str, steps: Steps, key: str, axes: tuple[AxisScale, AxisScale]) -> CapacityCurve:
-    points = [f"{_x(axes[0], s.load)},{_y(axes[1], s.figure(key) or 0.0)}" for s in steps]
-    return CapacityCurve(label, css, "M" + "L".join(points), "".join(f"M{p}h0" for p in points))
-
-
-def _x(scale: AxisScale, value: float) -> float:
-    return round(_WIDTH * scale.at(float(value)), 1)
-
-
-def _y(scale: AxisScale, value: float) -> float:
-    return round(_HEIGHT * (1 - scale.at(float(value))), 2)
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+def _down(scale: AxisScale, value: float | None) -> float:
+    return round(_HEIGHT * (1 - scale.at(float(value or 0.0))), 2)
 
 
 def _decades(scale: AxisScale) -> list[float]:

@@ -29,7 +29,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 _DRAWS = 1000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
@@ -295,7 +295,7 @@ def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random
         low, high = (float(x) / NS_PER_S for x in np.quantile(drawn, (0.025, 0.975)))
         # A bucket of the histogram is 1.6 % wide: a smaller difference cannot be measured.
         says = _says(low, high, 0.016 * quantile_a / NS_PER_S)
-    return Difference(what, "s", _s(quantile_a), _s(quantile_b), a.n, b.n, low, high, says)
+    return Difference(what, "s", seconds_of(quantile_a), seconds_of(quantile_b), a.n, b.n, low, high, says)
 
 
 def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
@@ -317,7 +317,3 @@ def _says(low: float, high: float, least: float) -> Says:
     if high < 0 and low < -least:
         return "lower"
     return "no clear difference"
-
-
-def _s(ns: float | None) -> float | None:
-    return None if ns is None else ns / NS_PER_S
