@@ -49,6 +49,8 @@ SEVERITY = {
     "request": "request failure",
 }
 WORST_FIRST = tuple(SEVERITY)
+SERVER_LOST = ("engine_death", "startup", "hang", "node")
+"""Severities of failures after which the server answers nobody."""
 
 CAUSE = {
     "server": "server bug (not caused by our attacks)",

@@ -14,7 +14,7 @@ from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
 from loadchaos.core.units import NS_PER_S
-from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
+from loadchaos.report.formatting import clean, duration, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80
 MOST = 24
@@ -102,34 +102,3 @@ def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, s
         if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
             ticks.append((at, tick_duration(value / NS_PER_S)))
     return ticks
-
-
-def lengths(answers: AnswerFigures) -> list[dict[str, str]]:
-    """Build table rows of requested against reported tokens, by traffic."""
-    rows = []
-    for traffic, x in list(answers.lengths.items())[:MOST]:
-        if not x.counted and not x.images:
-            continue
-        difference = " and ".join(
-            p
-            for p in (
-                f"up to {number(x.shorter)} fewer" if x.shorter else "",
-                f"up to {number(x.longer)} more" if x.longer else "",
-            )
-            if p
-        )
-        span = "–" if x.shortest is None else number(x.shortest)
-        if x.longest is not None and x.longest != x.shortest:
-            span += f" to {number(x.longest)}"
-        rows.append(
-            {
-                "traffic": clean(traffic, 40),
-                "prompts": span,
-                "counted": number(x.counted),
-                "exact": percent(x.exact / x.counted, 1) if x.counted else "–",
-                "difference": difference or ("none" if x.counted else "–"),
-                "images": number(x.images) if x.images else "–",
-                "per_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
-            }
-        )
-    return rows

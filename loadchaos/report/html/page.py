@@ -22,7 +22,7 @@ from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, number, parse_time, plural, utc_text
 from loadchaos.report.html import templates, uplot_data
 from loadchaos.report.html.charts import picture
-from loadchaos.report.html.distributions import distributions, lengths
+from loadchaos.report.html.distributions import MOST, distributions
 from loadchaos.report.html.heatmaps import heatmaps
 
 _EXCERPT_CHARACTERS = 12_000
@@ -57,7 +57,7 @@ def render(verdict: Verdict, series: Series, folder: Path) -> str:
         statistics=REPORTED_STATISTICS,
         quantiles=list(REPORTED_QUANTILES),
         distributions=distributions(series.answers),
-        lengths=lengths(series.answers),
+        lengths=[(t, n) for t, n in series.answers.lengths.items() if n.counted or n.images][:MOST],
         facts=[*server_facts(folder), *_configuration(series.configuration)],
         attacks=series.attacks,
         ending=_ending(verdict),
@@ -72,7 +72,7 @@ def _incident_marks(verdict: Verdict) -> list[tuple[float, str]]:
     begun = parse_time(verdict.started)
     marks = []
     for f in verdict.failures[:_MOST]:
-        if f.severity not in {"engine_death", "hang", "startup", "node"}:
+        if f.severity not in phrases.SERVER_LOST:
             continue
         first = parse_time(f.first_seen)
         at = f.first_seen_s

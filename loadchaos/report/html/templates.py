@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.report import performance, phrases
-from loadchaos.report.formatting import clean, duration, number, plural, since_load
+from loadchaos.report.formatting import clean, duration, number, percent, plural, since_load
 
 
 @cache
@@ -21,6 +21,7 @@ def _environment() -> Environment:
         "duration": duration,
         "known_text": phrases.known_text,
         "number": number,
+        "percent": percent,
         "plural": plural,
     }
     env.globals |= {"performance": performance, "phrases": phrases, "since_load": since_load}

@@ -200,24 +200,15 @@ def _page_of(search: str) -> str:
     return f"./loadchaos/searches/{quote(search)}/report.html"
 
 
-def _goodput(s: Snapshot) -> list[dict[str, str]]:
-    """Rows of the goodput: all traffic, the last ten seconds, each traffic."""
+def _goodput(s: Snapshot) -> list[tuple[str, int, int]]:
+    """Good requests of those due: all traffic, the last ten seconds, each traffic."""
     if not s.slo_s:
         return []
     whole = sum(good for good, _ in s.goodput.values()), sum(due for _, due in s.goodput.values())
-    parts = [("all requests", whole), ("the last 10 s", s.recent_goodput)]
+    parts = [("all requests", *whole), ("the last 10 s", *s.recent_goodput)]
     if len(s.goodput) > 1:
-        parts += [(clean(traffic, 60), part) for traffic, part in list(s.goodput.items())[:_MOST_TRAFFICS]]
-    return [
-        {
-            "name": name,
-            "share": f"{100 * good / due:.1f} %" if due else "no requests",
-            "good": number(good),
-            "due": number(due),
-            "width": f"{100 * good / due:.1f}" if due else "0",
-        }
-        for name, (good, due) in parts
-    ]
+        parts += [(clean(traffic, 60), *part) for traffic, part in list(s.goodput.items())[:_MOST_TRAFFICS]]
+    return parts
 
 
 def _endpoints(s: Snapshot) -> list[list[str]]:

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import (
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from loadchaos.analysis.figures.live import LiveFigures
@@ -224,9 +222,7 @@ def _states(page: SamplePage, live: LiveFigures) -> None:
             page.add("loadchaos_server_state", [name, state], counts[name, state])
     memory: Counter[tuple[str, str]] = Counter()
     for (replica, _), (role, rss) in live.processes.items():
-        if (
-            replica not in live.states
-        ):  # its first state row comes a moment later; until then it would be counted as `other` and then again
+        if replica not in live.states:  # its first state row comes a moment later: it would be `other` until then
             continue
         shown = replica if replica in names[:REPLICAS] else OTHER
         memory[shown, role if role in SERVER_ROLES else "other"] += rss
@@ -291,11 +287,9 @@ def _generator(page: SamplePage, live: LiveFigures) -> None:
     beats = list(live.workers.values())
     page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
     page.add("loadchaos_workers", [], len(beats))
-    page.add(
-        "loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / NS_PER_S
-    )
-    silence = max((int(w.get("oldest_silence_ns") or 0) for w in beats), default=0)
-    page.add("loadchaos_oldest_silence_seconds", [], silence / NS_PER_S)
+    for name, key in (("generator_lag", "lag_ns"), ("oldest_silence", "oldest_silence_ns")):
+        most_ns = max((int(w.get(key) or 0) for w in beats), default=0)
+        page.add(f"loadchaos_{name}_seconds", [], most_ns / NS_PER_S)
     page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / NS_PER_S)
     gaps: dict[str, float] = defaultdict(float)
     for n, (source, gap) in enumerate(live.gaps_s.items()):

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from loadchaos.analysis.classify.diagnosis import LogFailure
 from loadchaos.analysis.classify.signature_summary import SignatureSummary
 from loadchaos.report.formatting import clean, number, plural
-from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
+from loadchaos.report.phrases import SERVER_LOST, SEVERITY, known_text, remedy_text
 
-_DEADLY = ("engine_death", "startup", "hang", "node")
 _MOST_DEATHS = 5
 _MOST_OTHERS = 12
 _AROUND = (60, 60)  # lines before and after the cause, for an upstream report
@@ -35,26 +34,22 @@ def render(
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:
         return f"{read}: no failure found."
-    deaths = [f for f in failures if f.severity in _DEADLY]
-    others = [f for f in failures if f.severity not in _DEADLY]
+    deaths = [f for f in failures if f.severity in SERVER_LOST]
+    others = [f for f in failures if f.severity not in SERVER_LOST]
     parts = [f"{read}: {_counts(deaths, others)}"]
     parts += [_failure_text(f, width) for f in deaths[:_MOST_DEATHS]]
     if len(deaths) > _MOST_DEATHS:
         rest = ", ".join(dict.fromkeys(f.id for f in deaths[_MOST_DEATHS:]))
         parts.append(f"  {number(len(deaths) - _MOST_DEATHS)} more: {rest}")
     if others:
-        few = (
-            [_failure_text(f, width) for f in others]
-            if not deaths and len(others) <= 2
-            else [_others_text(others, width)]
-        )
-        parts += few
+        few = not deaths and len(others) <= 2
+        parts += [_failure_text(f, width) for f in others] if few else [_others_text(others, width)]
     parts.append(_field("attach", _to_attach(failures[0], lines, version, marks), width))
     return "\n".join(parts)
 
 
 def _counts(deaths: Sequence[LogFailure], others: Sequence[LogFailure]) -> str:
-    counts = {s: sum(1 for f in deaths if f.severity == s) for s in _DEADLY}
+    counts = {s: sum(1 for f in deaths if f.severity == s) for s in SERVER_LOST}
     parts = [plural(n, SEVERITY[s]) for s, n in counts.items() if n]
     if others:
         parts.append(plural(len(others), "other failure"))
@@ -69,11 +64,7 @@ def _failure_text(f: LogFailure, width: int) -> str:
     where += f" ({number(more + 1)} occurrences)" if more else ""
     rows: list[str] = [
         _field(str(SEVERITY.get(f.severity, f.severity)), clean(f.title, 400), width, lead=""),
-        _field(
-            "id",
-            clean(f.id, 80) + _what_is_known(f),
-            width,
-        ),
+        _field("id", clean(f.id, 80) + _what_is_known(f), width),
         _field("cause" if f.role == "cause" else "line", where, width),
         _field("", clean(f.evidence.text, 400), width),
     ]
@@ -101,11 +92,9 @@ def _what_is_known(f: LogFailure) -> str:
         return ""
     if f.candidates:
         return " (a symptom; no signature matches its cause. Unexplained lines, likeliest first:)"
-    return (
-        " (no signature matches this line)"
-        if f.id == "unexplained_end"
-        else " (a symptom; its cause is not in this log)"
-    )
+    if f.id == "unexplained_end":
+        return " (no signature matches this line)"
+    return " (a symptom; its cause is not in this log)"
 
 
 def _others_text(others: Sequence[LogFailure], width: int) -> str:
