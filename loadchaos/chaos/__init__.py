@@ -8,25 +8,3 @@
 - a new kind of attack: KIND.py with a function `make` and a subclass of `Attack`, and its entry in `ATTACK_KINDS`
   (core/attack_names.py).
 """
-
-from __future__ import annotations
-
-from loadchaos.chaos.admin import operation_named
-from loadchaos.chaos.base import ActResult, Attack, AttackedReplica
-from loadchaos.chaos.injector import AttackInjector, AttackTarget
-from loadchaos.chaos.manual import Offer, offers
-from loadchaos.chaos.network import LocalProxy
-from loadchaos.chaos.registry import ATTACKS
-
-__all__ = [
-    "ATTACKS",
-    "ActResult",
-    "Attack",
-    "AttackInjector",
-    "AttackTarget",
-    "AttackedReplica",
-    "LocalProxy",
-    "Offer",
-    "offers",
-    "operation_named",
-]

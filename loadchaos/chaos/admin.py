@@ -37,7 +37,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
     raise OptionError(f"attack {name}: {dialect.title} has no such admin operation{hint} It has: {known}")
 
 
-def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> AdminAttack:
+def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> AdminAttack:
     """Make the attack of `{admin: NAME, params: {...}}`. Raises OptionError."""
     operation = operation_named(str(spec), context.dialect)
     for name, allowed in operation.allowed.items():
@@ -54,7 +54,7 @@ class AdminAttack(Attack):
         self,
         operation: AdminOperation,
         undo: AdminOperation | None,
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         context: AttackContext,
     ) -> None:
         self._operation, self._undo = operation, undo

@@ -99,7 +99,7 @@ class AttackContext:
     version: str | None = None
 
 
-AttackFactory = Callable[[Any, Mapping[str, Any], AttackContext], Attack]
+AttackFactory = Callable[[Any, Mapping[str, object], AttackContext], Attack]
 """Makes an attack of the value under its kind's key (`{admin: reset_mm_cache}` gives "reset_mm_cache") and its params.
 
 It raises OptionError where they are not valid."""

@@ -22,7 +22,7 @@ TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
-def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> EngineAttack:
+def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> EngineAttack:
     """Make the attack of `{engine: encoder_pop, params: {...}}`. Raises OptionError."""
     if spec not in ENGINE_FAULTS:
         raise OptionError(f"attack engine: one of {', '.join(ENGINE_FAULTS)} was expected (got {spec})")
@@ -35,7 +35,7 @@ def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Engin
 class EngineAttack(Attack):
     """One mode of the plugin, in force while the trigger file holds it."""
 
-    def __init__(self, mode: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, mode: str, params: Mapping[str, object]) -> None:
         self.name = f"engine_{mode}"
         self.effects = ENGINE_FAULTS[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])

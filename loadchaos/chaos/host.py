@@ -23,14 +23,14 @@ _MAX_PROCESSES = 1024
 _SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range(100000): pass"
 
 
-def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Attack:
+def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> Attack:
     """Make the attack of `{host: cpu, params: {...}}`. Raises OptionError."""
     if spec not in HOST_LOADS:
         raise OptionError(f"attack host: {' or '.join(HOST_LOADS)} was expected (got {spec})")
     return HOST_LOADS[spec](params)
 
 
-def cpu_hog(params: Mapping[str, Any]) -> CpuHog:
+def cpu_hog(params: Mapping[str, object]) -> CpuHog:
     """Make the attack from its params, a number of `processes`. Raises OptionError for anything else."""
     unknown = [name for name in params if name != "processes"]
     if unknown:
@@ -94,4 +94,4 @@ def _not_local(replica: AttackedReplica) -> str:
     return f"no process of {replica.admin_url} is visible on this machine, so the CPU load would not affect it"
 
 
-HOST_LOADS: dict[str, Callable[[Mapping[str, Any]], Attack]] = {"cpu": cpu_hog}
+HOST_LOADS: dict[str, Callable[[Mapping[str, object]], Attack]] = {"cpu": cpu_hog}

@@ -128,7 +128,7 @@ class LocalProxy:
         return answer
 
 
-def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> NetworkAttack:
+def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> NetworkAttack:
     """Make the attack of `{network: latency, params: {latency: 200}}`. Raises OptionError."""
     return NetworkAttack(parse_toxic(f"network_{spec}", spec, params))
 

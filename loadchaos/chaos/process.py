@@ -29,7 +29,7 @@ class SignalTarget:
     title: str
 
 
-def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> ProcessAttack:
+def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> ProcessAttack:
     """Make the attack of `{process: sigkill, role: engine_core}`; the role is in `params`. Raises OptionError."""
     role = str(params.get("role", SERVER_ROLES[0]))
     if spec not in SIGNALS:

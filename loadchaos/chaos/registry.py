@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 from loadchaos.chaos.base import Attack, AttackContext, AttackFactory
 from loadchaos.core.attack_names import ATTACK_KINDS, AttackKind
@@ -16,7 +15,7 @@ ATTACKS: dict[AttackKind, AttackFactory] = {
 
 
 def make_attack(
-    spec: Mapping[str, Any], params: Mapping[str, Any], context: AttackContext
+    spec: Mapping[str, object], params: Mapping[str, object], context: AttackContext
 ) -> tuple[AttackKind, Attack]:
     """Make the attack of a spec, and return it with its kind. Raises OptionError where the spec names no kind."""
     for kind, make in ATTACKS.items():

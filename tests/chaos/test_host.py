@@ -13,7 +13,8 @@ import time
 import psutil
 import pytest
 
-from loadchaos.chaos import AttackedReplica, host
+from loadchaos.chaos import host
+from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.host import _SPIN
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import injector

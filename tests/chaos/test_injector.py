@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.attack import AttackPlan

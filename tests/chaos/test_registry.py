@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import ActResult, Attack, AttackedReplica
-from loadchaos.chaos.base import AttackContext
+from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.chaos.host import HOST_LOADS
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.registry import ATTACKS
