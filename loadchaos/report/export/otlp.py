@@ -18,8 +18,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import orjson
-
 from loadchaos.core import progress
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -28,6 +26,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.traceparent import trace_ids
 from loadchaos.core.version import __version__
+from loadchaos.core.whole_file import read_json
 from loadchaos.report.export.tables import RunClock
 from loadchaos.report.formatting import plural
 
@@ -183,7 +182,7 @@ class _SpanMaker:
     def __init__(self, folder: RunFolder) -> None:
         self._clock = RunClock.of(folder)
         run, facts = _run_and_facts(folder)
-        plan = orjson.loads(folder.plan.read_bytes()) if folder.plan.is_file() else {}
+        plan = read_json(folder.plan)
         traffic = (plan.get("profile") or {}).get("traffic") or ()
         self._endpoints = {t.get("name"): str(t.get("endpoint") or "chat") for t in traffic}
         self._streams = {t.get("name"): bool(t.get("stream", True)) for t in traffic}

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from loadchaos.analysis.figures.series import Series
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.whole_file import write_whole
+from loadchaos.core.whole_file import read_json, write_whole
 from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, number, parse_time, plural, utc_text
 from loadchaos.report.html import templates, uplot_data
@@ -96,10 +94,7 @@ def excerpt(incident: Path) -> str:
 
 def server_facts(folder: Path) -> list[tuple[str, str]]:
     """Describe what was measured of the server before the load. It comes from facts.json; empty without it."""
-    try:
-        facts = orjson.loads((folder / "facts.json").read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return []
+    facts = read_json(folder / "facts.json")
     images = [f"{clean(size, 20)}: {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
     shown = {
         "server": " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)),

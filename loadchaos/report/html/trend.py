@@ -24,6 +24,7 @@ from loadchaos.core import latency_names
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
+from loadchaos.core.whole_file import read_json
 from loadchaos.report.formatting import clean, parse_time
 from loadchaos.report.phrases import is_server_fault
 
@@ -191,20 +192,12 @@ def _past(home: Path) -> list[tuple[str, TrendRun]]:
     return list(found.values())
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
 def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
     sent = verdict.sent
     # A refusal that the request expected is no failure; such refusals are in `by_traffic` only and count as answered.
     failed = sum(n for o, n in verdict.outcomes.items() if o not in BLAMELESS)
     failures = [f for f in verdict.failures if is_server_fault(f)]
-    plan = _json(folder.plan).get("profile") or {}
+    plan = read_json(folder.plan).get("profile") or {}
     exposure = str((plan.get("exposure") or {}).get("count") or "requests")
     exposed = verdict.exposures.get(exposure, 0)
     deaths = sum(f.count or 1 for f in failures if f.severity == "engine_death")
@@ -242,7 +235,7 @@ def _latencies(verdict: Verdict) -> dict[str, float]:
 
 def _server(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
     """Facts that must be equal for two runs to be comparable: version and flags of the server, and the load."""
-    kind, target, facts = verdict.target.kind, vars(verdict.target), _json(folder.facts)
+    kind, target, facts = verdict.target.kind, vars(verdict.target), read_json(folder.facts)
     shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": kind}
     asked = plan.get("target") or {}
     embedded, launch = asked.get("embedded") or {}, asked.get("launch") or {}
@@ -277,7 +270,10 @@ def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[st
         since.append(run)
         if run.good:
             good.append(run)
-    pooled = {n: _pool([x.rates[n] if n in x.rates else _zero_rate(n, x) for x in since]) for n in _names(since)}
+    pooled = {
+        n: _pool([x.rates[n] if n in x.rates else _zero_rate(n, x) for x in since])
+        for n in dict.fromkeys(n for x in since for n in x.rates)
+    }
     return SoakTrend(profile, tuple(runs), pooled, changed, tuple(sorted(others)))
 
 
@@ -315,10 +311,6 @@ def _pool(rates: Sequence[Rate]) -> Rate:
 
 def _zero_rate(name: str, run: TrendRun) -> Rate:
     return rate(0, run.requests if name.endswith(" by requests") else 0)
-
-
-def _names(runs: Sequence[TrendRun]) -> list[str]:
-    return list(dict.fromkeys(n for run in runs for n in run.rates))
 
 
 def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from loadchaos.core.whole_file import write_whole
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural
 from loadchaos.report.html import templates
 from loadchaos.report.html.trend import Figure, SoakTrend, TrendRun, read
@@ -21,9 +19,8 @@ _PROFILE_MARKS = 6
 def write(home: Path, profile: str) -> SoakTrend:
     """Write trend.html and trend.json."""
     found = read(home, profile)
-    data = orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    for name, content in (("trend.json", data), ("trend.html", html(found).encode())):
-        write_whole(home / name, content)
+    write_json(home / "trend.json", found.to_json())
+    write_whole(home / "trend.html", html(found))
     return found
 
 

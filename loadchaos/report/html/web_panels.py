@@ -24,7 +24,7 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.units import NS_PER_S
-from loadchaos.core.whole_file import write_whole
+from loadchaos.core.whole_file import read_json, write_whole
 from loadchaos.report import phrases
 from loadchaos.report.capacity_text import facts, short_answer
 from loadchaos.report.formatting import clean, duration, number, percent, plural, utc_text
@@ -149,10 +149,9 @@ class PanelPages:
 
     def _plan(self) -> list[str]:
         if self._planned is None:
-            try:
-                attacks = orjson.loads(self._folder.plan.read_bytes())["profile"].get("attacks") or []
-            except (OSError, ValueError, KeyError):
+            if not (plan := read_json(self._folder.plan)):
                 return []
+            attacks = (plan.get("profile") or {}).get("attacks") or []
             self._planned = [
                 clean(", ".join(f"{k}: {v}" for k, v in a.items() if v not in (None, {}, [])), 300) for a in attacks
             ]
