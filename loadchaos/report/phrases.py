@@ -549,10 +549,6 @@ def evidence_text(evidence: Evidence | CandidateLine) -> str:
     return f"{where}  {clean(evidence.text or '', 400)}".strip()
 
 
-def candidate_texts(candidates: Iterable[CandidateLine]) -> list[str]:
-    return [evidence_text(c) for c in candidates]
-
-
 def wrong_answer_texts(failure: FailureResult) -> list[str]:
     """Format the first wrong answers of a failure: expected, got, and why."""
     found = []

@@ -114,10 +114,10 @@ def _failure(verdict: Verdict, f: FailureResult) -> str:
     return "\n".join(lines)
 
 
-def _latency(verdict: Verdict, traffic: str) -> tuple[str, str, str]:
+def _latency(verdict: Verdict, traffic: str) -> list[str]:
     found = verdict.latency.get(traffic)
     times = (found.ttft_s.p50, found.ttft_s.p99, found.e2e_s.p99) if found else (None, None, None)
-    return duration(times[0]), duration(times[1]), duration(times[2])
+    return [duration(seconds) for seconds in times]
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:

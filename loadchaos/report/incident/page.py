@@ -17,7 +17,6 @@ from loadchaos.analysis.incidents.record import (
     NearAttack,
     ReadingRecord,
     RunEnvironment,
-    SentRequest,
     ServerFacts,
 )
 from loadchaos.analysis.verdict.model import WrongAnswerExample
@@ -144,7 +143,7 @@ def _summary(incident: IncidentRecord, name: str) -> list[str]:
     ]
     known = [phrases.known_text(k) for k in incident.known]
     rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none known to loadchaos"]
-    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in phrases.candidate_texts(incident.candidates)]
+    rows += [f"- **unexplained log line**: {_span(phrases.evidence_text(c))}" for c in incident.candidates]
     rows += [f"- **observed**: {_span(s)}" for s in incident.signs[:10]]
     return [r for r in rows if r]
 
@@ -312,10 +311,6 @@ def _attacks(incident: IncidentRecord) -> list[str]:
     return rows
 
 
-def _file(request: SentRequest) -> str:
-    return f" {_span(request.image_file)}" if request.image_file else ""
-
-
 def _in_flight(incident: IncidentRecord) -> list[str]:
     flying = incident.in_flight
     if not flying:
@@ -324,7 +319,7 @@ def _in_flight(incident: IncidentRecord) -> list[str]:
     rows += ["| id | step | traffic | prompt tokens | images | in flight for |", "|---|---|---|---|---|---|"]
     rows += [
         f"| {_span(r.id)} | {r.step} | {_span(r.traffic)} | {number(r.tokens)} "
-        f"| {number(r.images)}{_file(r)} | {duration(r.age_s)} |"
+        f"| {number(r.images)}{f' {_span(r.image_file)}' if r.image_file else ''} | {duration(r.age_s)} |"
         for r in flying[:_MOST_REQUESTS]
     ]
     if len(flying) > _MOST_REQUESTS:

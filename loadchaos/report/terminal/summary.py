@@ -126,8 +126,8 @@ def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: F
     page.field("evidence", phrases.failure_evidence(failure), "cyan")
     for text in phrases.wrong_answer_texts(failure):
         page.field("wrong answer", text, "cyan")
-    for text in phrases.candidate_texts(failure.candidates):
-        page.field("unexplained", text, "cyan")
+    for candidate in failure.candidates:
+        page.field("unexplained", phrases.evidence_text(candidate), "cyan")
     for known in failure.known:
         page.field("known issue", phrases.known_text(known))
     if not failure.known and blamed:
