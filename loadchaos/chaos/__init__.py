@@ -2,31 +2,9 @@
 
 `AttackInjector` runs the attacks of a profile on their timetable and writes their ledger rows. To add:
 
-- a network fault: toxics/NAME.py; a signal: signals/NAME.py; a host load: host/NAME.py; each with its name in
-  core/attack_names.py;
+- a network fault: a class in toxics.py; a signal: an entry in signals.py; a host load: a function in host.py; each with
+  its name in core/attack_names.py;
 - an admin operation: a row of the dialect's table in server/dialects/;
-- a new kind of attack: KIND.py with a function `make` and a class that fits `Attack`, and its entry in `ATTACK_KINDS`
+- a new kind of attack: KIND.py with a function `make` and a subclass of `Attack`, and its entry in `ATTACK_KINDS`
   (core/attack_names.py).
 """
-
-from __future__ import annotations
-
-from loadchaos.chaos.admin import operation_named
-from loadchaos.chaos.base import ActResult, Attack, AttackedReplica
-from loadchaos.chaos.injector import AttackInjector, AttackTarget
-from loadchaos.chaos.manual import Offer, offers
-from loadchaos.chaos.network import LocalProxy
-from loadchaos.chaos.registry import ATTACKS
-
-__all__ = [
-    "ATTACKS",
-    "ActResult",
-    "Attack",
-    "AttackInjector",
-    "AttackTarget",
-    "AttackedReplica",
-    "LocalProxy",
-    "Offer",
-    "offers",
-    "operation_named",
-]

@@ -1,7 +1,7 @@
-"""Admin attacks: calls to the server's own admin endpoints.
+"""Admin attacks: calls to the server's own admin endpoints, whose answer is recorded unchanged.
 
-They reset caches, pause the server, put it to sleep or abort requests. Its answer is recorded unchanged. The operations
-of each server are the table of its dialect (server/dialects/): loading a LoRA adapter, for example.
+The operations of each server (reset caches, pause, sleep, abort requests, load an adapter) are the table of its dialect
+(server/dialects/).
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
-from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.dialects.base import AdminOperation, version_key
 
@@ -27,11 +26,7 @@ _NO_SUCH_PATH = '"detail":"Not Found"'  # FastAPI's; a 404 of the operation itse
 
 
 def operation_named(name: str, dialect: Dialect) -> AdminOperation:
-    """Return the dialect's admin operation of that name.
-
-    Raises:
-        OptionError: where there is none, with the nearest name and all there are.
-    """
+    """Return the dialect's admin operation of that name. Raises OptionError, with the nearest name and all there are."""
     operation = dialect.admin.get(name)
     if operation is not None:
         return operation
@@ -43,7 +38,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
     raise OptionError(f"attack {name}: {dialect.title} has no such admin operation{hint} It has: {known}")
 
 
-def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> AdminAttack:
+def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> AdminAttack:
     """Make the attack of `{admin: NAME, params: {...}}`. Raises OptionError."""
     operation = operation_named(str(spec), context.dialect)
     for name, allowed in operation.allowed.items():
@@ -53,14 +48,14 @@ def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> AdminA
     return AdminAttack(operation, undo, params, context)
 
 
-class AdminAttack:
+class AdminAttack(Attack):
     """One admin operation with its parameters."""
 
     def __init__(
         self,
         operation: AdminOperation,
         undo: AdminOperation | None,
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         context: AttackContext,
     ) -> None:
         self._operation, self._undo = operation, undo
@@ -71,49 +66,22 @@ class AdminAttack:
         if body is not None and "abort_all" in body and "request_ids" in params:
             self._body = dict(params)
         self._context = context
-
-    @property
-    def name(self) -> str:
-        """The operation's name."""
-        return self._operation.name
-
-    @property
-    def effects(self) -> Sequence[str]:
-        """Effects of the operation with these parameters."""
-        return self._operation.effects_with(self._params)
-
-    @property
-    def holds(self) -> bool:
-        """True where another operation takes it back."""
-        return self._undo is not None
-
-    @property
-    def undone_by(self) -> str | None:
-        """The operation that takes it back."""
-        return self._undo.name if self._undo is not None else None
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        """Return no further fields."""
-        return {}
+        self.name, self.effects = operation.name, operation.effects_with(self._params)
+        self.holds, self.undone_by = undo is not None, undo.name if undo is not None else None
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """Call the operation."""
         return await self._call(self._operation, replica, self._params, self._body)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """Call the operation that takes it back."""
         if self._undo is None:
-            return ActResult(ok=True, text="nothing to undo")
+            return NOTHING_TO_UNDO
         body = self._undo.body
         if body is not None:  # which adapter to unload
             body = {**body, **{k: v for k, v in (self._body or {}).items() if k.endswith("_name")}}
         return await self._call(self._undo, replica, self._undo.params, body)
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that the endpoint exists, with a method that does nothing.
-
-        The answer 405 means that it exists, 404 that it does not.
-        """
+        """Check that the endpoint exists, with a method that does nothing: 405 says so, 404 that it does not."""
         operation = self._operation
         method = "OPTIONS" if operation.get_acts or operation.method == "GET" else "GET"
         result = await self._send(method, operation.path, replica, _PREFLIGHT_S)
@@ -172,10 +140,7 @@ class AdminAttack:
 
 
 def _succeeded(response: bounded_http.BoundedResponse) -> bool:
-    """Return True for a 2xx, unless its body denies it.
-
-    /reset_prefix_cache answers 200 `{"success":false}` while blocks are held.
-    """
+    """Return True for a 2xx, unless its body denies it: /reset_prefix_cache answers 200 `{"success":false}`."""
     if not 200 <= response.status < 300:
         return False
     try:
@@ -186,10 +151,7 @@ def _succeeded(response: bounded_http.BoundedResponse) -> bool:
 
 
 def _query_value(value: Any) -> Any:
-    """Return a value as a query parameter: `true`, not `True`.
-
-    Several values of one name stay a list.
-    """
+    """Return a value as a query parameter: `true`, not `True`. Several values of one name stay a list."""
     if isinstance(value, list | tuple):
         return [_query_value(part) for part in value]
     return str(value).lower() if isinstance(value, bool) else str(value)

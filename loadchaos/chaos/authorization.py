@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 import psutil
 
-from loadchaos.chaos.listeners import Listener, listeners
+from loadchaos.chaos.listeners import Listener, host_and_port, host_port, listeners
 from loadchaos.core.errors import AuthorizationError, OptionError
 
 
 def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ") -> None:
     """Refuse a harmful run against a server that is not authorized.
 
-    Args:
-        url: the server.
-        reasons: the harmful parts of the run.
-        authorized: the addresses that the user has authorized.
-        option: how the user authorizes, as far as the address.
+    `reasons` are the harmful parts of the run, `option` is how the user authorizes, as far as the address.
 
     Raises:
         AuthorizationError: where there are reasons and this address is neither authorized nor plainly a local server.
@@ -45,11 +40,6 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: s
 
 
 def _given(text: str) -> str:
-    """Return the address of one `--authorize`.
-
-    Raises:
-        OptionError: where it is no HOST:PORT and no URL.
-    """
     host, _, port = text.rpartition(":")
     if "://" not in text and not (host.strip("[]") and port.isdigit()):
         raise OptionError(f"--authorize {text!r}: HOST:PORT was expected, e.g. 127.0.0.1:8000")
@@ -58,18 +48,15 @@ def _given(text: str) -> str:
 
 def address(url: str) -> str:
     """Return `HOST:PORT` of a URL, as `--authorize` takes it."""
-    parts = urlsplit(url)
-    port = _port(url)
-    host = (parts.hostname or "").lower()
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    host, port = host_and_port(url)
+    return host_port(host.lower(), port)
 
 
 def _why_not_local(url: str) -> str | None:
-    """Explain why a URL is not plainly a local server; None when it is."""
-    host = urlsplit(url).hostname or ""
+    host, port = host_and_port(url)
     if not _is_loopback(host):
         return "It is not on this machine's loopback."
-    owners = listeners(host, _port(url))
+    owners = listeners(host, port)
     if not owners:
         return (
             "No process that listens there is visible: check the port, and that the server is running. "
@@ -79,7 +66,6 @@ def _why_not_local(url: str) -> str | None:
 
 
 def _why_no_server(owner: Listener) -> str | None:
-    """Explain why a listener is not plainly a server; None when it is."""
     if owner.pid is None:
         return "The process that listens there is not visible from here, so it may forward to another machine."
     shown = repr(owner.command[:80]) if owner.command else "a process whose command line cannot be read"
@@ -102,15 +88,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def listener_pid(url: str) -> int | None:
-    """Return the pid of the process that listens on a loopback URL.
-
-    Returns None where it is not plainly a local server.
-    """
-    host = urlsplit(url).hostname or ""
+    """Return the pid of the process that listens on a loopback URL; None where it is not plainly a local server."""
+    host, port = host_and_port(url)
     if not _is_loopback(host):
         return None
     # Monitoring harms no server: any process here that is no known forwarder will do.
-    owners = listeners(host, _port(url))
+    owners = listeners(host, port)
     pids = {owner.pid for owner in owners if owner.pid is not None and not owner.forwards}
     if len(pids) < len(owners):
         return None
@@ -122,18 +105,14 @@ def listener_pid(url: str) -> int | None:
 
 
 def refuse_wrong_pid(pid: int, urls: Sequence[str]) -> None:
-    """Refuse a `--pid` that is not the server.
-
-    Raises:
-        OptionError: unless the process, or one that it started, listens on the port of one of the URLs.
-    """
+    """Raise OptionError unless the process, or one that it started, listens on the port of one of the URLs."""
     if not psutil.pid_exists(pid):
         raise OptionError(
             f"--pid {pid}: there is no such process on this machine: `ss -ltnp` shows which process listens on the port"
         )
     tree = {pid, *(child.pid for child in _children(pid))}
-    ports = {_port(url) for url in urls}
-    owners = {owner.pid: owner.command for url in urls for owner in listeners(None, _port(url))}
+    ports = {host_and_port(url)[1] for url in urls}
+    owners = {owner.pid: owner.command for port in ports for owner in listeners(None, port)}
     if tree & set(owners):
         return
     shown = "; ".join(
@@ -143,11 +122,6 @@ def refuse_wrong_pid(pid: int, urls: Sequence[str]) -> None:
         f"--pid {pid} is not the server: neither it nor a process it started listens on port "
         f"{' or '.join(map(str, sorted(ports)))} (listening there: {shown or 'no process of this machine'})"
     )
-
-
-def _port(url: str) -> int:
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -1,7 +1,8 @@
-"""The Attack protocol, the replica it acts on, and the result of one act."""
+"""The base of the attacks, the replica they act on, and the result of one act."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,22 +16,13 @@ from loadchaos.server.dialects import Dialect
 
 
 class TrafficProxy(Protocol):
-    """A proxy between our clients and the server that carries toxics.
-
-    Methods raise OSError where they fail.
-    """
+    """A proxy between our clients and the server that carries toxics. Methods raise OSError where they fail."""
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
         """Lay a toxic. Returns how many open connections it hits, of how many."""
-        ...
 
     async def remove(self, toxic: Toxic) -> None:
         """Remove a toxic."""
-        ...
-
-
-def _not_local() -> int | None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -46,16 +38,13 @@ class AttackedReplica:
 
     name: str
     admin_url: str
-    pid: Callable[[], int | None] = _not_local
+    pid: Callable[[], int | None] = lambda: None
     proxy: TrafficProxy | None = None
 
 
 @dataclass(frozen=True)
 class ActResult:
-    """The result of one act.
-
-    `ok` is None where it is not known: no answer, or the run stopped before it came.
-    """
+    """The result of one act. `ok` is None where it is not known: no answer, or the run stopped before it came."""
 
     ok: bool | None
     status: int | None = None
@@ -63,54 +52,41 @@ class ActResult:
     took_ns: int | None = None
 
 
-class Attack(Protocol):
+NOTHING_TO_UNDO = ActResult(ok=True, text="nothing to undo")
+
+
+class Attack:
     """One operation on a server: `begin` does it, `undo` takes it back.
 
     No method raises for what a server does. `undo` may be called without need and after a failed `begin`; it must then
     do no harm.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in the ledger and the report."""
-        ...
+    name: str
+    """The name in the ledger and the report."""
+    effects: Sequence[str]
+    """Failure ids and outcomes that the attack may cause by itself."""
+    holds: bool = True
+    """The server stays changed until `undo`: a pause, a sleep or a stopped process holds, a cache reset does not."""
+    undone_by: str | None = None
+    """The name of the operation that takes it back, such as wake_up."""
 
-    @property
-    def effects(self) -> Sequence[str]:
-        """Failure ids and outcomes that the attack may cause by itself."""
-        ...
-
-    @property
-    def holds(self) -> bool:
-        """True where the server stays changed until `undo`.
-
-        A pause, a sleep or a stopped process holds, a cache reset does not.
-        """
-        ...
-
-    @property
-    def undone_by(self) -> str | None:
-        """The name of the operation that takes it back, such as wake_up."""
-        ...
-
-    def row_fields(self, replica: AttackedReplica) -> AttackDetail:
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - most need no replica
         """Return the ledger fields of this kind of attack.
 
         Called once before each `begin`: a process attack chooses its process here.
         """
-        ...
+        return {}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """Do it."""
-        ...
+        raise NotImplementedError
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """Take it back."""
-        ...
+        raise NotImplementedError
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Check that it can be done on this server, without doing it."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -123,16 +99,17 @@ class AttackContext:
     version: str | None = None
 
 
-class AttackFactory(Protocol):
-    """Makes an attack from an entry of a profile.
+AttackFactory = Callable[[Any, Mapping[str, object], AttackContext], Attack]
+"""Makes an attack of the value under its kind's key (`{admin: reset_mm_cache}` gives "reset_mm_cache") and its params.
 
-    Raises:
-        OptionError: where the entry is not valid.
+It raises OptionError where they are not valid."""
+
+
+def guard(undo: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a child that runs the shell text `undo` on input or its end, so even after SIGKILL of loadchaos.
+
+    The arguments are $1, $2, ... in the shell text.
     """
-
-    def __call__(self, spec: Any, params: Mapping[str, Any], context: AttackContext, /) -> Attack:
-        """Make the attack.
-
-        `spec` is the value under the kind's key: `{admin: reset_mm_cache}` gives "reset_mm_cache".
-        """
-        ...
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read -r _; {undo}", "sh", *arguments], stdin=subprocess.PIPE, start_new_session=True
+    )

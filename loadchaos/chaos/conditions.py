@@ -1,7 +1,4 @@
-"""Conditions on the server's figures that an attack waits for.
-
-A profile has them as `when: {requests_running: ">= 8"}`.
-"""
+"""Conditions on the server's figures that an attack waits for: `when: {requests_running: ">= 8"}`."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ Condition = tuple[str, Callable[[float, float], bool], float]
 def parse_conditions(when: Mapping[str, str], dialect: Dialect) -> list[Condition]:
     """Parse a `when` mapping into (figure, operation, bound).
 
-    Raises:
-        OptionError: for a figure that the dialect does not have, or a text that is no comparison.
+    Raises OptionError for a figure that the dialect does not have, or a text that is no comparison.
     """
     known = {*WORKER_FIGURES, *(metric.ours for metric in dialect.metrics)}
     found = []
@@ -47,7 +43,7 @@ def parse_conditions(when: Mapping[str, str], dialect: Dialect) -> list[Conditio
 
 
 class ServerFigures:
-    """Newest figures of `metrics` and `heartbeat` rows.
+    """Newest figures of `metrics` and `heartbeat` rows; other rows are ignored.
 
     A replica's figure is the sum over its engines, or the largest where it is a ratio.
     """
@@ -58,7 +54,6 @@ class ServerFigures:
         self._changed = asyncio.Event()
 
     def feed(self, row: Row) -> None:
-        """Fold a row; other kinds than these two are ignored."""
         typed = as_typed(row)
         if typed["row"] == "metrics":
             self._values[str(typed.get("replica")), str(typed.get("engine"))] = typed["values"]
@@ -82,17 +77,13 @@ class ServerFigures:
         return max(values) if name.endswith("_ratio") else sum(values)
 
     async def until(self, conditions: Iterable[Condition], replica: str) -> None:
-        """Wait until all conditions hold for this replica.
-
-        A condition on a figure without a value does not hold.
-        """
+        """Wait until all conditions hold for this replica. A figure without a value meets none."""
         waiting = list(conditions)
         while not all((v := self.value(n, replica)) is not None and holds(v, bound) for n, holds, bound in waiting):
             await self._changed.wait()
 
 
 def _worker_figure(name: str, beats: deque[Row]) -> int:
-    """Return one worker's figure from its heartbeats of the last second."""
     if name == "aborts_per_s":
         return int(beats[-1].get("aborted") or 0) - int(beats[0].get("aborted") or 0)
     return int(beats[-1].get(name) or 0)

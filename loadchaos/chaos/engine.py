@@ -13,8 +13,7 @@ from typing import Any
 
 import psutil
 
-from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
-from loadchaos.chaos.undo_guard import guard
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica, guard
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
@@ -23,12 +22,8 @@ TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
-def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> EngineAttack:
-    """Make the attack of `{engine: encoder_pop, params: {...}}`.
-
-    Raises:
-        OptionError: for an unknown mode or option.
-    """
+def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> EngineAttack:
+    """Make the attack of `{engine: encoder_pop, params: {...}}`. Raises OptionError."""
     if spec not in ENGINE_FAULTS:
         raise OptionError(f"attack engine: one of {', '.join(ENGINE_FAULTS)} was expected (got {spec})")
     unknown = [name for name in params if name not in _OPTIONS]
@@ -37,24 +32,19 @@ def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Engin
     return EngineAttack(str(spec), params)
 
 
-class EngineAttack:
+class EngineAttack(Attack):
     """One mode of the plugin, in force while the trigger file holds it."""
 
-    holds = True
-    undone_by: str | None = None
-
-    def __init__(self, mode: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, mode: str, params: Mapping[str, object]) -> None:
         self.name = f"engine_{mode}"
         self.effects = ENGINE_FAULTS[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        """Return the order as written into the trigger file."""
         return {"order": self._order}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """Write the trigger file."""
         trigger = _trigger_of(replica)
         if trigger is None:
             return ActResult(ok=False, text=_missing(replica))
@@ -71,15 +61,13 @@ class EngineAttack:
         return ActResult(ok=True, text=f"armed by {trigger}: {self._order}", took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """Remove the trigger file."""
         trigger, undo = self._armed.pop(replica.name, (None, None))
         if trigger is None or undo is None:
-            return ActResult(ok=True, text="nothing to undo")
+            return NOTHING_TO_UNDO
         undo.communicate(b"\n")  # it removes the file itself, and ends
         return ActResult(ok=not trigger.exists(), text=f"disarmed: {trigger} was removed")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that the server has a trigger file that nobody has written."""
         trigger = _trigger_of(replica)
         if trigger is None:
             return ActResult(ok=False, text=_missing(replica))
@@ -92,10 +80,7 @@ class EngineAttack:
 
 
 def _trigger_of(replica: AttackedReplica) -> Path | None:
-    """Return the trigger file that the server's environment names.
-
-    Returns None where it names none, or where its environment cannot be read.
-    """
+    """Return the trigger file that the server's environment names; None where it names none or cannot be read."""
     pid = replica.pid()
     if pid is None:
         return None

@@ -1,7 +1,4 @@
-"""Processes that listen on a TCP port of this machine.
-
-`listeners` finds them; `Listener.engine` and `Listener.forwards` tell whether the process serves a model itself.
-"""
+"""Processes that listen on a TCP port of this machine, and whether they serve a model themselves."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -56,7 +54,6 @@ class Listener:
 
     @property
     def command(self) -> str:
-        """Command line as one text."""
         return " ".join(self.argv) or self.name
 
     @property
@@ -76,20 +73,14 @@ class Listener:
         return any(_TITLE.match(text) for text in (*argv[:1], self.name)) or is_engine(argv)
 
     def _started(self) -> Sequence[str]:
-        """Program, script and module of the command line."""
         kind, what, _ = _start(self.argv)
         return [*self.argv[:1], what.partition(".")[0] if kind == "module" else what]
 
 
 def listeners(host: str | None, port: int) -> list[Listener]:
-    """Find the processes that listen on a port of this machine.
+    """Find the processes that listen on a port of this machine; those of another user or namespace have no pid.
 
-    Args:
-        host: loopback address or `localhost` at which they must answer; None for any address of this machine.
-        port: the TCP port.
-
-    Returns:
-        One for each process; a process of another user or namespace has no pid.
+    `host` is the loopback address or `localhost` at which they must answer; None for any address of this machine.
     """
     try:
         connections = psutil.net_connections(kind="tcp")
@@ -101,6 +92,17 @@ def listeners(host: str | None, port: int) -> list[Listener]:
         if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port and _covers(c.laddr.ip, host)
     }
     return [_describe(pid, connections) for pid in found]
+
+
+def host_and_port(url: str) -> tuple[str, int]:
+    """Split a URL, with the default port filled in."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def host_port(host: str, port: int) -> str:
+    """Join `127.0.0.1:80` or `[::1]:80`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_engine(argv: Sequence[str]) -> bool:
@@ -136,12 +138,10 @@ def _start(argv: Sequence[str]) -> tuple[str, str, Sequence[str]]:
 
 
 def _stem(name: str) -> str:
-    """Return a program's lower-case name without folder and `.py`."""
     return PurePath(name).name.lower().removesuffix(".py").removesuffix(".exe")
 
 
 def _covers(listens_on: str, host: str | None) -> bool:
-    """Tell whether a listener's address answers for a loopback host."""
     address = _address(listens_on)
     if host is None or address is None or address.is_unspecified:
         return True
@@ -158,7 +158,6 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
-    """Read what is known about a process that listens."""
     if pid is None:
         return Listener(None)
     try:
@@ -174,15 +173,12 @@ def _describe(pid: int | None, connections: Sequence[Any]) -> Listener:
 
 
 def _remote(pid: int, connections: Sequence[Any]) -> tuple[str, ...]:
-    """Return the addresses of other machines that a process connected to.
-
-    A connection to a port on which the process listens came from there and forwards nothing.
-    """
+    """Return the addresses of other machines that a process connected to; those of its clients do not count."""
     own = [c for c in connections if c.pid == pid]
     ports = {c.laddr.port for c in own if c.status == psutil.CONN_LISTEN and c.laddr}
     here = _addresses_of_this_machine()
     return tuple(
-        f"[{c.raddr.ip}]:{c.raddr.port}" if ":" in c.raddr.ip else f"{c.raddr.ip}:{c.raddr.port}"
+        host_port(c.raddr.ip, c.raddr.port)
         for c in own
         if c.status == psutil.CONN_ESTABLISHED and c.raddr and c.laddr.port not in ports
         if not _is_here(c.raddr.ip, here)
@@ -200,10 +196,7 @@ def _is_here(ip: str, here: set[str]) -> bool:
 
 
 def _multiprocessing_parent(listener: Listener) -> Sequence[str]:
-    """Return the command line, of a multiprocessing child that of its parent.
-
-    vLLM's API servers are such children when there are several.
-    """
+    """Return the command line, of a multiprocessing child that of its parent, as vLLM's API servers are."""
     argv: Sequence[str] = listener.argv
     pid = listener.pid
     for _ in range(_MOST_PARENTS):

@@ -1,7 +1,4 @@
-"""Attacks that a user may fire by hand from the web UI.
-
-These are admin operations, and signals to local processes.
-"""
+"""Attacks that a user may fire by hand from the web UI: admin operations, and signals to local processes."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ class Offer:
 
 
 def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str | None) -> list[Offer]:
-    """Return the attacks for this server, in the dialect's order.
-
-    Those newer than the server's version are left out.
-    """
+    """Return the attacks for this server, in the dialect's order, without those newer than its version."""
     found = [
         Offer("admin", o.name, o.name, f"{o.method} {o.path}", o.gate)
         for o in dialect.admin.values()

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica
+from loadchaos.chaos.listeners import host_and_port, host_port
 from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core import bounded_http
 from loadchaos.core.errors import TargetError
@@ -25,30 +26,18 @@ from loadchaos.core.ledger.rows import AttackDetail
 _START_S = 10.0
 _ORDER_S = 5.0
 _MEASURED = 9
+_NO_PROXY = ActResult(ok=False, text="there is no proxy between the clients and the server")
 _NO_ANSWER = (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError)
 
 
-def address_of(url: str) -> tuple[str, int]:
-    """Return host and port of a URL, with the default port filled in."""
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
 async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
-    """Measure the delay that a proxy adds to a request.
+    """Measure the delay that a proxy adds to a request for `path` of the server at `target`.
 
-    Args:
-        target: URL of the server.
-        proxy: host and port of the proxy before it.
-        path: path to ask for.
-        tls: settings for https.
-
-    Returns:
-        The difference of the medians of 9 requests through the proxy and 9 directly, with fewer once one is not answered in
-        time; None where none was answered.
+    Returns the difference of the medians of 9 requests through the proxy and 9 directly, with fewer once one is not
+    answered in time; None where none was answered.
     """
-    parts, (host, port) = urlsplit(target), proxy
-    proxied = urlunsplit((parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", path, "", ""))
+    parts = urlsplit(target)
+    proxied = urlunsplit((parts.scheme, host_port(*proxy), path, "", ""))
     direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
     durations: dict[str, list[float]] = {direct: [], proxied: []}
     async with httpx.AsyncClient(
@@ -79,7 +68,7 @@ class LocalProxy:
 
     async def open(self) -> None:
         """Start the child. TargetError where it does not listen within 10 s."""
-        host, port = address_of(self._target)
+        host, port = host_and_port(self._target)
         self._child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -100,19 +89,13 @@ class LocalProxy:
         self.address = ("127.0.0.1", int(answer["port"]))
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """Measure the delay that the proxy adds to a request, in seconds.
-
-        Returns None where no request was answered.
-        """
         return await added_delay_s(self._target, self.address, path, tls)
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
-        """Lay a toxic. Returns how many open connections it hits, of how many."""
         answer = await self._obey({"what": "add", "toxic": asdict(toxic)})
         return answer["hit"], answer["total"]
 
     async def remove(self, toxic: Toxic) -> None:
-        """Remove a toxic."""
         await self._obey({"what": "remove", "name": toxic.name})
 
     async def close(self) -> None:
@@ -123,11 +106,7 @@ class LocalProxy:
         await self._child.wait()
 
     async def _obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Send an order to the child.
-
-        Raises:
-            OSError: when the child is gone or could not do it.
-        """
+        """Send an order to the child. Raises OSError when the child is gone or could not do it."""
         async with self._order:
             if self._child is None or self._child.stdin is None:
                 raise ConnectionError("the network proxy was not started")
@@ -149,33 +128,24 @@ class LocalProxy:
         return answer
 
 
-def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> NetworkAttack:
-    """Make the attack of `{network: latency, params: {latency: 200}}`.
-
-    Raises:
-        OptionError: for an unknown fault or param.
-    """
+def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> NetworkAttack:
+    """Make the attack of `{network: latency, params: {latency: 200}}`. Raises OptionError."""
     return NetworkAttack(parse_toxic(f"network_{spec}", spec, params))
 
 
-class NetworkAttack:
+class NetworkAttack(Attack):
     """One toxic, in force from `begin` to `undo`."""
-
-    holds = True
-    undone_by: str | None = None
 
     def __init__(self, toxic: Toxic) -> None:
         self._toxic = toxic
         self.name, self.effects = toxic.name, TOXICS[toxic.type].effects
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        """Return the toxic as data."""
         return {"toxic": asdict(self._toxic)}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """Lay the toxic."""
         if replica.proxy is None:
-            return ActResult(ok=False, text="there is no proxy between the clients and the server")
+            return _NO_PROXY
         begin = time.monotonic_ns()
         try:
             hits = await replica.proxy.add(self._toxic)
@@ -184,9 +154,8 @@ class NetworkAttack:
         return ActResult(ok=True, text=self._describe(hits), took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """Remove the toxic."""
         if replica.proxy is None:
-            return ActResult(ok=True, text="nothing to undo")
+            return NOTHING_TO_UNDO
         try:
             await replica.proxy.remove(self._toxic)
         except OSError as e:
@@ -194,9 +163,8 @@ class NetworkAttack:
         return ActResult(ok=True, text="the network fault was removed")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that there is a proxy between the clients and the server."""
         if replica.proxy is None:
-            return ActResult(ok=False, text="there is no proxy between the clients and the server")
+            return _NO_PROXY
         return ActResult(ok=True, text="a proxy is between the clients and the server")
 
     def _describe(self, hits: tuple[int, int]) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 
 import psutil
 
-from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
+from loadchaos.chaos.base import NOTHING_TO_UNDO, ActResult, Attack, AttackContext, AttackedReplica, guard
 from loadchaos.chaos.signals import SIGNALS
-from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.model import SERVER_ROLES
@@ -30,14 +29,8 @@ class SignalTarget:
     title: str
 
 
-def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> ProcessAttack:
-    """Make the attack of `{process: sigkill, role: engine_core}`.
-
-    The role is in `params`.
-
-    Raises:
-        OptionError: for an unknown signal or role.
-    """
+def make(spec: Any, params: Mapping[str, object], context: AttackContext) -> ProcessAttack:
+    """Make the attack of `{process: sigkill, role: engine_core}`; the role is in `params`. Raises OptionError."""
     role = str(params.get("role", SERVER_ROLES[0]))
     if spec not in SIGNALS:
         raise OptionError(f"attack process: one of {', '.join(SIGNALS)} was expected (got {spec})")
@@ -46,13 +39,8 @@ def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> Proces
     return ProcessAttack(str(spec), role, context.dialect.process_roles)
 
 
-class ProcessAttack:
-    """A signal to the process of one role.
-
-    Of several workers the one with the lowest pid gets it.
-    """
-
-    undone_by: str | None = None
+class ProcessAttack(Attack):
+    """A signal to the process of one role, of several workers to the one with the lowest pid."""
 
     def __init__(self, name: str, role: str, role_patterns: Sequence[tuple[re.Pattern[str], str]]) -> None:
         self._signal = SIGNALS[name]
@@ -63,16 +51,12 @@ class ProcessAttack:
         self._held: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:
-        """Choose the process, and return its pid and the signal.
-
-        The rows carry them, so that nothing else is blamed on us.
-        """
+        """Choose the process, and return its pid and the signal, so that nothing else is blamed on us."""
         target = next((t for t in self._processes(replica) if t.role == self._role), None)
         self._aimed[replica.name] = target
         return {"pid": target.process.pid if target else None, "signal": int(self._signal.number)}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """Send the signal."""
         target = self._aimed.get(replica.name)
         if target is None:
             return ActResult(ok=False, text=self._missing(replica))
@@ -93,13 +77,9 @@ class ProcessAttack:
         return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """Send the signal that takes it back.
-
-        A process that has ended meanwhile needs none.
-        """
         process = self._release(replica)
         if process is None or self._signal.undo_number is None:
-            return ActResult(ok=True, text="nothing to undo")
+            return NOTHING_TO_UNDO
         named, signal_name = f"{self._role} (pid {process.pid})", self._signal.undo_number.name
         try:
             process.send_signal(self._signal.undo_number)
@@ -110,7 +90,6 @@ class ProcessAttack:
         return ActResult(ok=True, text=f"{signal_name} to {named}")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that the server has such a process on this machine."""
         if any(t.role == self._role for t in self._processes(replica)):
             return ActResult(ok=True, text=f"{self._role} was found")
         return ActResult(ok=False, text=self._missing(replica))
@@ -129,10 +108,7 @@ class ProcessAttack:
         return f"{replica.admin_url} has no {self._role} process here; it has: {others}"
 
     def _processes(self, replica: AttackedReplica) -> list[SignalTarget]:
-        """Return the server's local processes, the lowest pid first.
-
-        Returns an empty list where the server is not on this machine or has ended.
-        """
+        """Return the server's local processes, the lowest pid first; none where it is not on this machine or has ended."""
         root = replica.pid()
         if root is None:
             return []

@@ -1,6 +1,4 @@
-"""A TCP proxy with toxics, in a process of its own.
-
-`python -m loadchaos.chaos.proxy HOST PORT` starts it.
+"""A TCP proxy with toxics, in a process of its own: `python -m loadchaos.chaos.proxy HOST PORT`.
 
 It prints `{"what": "listening", "port": N}`, then obeys lines on standard input: `{"what": "add", "toxic": {...}}` and
 `{"what": "remove", "name": ...}`, and answers each. It ends when its standard input closes, so when its parent ends.
@@ -18,8 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from loadchaos.chaos.toxics import TOXICS, Toxic, ToxicType
-from loadchaos.chaos.toxics.base import Chunking
+from loadchaos.chaos.toxics import TOXICS, Chunking, Toxic, ToxicType
 
 _READ_BYTES = 16384
 _QUEUE = 64  # pieces that may wait in a delay, before the sender is made to wait
@@ -31,30 +28,22 @@ class _ClosedByToxicError(Exception):
 
 
 class _Link:
-    """A client's connection and the one to the server.
-
-    Pieces of data wait in a queue, each with its time of arrival.
-    """
+    """A client's connection and the one to the server. Pieces of data wait in a queue, each with its time of arrival."""
 
     def __init__(self, proxy: Proxy, number: int, writers: dict[str, asyncio.StreamWriter]) -> None:
         self._proxy, self._number, self._writers = proxy, number, writers
         self._passed: dict[str, int] = {}
 
     def hits(self, toxic: Toxic) -> bool:
-        """Return True if this connection belongs to the toxic's share.
-
-        The same seed gives the same connections.
-        """
+        """Return True if this connection belongs to the toxic's share. The same seed gives the same connections."""
         return random.Random(f"{toxic.seed}/{toxic.name}/{self._number}").random() < toxic.share
 
     def toxics(self, stream: str) -> Iterator[ToxicType]:
-        """Yield the toxics in force now for this connection and direction."""
         for active in list(self._proxy.toxics.values()):
             if active.toxic.stream == stream and self.hits(active.toxic):
                 yield active
 
     async def pump(self, stream: str, reader: asyncio.StreamReader) -> None:
-        """Pass one direction on until it ends."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUE)
         reading = asyncio.create_task(self._read(reader, queue))
         try:
@@ -90,10 +79,7 @@ class _Link:
                 await asyncio.sleep(max(0.0, arrived + delay_s - time.monotonic()))
 
     async def _wait_while_blocked(self, stream: str) -> None:
-        """Wait while a toxic blocks data.
-
-        The connection is closed when the toxic's time is over.
-        """
+        """Wait while a toxic blocks data; the connection is closed when the toxic's time is over."""
         begin = time.monotonic()
         while blocking := [active for active in self.toxics(stream) if active.blocks]:
             for active in blocking:
@@ -114,10 +100,7 @@ class _Link:
                 await asyncio.sleep(wait_s)
 
     def _pieces(self, stream: str, data: bytes) -> Iterator[tuple[bytes, float]]:
-        """Cut the data as the toxics ask for.
-
-        Yields each piece with the pause after it in seconds.
-        """
+        """Cut the data as the toxics ask for; yields each piece with the pause after it in seconds."""
         chunking = Chunking(len(data))
         for active in self.toxics(stream):
             chunking = active.chunk(chunking)
@@ -137,12 +120,10 @@ class _Link:
             self._writers[stream].write_eof()
 
     def close(self) -> None:
-        """Close both connections in order."""
         for writer in self._writers.values():
             writer.close()
 
     def reset(self) -> None:
-        """Reset both connections."""
         for writer in self._writers.values():
             handle = writer.get_extra_info("socket")
             with contextlib.suppress(OSError):  # it is closed already
@@ -170,10 +151,7 @@ class Proxy:
         self.listening = int(self._server.sockets[0].getsockname()[1])
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
-        """Lay a toxic on open and new connections.
-
-        Returns how many open ones it hits, of how many.
-        """
+        """Lay a toxic on open and new connections. Returns how many open ones it hits, of how many."""
         active = self.toxics[toxic.name] = TOXICS[toxic.type](toxic)
         hit, total = sum(link.hits(toxic) for link in self._links), len(self._links)
         if active.refuses and self._server is not None:
@@ -186,10 +164,7 @@ class Proxy:
         return hit, total
 
     async def remove(self, name: str) -> None:
-        """Remove a toxic by its name.
-
-        The proxy listens again where only that toxic prevented it.
-        """
+        """Remove a toxic. The proxy listens again where only that toxic prevented it."""
         active = self.toxics.pop(name, None)
         refused = any(other.refuses for other in self.toxics.values())
         if active is not None and active.refuses and not refused and self._server is None:

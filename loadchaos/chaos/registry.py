@@ -1,13 +1,9 @@
-"""Table of the attack kinds: a profile's key and its factory.
-
-A kind of `ATTACK_KINDS` (core/attack_names.py) is the file or package of that name here; its `make` makes the attack.
-"""
+"""Table of the attack kinds: a kind of `ATTACK_KINDS` is the file of that name here, whose `make` makes the attack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 from loadchaos.chaos.base import Attack, AttackContext, AttackFactory
 from loadchaos.core.attack_names import ATTACK_KINDS, AttackKind
@@ -18,14 +14,11 @@ ATTACKS: dict[AttackKind, AttackFactory] = {
 }
 
 
-def make_attack(spec: Any, params: Mapping[str, Any], context: AttackContext) -> tuple[AttackKind, Attack]:
-    """Make the attack of a spec, and return it with its kind.
-
-    Raises:
-        OptionError: where the spec (a mapping or an object) names no kind.
-    """
+def make_attack(
+    spec: Mapping[str, object], params: Mapping[str, object], context: AttackContext
+) -> tuple[AttackKind, Attack]:
+    """Make the attack of a spec, and return it with its kind. Raises OptionError where the spec names no kind."""
     for kind, make in ATTACKS.items():
-        name = spec.get(kind) if isinstance(spec, Mapping) else getattr(spec, kind, None)
-        if name:
+        if name := spec.get(kind):
             return kind, make(name, params, context)
     raise OptionError(f"an attack needs its kind, as in {{admin: reset_mm_cache, every: 2s}} (got {spec!r})")

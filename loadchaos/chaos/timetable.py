@@ -43,7 +43,6 @@ class Timetable:
     when: Mapping[str, str] = field(default_factory=dict)
 
     def moments(self, rng: random.Random) -> Iterator[float]:
-        """Yield the times of the acts, rising."""
         begin, end = self.during_s or (0.0, math.inf)
         n = 0
         for moment in self._unlimited(rng):
@@ -67,38 +66,28 @@ class Timetable:
 
     @property
     def hold(self) -> float:
-        """Time that an act holds, in seconds.
-
-        By default half the interval, at most 5 s.
-        """
+        """Time that an act holds, in seconds: by default half the interval, at most 5 s."""
         if self.hold_s is not None:
             return self.hold_s
         return min(self.every_s / 2, _MAX_DEFAULT_HOLD_S) if self.every_s else _MAX_DEFAULT_HOLD_S
 
 
-def parse_timetable(spec: Any) -> Timetable:
-    """Read a timetable from a mapping or an object.
-
-    None and missing values mean the default.
-    """
-
-    def get(name: str) -> Any:
-        return spec.get(name) if isinstance(spec, Mapping) else getattr(spec, name, None)
-
-    at = get("at_s")
+def parse_timetable(spec: Mapping[str, Any]) -> Timetable:
+    """Read a timetable; None and missing values mean the default."""
+    at = spec.get("at_s")
     moments = () if at is None else tuple(at) if isinstance(at, list | tuple) else (float(at),)
-    jitter = get("jitter")
-    hold = get("hold_s")
+    jitter = spec.get("jitter")
+    hold = spec.get("hold_s")
     return Timetable(
-        every_s=get("every_s"),
-        after_s=get("after_s"),
+        every_s=spec.get("every_s"),
+        after_s=spec.get("after_s"),
         at_s=moments,
-        during_s=get("during_s"),
-        trigger=get("trigger"),
+        during_s=spec.get("during_s"),
+        trigger=spec.get("trigger"),
         jitter=DEFAULT_JITTER if jitter is None else float(jitter),
-        hold_s=get("for_s") if hold is None else hold,
-        times=get("times"),
-        on=get("on") or "each",
-        params=dict(get("params") or {}),
-        when=dict(get("when") or {}),
+        hold_s=spec.get("for_s") if hold is None else hold,
+        times=spec.get("times"),
+        on=spec.get("on") or "each",
+        params=dict(spec.get("params") or {}),
+        when=dict(spec.get("when") or {}),
     )

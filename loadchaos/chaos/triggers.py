@@ -1,7 +1,4 @@
-"""Triggers between attacks: `after: wake_up`, `during: sleep`.
-
-`after` fires when the other act is done, `during` when it takes hold.
-"""
+"""Triggers between attacks: `after: wake_up` fires when that act is done, `during: sleep` when it takes hold."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ class PendingReplicas:
         self._any = asyncio.Event()
 
     def add(self, replica: str) -> None:
-        """Note that the trigger has fired on this replica."""
         self._replicas[replica] = None
         self._any.set()
 
@@ -35,31 +31,22 @@ class PendingReplicas:
 
 
 class Triggers:
-    """The waiting attacks by trigger.
-
-    A trigger that fires again on a replica still pending there is not queued.
-    """
+    """The waiting attacks by trigger. A trigger that fires again on a replica still pending there is not queued."""
 
     def __init__(self) -> None:
         self._waiting: dict[Trigger, list[PendingReplicas]] = {}
 
     def wait_for(self, trigger: Trigger) -> PendingReplicas:
-        """Return a new list that collects the replicas on which the trigger fires."""
         waiting = PendingReplicas()
         self._waiting.setdefault(trigger, []).append(waiting)
         return waiting
 
     def fire(self, trigger: Trigger, replica: str) -> None:
-        """Fire a trigger on a replica."""
         for waiting in self._waiting.get(trigger, ()):
             waiting.add(replica)
 
     def refuse_unknown(self, names: Iterable[str]) -> None:
-        """Refuse triggers on acts that no attack does.
-
-        Raises:
-            OptionError: where an attack waits for an act that is not among `names`.
-        """
+        """Raise OptionError where an attack waits for an act that is not among `names`."""
         known = set(names)
         for key, name in self._waiting:
             if name not in known:

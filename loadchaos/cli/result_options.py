@@ -64,7 +64,7 @@ def show(result: Result, figures: BenchFigures | None, options: Mapping[str, Any
         return ""
     from loadchaos.report.export import vllm_bench
 
-    found = vllm_bench.result(result.folder, result.verdict.to_json(), figures)
+    found = vllm_bench.result(result.folder, result.verdict, figures)
     found["label"] = options["label"]
     found |= _metadata(options)
     lines = []

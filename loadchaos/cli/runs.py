@@ -196,9 +196,7 @@ def export(run_folder: Path, to: Path | None, step: float, otlp: str | None, **f
             click.echo(str(path))
         if formats["vllm_bench"]:
             figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
-            vllm_bench.save(
-                vllm_bench.result(folder, read_verdict(folder).to_json(), figures, say), to / "vllm_bench.json"
-            )
+            vllm_bench.save(vllm_bench.result(folder, read_verdict(folder), figures, say), to / "vllm_bench.json")
             click.echo(str(to / "vllm_bench.json"))
     except OSError as e:
         raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e

@@ -1,10 +1,10 @@
 """Table of the attacks that a profile may use: kinds and names.
 
-An entry here and the file that implements it are all that a new attack needs:
+An entry here and its implementation are all that a new attack needs:
 
-    NETWORK_FAULTS   loadchaos/chaos/toxics/NAME.py
-    PROCESS_SIGNALS  loadchaos/chaos/signals/NAME.py
-    HOST_LOADS       loadchaos/chaos/host/NAME.py
+    NETWORK_FAULTS   a class in loadchaos/chaos/toxics.py
+    PROCESS_SIGNALS  an entry in loadchaos/chaos/signals.py
+    HOST_LOADS       a function in loadchaos/chaos/host.py
     ENGINE_FAULTS    a mode in plugins/vllm/loadchaos_vllm/sabotage.py
     ATTACK_KINDS     loadchaos/chaos/KIND.py with a function `make`
 

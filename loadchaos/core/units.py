@@ -15,6 +15,12 @@ from pydantic import BeforeValidator, PlainSerializer
 
 NS_PER_S = 1_000_000_000
 
+
+def seconds_of(ns: float | None) -> float | None:
+    """Convert nanoseconds to seconds; None stays."""
+    return None if ns is None else ns / NS_PER_S
+
+
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

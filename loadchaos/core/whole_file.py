@@ -1,4 +1,4 @@
-"""Replace a file in one step: a reader, and a kill, find the old or the new one."""
+"""Replace a file in one step: a reader, and a kill, find the old or the new one. Read a file that may be missing."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
     """Write indented JSON in one step. Raises OSError."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
     write_whole(path, orjson.dumps(data, option=options), sync=sync)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a mapping; an empty one where the file cannot be read or holds something else."""
+    try:
+        data = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -24,13 +24,7 @@ from typing import NamedTuple
 import orjson
 
 from loadchaos.core.model import Outcome
-from loadchaos.core.outcome_rules import (
-    End,
-    end_event,
-    error_event_outcome,
-    error_object,
-    finish_outcome,
-)
+from loadchaos.core.outcome_rules import End, end_event, error_event_outcome, error_object, finish_outcome
 from loadchaos.load.endpoints import ENDPOINTS, known_endpoint_of_path
 from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.completion import begins_stream
@@ -45,20 +39,15 @@ JSON_BYTES = KEPT_ERROR_BYTES
 """Up to this size any other body is kept whole."""
 _RULES = AnswerRules.of(outcome_rules_of_any_server())
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
-_FINISH = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
+FINISH_REASON = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
 
 
 class SeenAnswer(NamedTuple):
     """An answer as a tap saw it.
 
-    Attributes:
-        post: The request is a POST.
-        status: 0 without a response head.
-        headers: Values by lower-case name, of `retry-after` and `content-encoding`.
-        declared_stream: Its type is text/event-stream.
-        body: What was kept of the body.
-        whole: Nothing of the body is left out.
-        end_ns: Time of its last byte, monotonic ns.
+    `status` is 0 without a response head. `headers` are values by lower-case name, of `retry-after` and
+    `content-encoding`. `body` is what was kept, `whole` says that nothing is left out. `end_ns` is the time of the last
+    byte, monotonic.
     """
 
     post: bool
@@ -72,7 +61,6 @@ class SeenAnswer(NamedTuple):
 
 
 def outcome_of(answer: SeenAnswer, end: End) -> Outcome:
-    """Outcome of an answer that ended so."""
     ended = ExchangeEnd(end, "", answer.end_ns)
     if not answer.status:
         return decide(ended, None, None, b"", _RULES)[0][0].outcome
@@ -89,7 +77,7 @@ def outcome_of(answer: SeenAnswer, end: End) -> Outcome:
     if name is None:
         return _outcome_of_errors(body, end, stream=stream)
     if not answer.whole and not stream:
-        found = _FINISH.findall(body)
+        found = FINISH_REASON.findall(body)
         return (finish_outcome(found[-1].decode()) if found else None) or _ending(end)
     reader = ENDPOINTS[name].answer(_RULES, asked_stream=stream, declared_stream=answer.declared_stream)
     if not answer.whole:

@@ -1,7 +1,7 @@
 """Send what taps read to the process that writes it.
 
-The channel never waits. Where the writer falls behind, bodies are lost first, then rows; both are counted. A writer that
-has ended is started again.
+The channel never waits. Where the writer falls behind, bodies are lost first, then rows; both are counted. A writer
+that has ended is started again.
 """
 
 from __future__ import annotations
@@ -47,11 +47,9 @@ class RecordingChannel(asyncio.Protocol):
 
     @property
     def writer_pid(self) -> int | None:
-        """Process id of the writer."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the writer."""
         ours, theirs = socket.socketpair()
         with theirs:
             argv = [sys.executable, "-m", "loadchaos.recorder.writer", str(theirs.fileno())]
@@ -71,7 +69,6 @@ class RecordingChannel(asyncio.Protocol):
             self.progress()
 
     async def close(self, wait_s: float = 10.0) -> None:
-        """Let the writer write what it has, and end it."""
         self._closing = True
         self.progress()
         if self._transport is not None:
@@ -84,30 +81,25 @@ class RecordingChannel(asyncio.Protocol):
                 self._process.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Receive the transport."""
         self._transport = cast("asyncio.WriteTransport", transport)
         self._transport.write(frame(FrameKind.SETUP, 0, orjson.dumps({**self._setup, "key": self._key.hex()})))
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._notice(orjson.loads(line))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - its signature is asyncio's
-        """Receive the end of the connection."""
         self._transport = None
         self._rest = b""
         for exchange in self._open.values():
             exchange.lost = True
 
     def next_id(self) -> int:
-        """Return a new number for an exchange."""
         self._number += 1
         return self._number
 
     def begin(self, exchange: TappedExchange) -> None:
-        """Send the start of a POST request."""
         if not exchange.recorded:
             return
         row: dict[str, Any] = {"at_ns": exchange.at_ns, "path": known_path(exchange.path)}
@@ -117,7 +109,6 @@ class RecordingChannel(asyncio.Protocol):
         self._send(FrameKind.BEGIN, exchange.id, orjson.dumps(row))
 
     def body(self, exchange: TappedExchange, data: bytes) -> None:
-        """Send a piece of a body, if it is not too large."""
         if not exchange.recorded or exchange.lost:
             return
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -127,13 +118,11 @@ class RecordingChannel(asyncio.Protocol):
         self._send(FrameKind.BODY, exchange.id, data)
 
     def body_end(self, exchange: TappedExchange) -> None:
-        """Send the end of a body."""
         if exchange.recorded:
             row = {"bytes": exchange.body_bytes, "lost": exchange.lost}
             self._send(FrameKind.BODY_END, exchange.id, orjson.dumps(row))
 
     def end(self, exchange: TappedExchange) -> None:
-        """Send the outcome of an exchange."""
         if exchange.recorded:
             self._open.pop(exchange.id, None)
             self._known.pop(exchange.id, None)

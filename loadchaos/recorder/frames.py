@@ -34,7 +34,6 @@ class FrameKind(enum.IntEnum):
 
 
 def frame(kind: FrameKind, number: int, data: bytes) -> bytes:
-    """Make one frame."""
     return _HEAD.pack(len(data), kind, number) + data
 
 

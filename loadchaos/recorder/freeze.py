@@ -22,7 +22,6 @@ HEALTH_PATHS = tuple({path.encode() for path in ("/health", "/health_generate", 
 
 
 def says_dead(status: int, text: bytes, *, health: bool = False) -> bool:
-    """True if an answer says that the engine is gone."""
     if status < 500 and not (200 <= status < 300):
         return False
     patterns: Sequence[Pattern[str]] = (*ENGINE_DEAD, *HEALTH_DEAD) if health and status >= 500 else ENGINE_DEAD

@@ -1,13 +1,13 @@
 """Make a trace of a recording.
 
-Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request whose
-messages continue those of an earlier one waits for its answer, as its client did.
+Bodies are those that were recorded, or synthetic ones of the recorded shapes. Requests have their times. A request
+whose messages continue those of an earlier one waits for its answer, as its client did.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,18 @@ class RecordedRequest:
     at_ns: int
     path: str
     body: dict[str, Any] = field(default_factory=dict)
-    end: dict[str, Any] | None = None
+    end: dict[str, Any] = field(default_factory=dict)
     end_ns: int | None = None
     tokens: int = 0
 
+    @property
+    def content(self) -> Any:
+        """The body, or its shape."""
+        return self.body.get("body", self.body.get("shape"))
+
 
 def recording_of(path: Path) -> Path | None:
-    """Folder with the segments of a recording.
-
-    For the --out folder: the newest kept recording, else the ring. None for any other folder.
-    """
+    """Folder with the segments of a recording: for the --out folder the newest kept recording, else the ring."""
     if segments_of(path):
         return path
     kept = sorted(p for p in path.glob(f"{FROZEN}-*") if segments_of(p))
@@ -74,7 +76,7 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     usable = [
         r
         for r in requests
-        if r.path in _REPLAYED and isinstance(_content(r), dict) and (r.end or {}).get("outcome") != "connect_error"
+        if r.path in _REPLAYED and isinstance(r.content, dict) and r.end.get("outcome") != "connect_error"
     ]
     if not usable:
         raise OptionError(
@@ -85,18 +87,18 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
     aborts: list[TraceAbort] = []
     causes = _Conversations()
     for request in usable:
-        content: dict[str, Any] = _content(request)
+        content: dict[str, Any] = request.content
         at_s = (request.at_ns - usable[0].at_ns) / 1e9
-        end = request.end or {}
+        outcome, streamed = request.end.get("outcome"), content.get("stream") is True
         sends.append(
             TraceSend(
                 id=request.id, at_s=at_s, after=causes.cause(request, content), path=request.path,
-                body=store_body(scratch / BODIES, _body(request, content)), stream=_stream(content),
-                outcome=end.get("outcome"), images=_images(content), max_tokens=_limit(content),
+                body=store_body(scratch / BODIES, _body(request, content)), stream=streamed,
+                outcome=outcome, images=_images(content), max_tokens=_limit(content),
             )
         )  # fmt: skip
-        if end.get("outcome") == "aborted" and request.end_ns is not None:
-            tokens = request.tokens if _stream(content) else 0
+        if outcome == "aborted" and request.end_ns is not None:
+            tokens = request.tokens if streamed else 0
             after_s = (request.end_ns - request.at_ns) / 1e9
             aborts.append(
                 TraceAbort(
@@ -104,13 +106,12 @@ def trace_of_recording(path: Path, scratch: Path) -> RequestTrace:
                     after_s=None if tokens else after_s,
                 )
             )  # fmt: skip
-    model = next((str(c["model"]) for r in usable if isinstance(c := _content(r), dict) and c.get("model")), "")
+    model = next((str(r.content["model"]) for r in usable if r.content.get("model")), "")
     header = TraceHeader(event="trace", version=VERSION, source=str(path), model=model, server=server)
     return RequestTrace(header, tuple(sends), tuple(aborts), folder=scratch)
 
 
 def _requests(path: Path, server: dict[str, Any]) -> dict[str, RecordedRequest]:
-    """Requests of all segments by their names."""
     found: dict[str, RecordedRequest] = {}
     for segment in segments_of(path):
         header: dict[str, Any] = {}
@@ -153,10 +154,6 @@ def _rows(segment: Path) -> Iterator[dict[str, Any]]:
         raise OptionError(f"{segment}: {e.strerror}; give a folder that this user may read") from e
 
 
-def _content(request: RecordedRequest) -> Any:
-    return request.body.get("body", request.body.get("shape"))
-
-
 def _body(request: RecordedRequest, content: dict[str, Any]) -> bytes:
     """Body to send: the recorded one, or one of its shape. Its answer shall be as long as the recorded one."""
     if "body" in request.body:
@@ -164,25 +161,18 @@ def _body(request: RecordedRequest, content: dict[str, Any]) -> bytes:
     settings: dict[str, Any] = {}
     if request.path in _GENERATING and not _GUIDED & content.keys():
         settings["ignore_eos"] = True
-        end = request.end or {}
-        usage = end.get("usage") or {}
+        end, usage = request.end, request.end.get("usage") or {}
         length = usage.get("completion_tokens") or usage.get("output_tokens") or request.tokens
         if end.get("outcome") == "ok" and end.get("finish") == "stop" and length:
             settings[next((k for k in _LIMITS if k in content), "max_tokens")] = length
     return body_of(content, settings)
 
 
-def _stream(content: Any) -> bool:
-    return isinstance(content, dict) and content.get("stream") is True
-
-
-def _limit(content: Any) -> int | None:
-    limits = (content.get(k) for k in _LIMITS) if isinstance(content, dict) else ()
-    return next((v for v in limits if type(v) is int), None)
+def _limit(content: Mapping[str, object]) -> int | None:
+    return next((v for k in _LIMITS if type(v := content.get(k)) is int), None)
 
 
 def _images(content: Any) -> int:
-    """Number of images in a body or its shape."""
     if isinstance(content, dict):
         if content.get("type") in ("image_url", "input_image", "image"):
             return 1
@@ -196,9 +186,9 @@ class _Conversations:
     def __init__(self) -> None:
         self._newest: dict[bytes, RecordedRequest] = {}
 
-    def cause(self, request: RecordedRequest, content: Any) -> tuple[Cause, ...]:
+    def cause(self, request: RecordedRequest, content: Mapping[str, object]) -> tuple[Cause, ...]:
         """Cause of a request; () without an earlier turn that had ended."""
-        messages = content.get("messages") if isinstance(content, dict) else None
+        messages = content.get("messages")
         if not isinstance(messages, list) or not messages:
             return ()
         digest, names = hashlib.blake2b(digest_size=16), []

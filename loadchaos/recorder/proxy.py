@@ -14,7 +14,9 @@ import ssl
 import struct
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
+
+from loadchaos.recorder.tap import ConnectionTap
 
 LINGER_S = 5.0
 """Time for which a connection is read after its end: unread data would reset it, and the client would lose the answer."""
@@ -30,23 +32,6 @@ BAD_GATEWAY = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
     % (len(_BODY), _BODY)
 )
-
-
-class ConnectionObserver(Protocol):
-    """Reads the bytes of one connection; exceptions end it and nothing else."""
-
-    @property
-    def answering(self) -> bool:
-        """True while an answer is not complete."""
-
-    def feed_request(self, data: bytes) -> None:
-        """Read bytes of the client."""
-
-    def feed_answer(self, data: bytes) -> None:
-        """Read bytes of the upstream server."""
-
-    def end(self, reason: str) -> None:
-        """End all exchanges. `reason` is client_closed, client_reset, upstream_closed, upstream_reset or refused."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +52,12 @@ class Link:
         self.proxy = proxy
         self.client = ClientSide(self)
         self.upstream = UpstreamSide(self)
-        self.observer: ConnectionObserver | None = None
+        self.client.other, self.upstream.other = self.upstream, self.client
+        self.observer: ConnectionTap | None = None
         self._observe = proxy.observe
         self._ended = False
 
     def start(self) -> None:
-        """Begin to observe; connect to the upstream server."""
         with self._guarded():
             self.observer = self._observe()
         self.proxy.links.add(self)
@@ -97,7 +82,6 @@ class Link:
                 self.upstream.finish_writing()
 
     def feed_request(self, data: bytes) -> None:
-        """Observe bytes of the client."""
         if self.observer is not None:
             with self._guarded():
                 self.observer.feed_request(data)
@@ -108,7 +92,7 @@ class Link:
         return self.observer is None or self.observer.answering
 
     def end(self, reason: str) -> None:
-        """Tell the observer about the end, once."""
+        """Tell the tap about the end, once."""
         if not self._ended:
             self._ended = True
             if self.observer is not None:
@@ -116,7 +100,6 @@ class Link:
                     self.observer.end(reason)
 
     def close(self) -> None:
-        """Forget the link when both sides are gone."""
         if self.client.gone and (self.upstream.gone or self.upstream.transport is None):
             self.proxy.links.discard(self)
             self.observer = None
@@ -129,13 +112,14 @@ class Link:
             self.lose()
 
     def lose(self) -> None:
-        """End the observation of this link."""
         self.observer = None
         self.proxy.observers_lost += 1
 
 
 class _Side(asyncio.Protocol):
     """Common part of both sides of a link."""
+
+    other: _Side
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -144,8 +128,7 @@ class _Side(asyncio.Protocol):
         self.ended = False
         self._paused = 0
 
-    def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Set the options of a new connection."""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         handle = transport.get_extra_info("socket")
@@ -154,8 +137,13 @@ class _Side(asyncio.Protocol):
                 handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def pause_writing(self) -> None:
+        self.other.pause()
+
+    def resume_writing(self) -> None:
+        self.other.resume()
+
     def write(self, data: bytes) -> None:
-        """Send bytes to this side."""
         if self.transport is not None and not self.gone:
             self.transport.write(data)
 
@@ -203,12 +191,10 @@ class ClientSide(_Side):
         self._early: list[bytes] | None = []  # until the upstream server has accepted or refused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Receive the transport."""
-        self.opened(transport)
+        super().connection_made(transport)
         self.link.start()
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes."""
         if self._discarding:
             return
         if self._early is not None:
@@ -226,7 +212,6 @@ class ClientSide(_Side):
         self.finish()
 
     def eof_received(self) -> bool:
-        """Receive the end of the data."""
         self.ended = True
         if self._early is not None:
             return True
@@ -236,21 +221,12 @@ class ClientSide(_Side):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Receive the end of the connection."""
         self.gone = True
         self.link.end("client_closed" if exc is None else "client_reset")
         if exc is None and not self.link.upstream.ended and self.ended:
             self.link.upstream.finish_writing()
         self.link.upstream.reset()
         self.link.close()
-
-    def pause_writing(self) -> None:
-        """Stop reading the other side."""
-        self.link.upstream.pause()
-
-    def resume_writing(self) -> None:
-        """Read the other side again."""
-        self.link.upstream.resume()
 
     def refuse(self) -> None:
         """Answer 502 to the first bytes of the client."""
@@ -292,12 +268,8 @@ class ClientSide(_Side):
 class UpstreamSide(_Side):
     """Connection to the upstream server."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Receive the transport."""
-        self.opened(transport)
-
     def data_received(self, data: bytes) -> None:
-        """Receive bytes; this runs for each token."""
+        """Pass bytes on; this runs for each token."""
         link = self.link
         client = link.client
         if client.transport is not None and not client.gone:
@@ -310,12 +282,10 @@ class UpstreamSide(_Side):
                 link.lose()
 
     def eof_received(self) -> bool:
-        """Receive the end of the data."""
         self.ended = True
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Receive the end of the connection."""
         cut = self.link.answer_is_cut
         self.gone = self.ended = True
         if self.link.client.ended:  # the server ends a request whose client has left
@@ -327,17 +297,8 @@ class UpstreamSide(_Side):
             self.link.client.finish()
         self.link.close()
 
-    def pause_writing(self) -> None:
-        """Stop reading the other side."""
-        self.link.client.pause()
-
-    def resume_writing(self) -> None:
-        """Read the other side again."""
-        self.link.client.resume()
-
 
 def _reason(e: OSError) -> str:
-    """Reason of a connection that was not made."""
     if isinstance(e, TimeoutError):
         return f"no answer in {CONNECT_S:g} s"
     if isinstance(e, ssl.SSLCertVerificationError):
@@ -348,7 +309,7 @@ def _reason(e: OSError) -> str:
 class StreamingProxy:
     """Listens, and links every client to the upstream server."""
 
-    def __init__(self, upstream: Upstream, observe: Callable[[], ConnectionObserver | None]) -> None:
+    def __init__(self, upstream: Upstream, observe: Callable[[], ConnectionTap | None]) -> None:
         self.upstream = upstream
         self.observe = observe
         self.links: set[Link] = set()
@@ -365,7 +326,6 @@ class StreamingProxy:
         return int(self._server.sockets[0].getsockname()[1])
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that nobody waits for."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -56,7 +56,7 @@ class RecordingSession:
             "max_bytes": options.limits.max_bytes, "bodies": options.bodies, "upstream": options.upstream_url,
             "recording": secrets.token_hex(4),
         }  # fmt: skip
-        self.channel = RecordingChannel(setup, self._on_notice)
+        self.channel = RecordingChannel(setup, lambda notice: tell(describe_notice(notice)))
         self.channel.on_end = self._on_end
         self.proxy = StreamingProxy(options.upstream, lambda: ConnectionTap(self.channel))
         self.proxy.on_refused = self._on_refused
@@ -67,10 +67,7 @@ class RecordingSession:
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
-        """Record until SIGINT or SIGTERM.
-
-        Returns the exit code. Raises OptionError.
-        """
+        """Record until SIGINT or SIGTERM. Returns the exit code. Raises OptionError."""
         options = self._options
         allow_many_open_files()
         try:
@@ -149,12 +146,8 @@ class RecordingSession:
         self._freezing = None
         self.channel.freeze(reason)
 
-    def _on_notice(self, notice: dict[str, Any]) -> None:
-        self._tell(describe_notice(notice))
-
 
 def describe_notice(notice: Mapping[str, Any]) -> str:
-    """Describe a message of the writer; the proxy continues in any case."""
     kind = notice["what"]
     if kind == "frozen":
         return f"kept {notice['path']} ({notice['reason']}); loadchaos replay sends its requests again"
@@ -168,7 +161,7 @@ def describe_notice(notice: Mapping[str, Any]) -> str:
 
 
 async def is_dead(upstream: Upstream) -> str | None:
-    """Ask the server's /health: the reason why it is dead. None if it is not dead, or does not answer in time."""
+    """Ask the server's /health why it is dead; None if it is not, or does not answer in time."""
     try:
         async with asyncio.timeout(_ASK_LIMIT_S):
             reader, writer = await asyncio.open_connection(upstream.host, upstream.port, ssl=upstream.tls)

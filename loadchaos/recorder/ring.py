@@ -29,15 +29,11 @@ class RingLimits:
 
 
 def segments_of(folder: Path) -> list[Path]:
-    """Segments of a ring or a frozen recording, oldest first."""
     return sorted(p for p in folder.glob("segment-*.jsonl") if _SEGMENT.match(p.name)) if folder.is_dir() else []
 
 
 class SegmentRing:
-    """Writes rows; not thread-safe.
-
-    `header` makes the first row of a segment. Methods raise OSError where the disk refuses.
-    """
+    """Writes rows; `header` makes the first row of a segment. Methods raise OSError where the disk refuses."""
 
     def __init__(self, folder: Path, limits: RingLimits, header: Callable[[], bytes]) -> None:
         self._folder, self._limits, self._header = folder, limits, header
@@ -47,7 +43,6 @@ class SegmentRing:
 
     @property
     def path(self) -> Path:
-        """Folder of the ring."""
         return self._folder / RING
 
     def append(self, rows: Sequence[bytes]) -> None:
@@ -60,16 +55,12 @@ class SegmentRing:
         self._write(data)
 
     def close(self) -> None:
-        """End the segment."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def freeze(self, reason: str) -> Path:
-        """Keep the ring as a folder of its own.
-
-        Raises FileExistsError where there are too many of them.
-        """
+        """Keep the ring as a folder of its own. Raises FileExistsError where there are too many of them."""
         if len(list(self._folder.glob(f"{FROZEN}-*"))) >= MOST_FROZEN:
             raise FileExistsError(f"{self._folder} has {MOST_FROZEN} frozen recordings: move or delete some of them")
         self.close()

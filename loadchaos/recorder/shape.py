@@ -92,10 +92,7 @@ class UnreadableBodyError(LoadchaosError):
 
 
 def known_path(path: bytes) -> str:
-    """Known end of a request's path.
-
-    "other" without one, as a path may hold names.
-    """
+    """Known end of a request's path, else "other": a path may hold names."""
     text = path.decode("latin-1").rstrip("/")
     return next((known for known in KNOWN_PATHS if text.endswith(known)), "other")
 

@@ -19,7 +19,14 @@ import httptools
 from loadchaos.core.model import Outcome
 from loadchaos.core.outcome_rules import End
 from loadchaos.core.redact import is_secret_header
-from loadchaos.recorder.answer_outcome import JSON_BYTES, STREAM_BYTES, STREAM_END_BYTES, SeenAnswer, outcome_of
+from loadchaos.recorder.answer_outcome import (
+    FINISH_REASON,
+    JSON_BYTES,
+    STREAM_BYTES,
+    STREAM_END_BYTES,
+    SeenAnswer,
+    outcome_of,
+)
 
 _TAIL_BYTES = 8192
 _END_OF_REASON: Mapping[str, End] = {
@@ -29,7 +36,6 @@ _END_OF_REASON: Mapping[str, End] = {
 _SMALL_BYTES = 128
 _MOST_SIZE_CHARS = 8
 _USAGE = re.compile(rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens)": ?(\d{1,9})\b')
-_FINISH = re.compile(rb'"(?:finish_reason|stop_reason)": ?"([a-z_]{1,20})"')
 _FINISHES = {
     "stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "repetition", "end_turn",
     "max_tokens", "tool_use", "stop_sequence",
@@ -62,7 +68,6 @@ class TappedExchange:
 
     @property
     def end_text(self) -> bytes:
-        """Last bytes of the answer's body."""
         return b"".join(self.tail)[-_TAIL_BYTES:]
 
     def drop_front(self) -> None:
@@ -76,7 +81,6 @@ class TappedExchange:
         self.drop_at = self.got_bytes + STREAM_END_BYTES
 
     def end(self, end: End) -> None:
-        """Decide the outcome of an answer that ended so."""
         body, path = b"".join(self.kept), self.path.decode("latin-1").rstrip("/")
         whole = len(body) >= self.got_bytes
         self.outcome = outcome_of(
@@ -85,15 +89,13 @@ class TappedExchange:
         self.kept = []
 
     def finish(self) -> str | None:
-        """Finish reason of the answer."""
-        found = _FINISH.findall(self.end_text)
+        found = FINISH_REASON.findall(self.end_text)
         if not found:
             return None
         word = found[-1].decode()
         return word if word in _FINISHES else "other"
 
     def usage(self) -> dict[str, int]:
-        """Token counts that the answer itself has."""
         return {name.decode(): int(count) for name, count in _USAGE.findall(self.end_text)}
 
 
@@ -108,8 +110,7 @@ def _tail(tail: tuple[bytes, bytes, bytes], data: bytes) -> tuple[bytes, bytes, 
 class ExchangeSink(Protocol):
     """Receives what taps have read."""
 
-    def next_id(self) -> int:
-        """Return a new number for an exchange."""
+    def next_id(self) -> int: ...
 
     def begin(self, exchange: TappedExchange) -> None:
         """Receive a request whose head is complete."""
@@ -117,15 +118,14 @@ class ExchangeSink(Protocol):
     def body(self, exchange: TappedExchange, data: bytes) -> None:
         """Receive a piece of the request's body."""
 
-    def body_end(self, exchange: TappedExchange) -> None:
-        """Receive the end of the request's body."""
+    def body_end(self, exchange: TappedExchange) -> None: ...
 
     def end(self, exchange: TappedExchange) -> None:
         """Receive the end of an exchange; it has an outcome."""
 
 
 class ConnectionTap:
-    """Observer of one connection."""
+    """Reads one connection beside the proxy. What it raises ends the reading of that connection and nothing else."""
 
     def __init__(self, sink: ExchangeSink) -> None:
         self._sink = sink
@@ -140,7 +140,6 @@ class ConnectionTap:
         return self._upgraded or bool(self._open)
 
     def feed_request(self, data: bytes) -> None:
-        """Read bytes of the client."""
         if not self._upgraded:
             try:
                 self._requests.parser.feed_data(data)
@@ -148,7 +147,6 @@ class ConnectionTap:
                 self._requests.wants_upgrade = True
 
     def feed_answer(self, data: bytes) -> None:
-        """Read bytes of the upstream server."""
         if self._upgraded:
             return
         answers = self._answers
@@ -164,10 +162,7 @@ class ConnectionTap:
             raise
 
     def end(self, reason: str) -> None:
-        """End all exchanges of the connection.
-
-        `reason` is that of a `ConnectionObserver`, or not_http: the answer could not be read.
-        """
+        """End all exchanges of the connection, for a reason of `_END_OF_REASON`."""
         if reason == "upstream_closed":
             self._answers.end_of_data()
         now = time.monotonic_ns()
@@ -188,7 +183,6 @@ def secret_words(values: list[bytes]) -> list[str]:
 
 
 def end_row(exchange: TappedExchange) -> dict[str, Any]:
-    """Make the row of the end of an exchange."""
     row: dict[str, Any] = {
         "at_ns": exchange.last_ns or time.monotonic_ns(), "outcome": exchange.outcome, "status": exchange.status,
         "first_ns": exchange.first_ns, "tokens": exchange.tokens, "bytes": exchange.got_bytes,
@@ -198,8 +192,6 @@ def end_row(exchange: TappedExchange) -> dict[str, Any]:
 
 
 class _RequestReader:
-    """Callbacks of the parser of requests."""
-
     def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
         self._sink, self._open = sink, waiting
         self.parser = httptools.HttpRequestParser(self)
@@ -240,8 +232,6 @@ class _RequestReader:
 
 
 class _AnswerReader:
-    """Callbacks of the parser of answers."""
-
     def __init__(self, sink: ExchangeSink, waiting: deque[TappedExchange]) -> None:
         self._sink, self._open = sink, waiting
         self.parser = httptools.HttpResponseParser(self)
@@ -265,10 +255,7 @@ class _AnswerReader:
 
     @staticmethod
     def count_chunk(exchange: TappedExchange, data: bytes, now_ns: int) -> bool:
-        """Count the events of a piece that is one whole chunk.
-
-        Returns False where it is none, or ends inside an event: the parser, which is between two chunks, has to read it.
-        """
+        """Count the events of a piece that is one whole chunk; False where it is none, or ends inside an event."""
         size_end = data.find(b"\r\n", 1, _MOST_SIZE_CHARS)
         try:
             size = int(data[:size_end], 16)

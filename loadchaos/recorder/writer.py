@@ -1,6 +1,4 @@
-"""Process that writes a recording.
-
-`python -m loadchaos.recorder.writer FD` starts it.
+"""Process that writes a recording: `python -m loadchaos.recorder.writer FD`.
 
 It reads frames from a socket, makes rows of them and appends them to the ring. Its first frame has the key of the
 hashes, which it never writes. When the socket ends, it writes what it has and ends. A disk that is full stops the
@@ -44,7 +42,6 @@ class RecordingWriter:
         self._dropped = 0
 
     def feed(self, kind: FrameKind, number: int, data: bytes) -> None:
-        """Handle one frame."""
         if kind is FrameKind.BODY:
             if number in self._bodies:
                 self._bodies[number].append(data)
@@ -89,7 +86,6 @@ class RecordingWriter:
             self._stopped_s, self._dropped = None, 0
 
     def close(self) -> None:
-        """Write all rows and end."""
         self.flush()
         if self._ring is not None:
             self._ring.close()

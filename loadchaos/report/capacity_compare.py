@@ -1,7 +1,7 @@
 """Compare the answers of two capacity searches, for the terminal.
 
-Two capacities differ if their intervals do not overlap. An interval without an upper end, of a search that proved no load to
-fail, is open. Answers to different goals, or in different units, are not compared.
+Two capacities differ if their intervals do not overlap. An interval without an upper end, of a search that proved no
+load to fail, is open. Answers to different goals, or in different units, are not compared.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def to_json(a: CapacityResult, b: CapacityResult) -> dict[str, Any]:
 
 
 def text(a: CapacityResult, b: CapacityResult) -> str:
-    """Render both answers and the judgement."""
     said = {
         "higher": "the capacity of B is higher",
         "lower": "the capacity of B is lower",

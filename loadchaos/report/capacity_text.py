@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep, Unit
 from loadchaos.core.units import figure
 from loadchaos.report.formatting import clean, duration, number, percent
-from loadchaos.report.performance import per_second
+from loadchaos.report.performance import limits_text, per_second
 
 STATUS_TEXT = {"met": "met", "not_met": "not met", "undecided": "undecided", "client": "our client"}
 RESOURCE_TEXT = {
@@ -29,8 +29,7 @@ def load_text(by: Unit, load: float | None) -> str:
 
 def goal_text(data: CapacityResult) -> str:
     """The goal: `goodput >= 99 % within ttft <= 2.0 s`."""
-    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in data.slo_s.items())
-    return f"goodput >= {100 * data.goal:g} % within {limits}"
+    return f"goodput >= {100 * data.goal:g} % within {limits_text(data.slo_s)}"
 
 
 def phase_text(data: CapacityResult) -> str | None:
@@ -95,7 +94,6 @@ def _so_far(data: CapacityResult) -> str:
 
 
 def facts(data: CapacityResult) -> list[tuple[str, str]]:
-    """Knee, saturation and limiting resource, each with its name."""
     found = []
     knee, most, limit = data.knee, data.saturation, data.limit
     if knee is not None:
@@ -124,10 +122,7 @@ def longest_steps(steps: Sequence[CapacityStep]) -> list[CapacityStep]:
 
 
 def status_text(step: CapacityStep) -> str:
-    """Status of a step; a short step only shows a direction.
-
-    A step whose queue would be too long in the long run met the goal, and proves nothing.
-    """
+    """Status of a step: a short one only shows a direction; one whose queue would grow in the long run proves nothing."""
     if step.status == "undecided" and step.measured is not None:
         return "near saturation"
     if step.status == "undecided" and step.scout:
@@ -136,7 +131,6 @@ def status_text(step: CapacityStep) -> str:
 
 
 def step_cells(step: CapacityStep) -> list[str]:
-    """Cells of a step: requests, goodput, throughput, latencies."""
     share, low, high = step.goodput, step.goodput_low, step.goodput_high
     goodput = "–"
     if share is not None and low is not None and high is not None:

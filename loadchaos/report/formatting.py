@@ -1,11 +1,10 @@
-"""Format numbers, durations, times and foreign text for people.
-
-There is one format for each, used by every report.
-"""
+"""Format numbers, durations, times and foreign text for people: one format for each, used by every report."""
 
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +20,9 @@ _CONTROL = re.compile(
 
 
 def clean(text: object, limit: int = 2000) -> str:
-    """Put foreign text on one line, without control characters.
-
-    A text longer than `limit` characters is cut and ends with an ellipsis.
-    """
+    """Put foreign text on one line, without control characters, cut to `limit` with an ellipsis."""
     plain = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+    return cut(plain, limit)
 
 
 def clean_line(text: str, limit: int = 2000) -> str:
@@ -75,9 +71,9 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def plural(n: float, noun: str) -> str:
-    """Format a count with its noun: `1 request`, `2 requests`. Only for nouns whose plural ends in -s."""
-    return f"{number(n)} {noun}" + ("" if n == 1 else "s")
+def plural(n: float, noun: str, several: str = "") -> str:
+    """Format a count with its noun: `1 request`, `2 requests`; `several` where the plural is not one with -s."""
+    return f"{number(n)} {noun if n == 1 else several or f'{noun}s'}"
 
 
 def percent(share: float, decimals: int = 0) -> str:
@@ -112,13 +108,19 @@ def parse_time(text: str | None) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
-    """Format a time relative to the load.
+def utc_text(started: str | None, ended: str | None = None) -> str:
+    """Format `2026-11-21 15:08:32 UTC`, with the time until `ended` if that is known."""
+    began, over = parse_time(started), parse_time(ended)
+    if began is None:
+        return "at an unknown time"
+    return f"{began:%Y-%m-%d %H:%M:%S} UTC" + (f", {duration((over - began).total_seconds())}" if over else "")
 
-    Example: `12.4 s after the load began (14:20:11 UTC)`.
+
+def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> str:
+    """Format a time relative to the load: `12.4 s after the load began (14:20:11 UTC)`.
 
     Args:
-        verdict: The verdict; its `started` is the origin where `at_s` is missing.
+        verdict: Its `started` is the origin where `at_s` is missing.
         at: The moment as ISO 8601 text.
         at_s: The moment in seconds since the load began, or since the run began if it had no load.
     """
@@ -130,7 +132,7 @@ def since_load(verdict: Verdict, at: str | None, at_s: float | None = None) -> s
     if when is None:
         return "at an unknown time" if at is None else clean(at, 60)
     if begun is None:
-        return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+        return utc_text(at)
     return _after((when - begun).total_seconds(), "the run") + utc
 
 
@@ -141,9 +143,29 @@ def _after(seconds: float, origin: str) -> str:
 
 
 def short_path(folder: Path, part: str | Path) -> str:
-    """Format a path relative to the current folder if it is below it."""
     path = folder / part
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def cut(text: str, width: int | None) -> str:
+    """Cut a text to `width` characters, with an ellipsis."""
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Format the lines of a table; the columns of `left` are aligned to the left."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    aligned = (
+        (c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
+    return ["  " + "  ".join(cells).rstrip() for cells in aligned]
+
+
+def wrapped(head: str, text: str, width: int) -> list[str]:
+    """Wrap a text beside its heading, in 30 columns at least."""
+    lines = textwrap.wrap(text, max(30, width - len(head))) or [""]
+    return [(head + lines[0]).rstrip(), *(" " * len(head) + line for line in lines[1:])]

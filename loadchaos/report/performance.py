@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from loadchaos.analysis.verdict.model import EfficiencyFigures, SessionCounts, Verdict
 from loadchaos.core.latency_names import REPORTED_LATENCIES, REPORTED_STATISTICS
@@ -26,10 +26,7 @@ _OVER = {"failed": "failed", "not_sent": "not sent for want of a free slot"}
 
 
 def latency_rows(verdict: Verdict, statistics: Iterable[str] = REPORTED_STATISTICS) -> list[list[str]]:
-    """Rows of the table of latencies: traffic, name, statistics, samples.
-
-    Several kinds of traffic have rows together (`all`), too.
-    """
+    """Rows of the table of latencies: traffic (several kinds together, too), name, statistics, samples."""
     by_traffic = dict(verdict.latency)
     if len(by_traffic) > 1 and verdict.latency_all is not None:
         by_traffic["all"] = verdict.latency_all
@@ -66,7 +63,6 @@ def endpoint_rows(verdict: Verdict) -> list[list[str]]:
 
 
 def throughput_text(verdict: Verdict) -> str:
-    """Requests and tokens per second of a verdict; empty without any."""
     found = verdict.throughput
     if found is None or not found.requests or not found.seconds:
         return ""
@@ -80,7 +76,6 @@ def throughput_text(verdict: Verdict) -> str:
 
 
 def efficiency_texts(verdict: Verdict) -> dict[str, str]:
-    """Prefix cache, accepted drafts and energy as text, as far as known."""
     found, texts = verdict.efficiency or EfficiencyFigures(), dict[str, str]()
     if found.prefix_hit_rate is not None:
         source = "usage of the answers" if found.prefix_source == "usage" else "counters of the server"
@@ -109,7 +104,6 @@ def efficiency_texts(verdict: Verdict) -> dict[str, str]:
 
 
 def sessions_text(verdict: Verdict) -> str:
-    """Sessions and turns of a verdict; empty without sessions."""
     found = verdict.sessions
     if found is None or not found.sessions:
         return ""
@@ -148,7 +142,6 @@ def session_rows(verdict: Verdict) -> list[list[str]]:
 
 
 def warm_up_text(verdict: Verdict) -> str:
-    """Requests that the figures leave out; empty without a warm-up."""
     found = verdict.warm_up
     if found is None:
         return ""
@@ -156,14 +149,19 @@ def warm_up_text(verdict: Verdict) -> str:
     return f"{plural(found.requests, 'request')}{seconds} left out of these figures; failures in it count"
 
 
+def limits_text(limits_s: Mapping[str, float]) -> str:
+    """Format limits of latencies: `ttft <= 2.0 s, itl <= 50 ms`."""
+    return ", ".join(f"{name} <= {duration(limit)}" for name, limit in limits_s.items())
+
+
 def goodput_text(verdict: Verdict) -> str:
-    """Goodput of a verdict with its limits; empty without `slo`."""
     found = verdict.goodput
     if found is None or not found.due:
         return ""
-    limits = ", ".join(f"{name} <= {duration(limit)}" for name, limit in found.slo_s.items())
     share = found.good / found.due if found.share is None else found.share
-    text = f"{100 * share:.2f} %, {number(found.good)} of {number(found.due)} requests within {limits}"
+    text = (
+        f"{100 * share:.2f} %, {number(found.good)} of {number(found.due)} requests within {limits_text(found.slo_s)}"
+    )
     if found.good_per_s is not None:
         text += f", {per_second(found.good_per_s)} requests/s"
     over = ", ".join(f"{_OVER.get(name, f'over {name}')}: {number(n)}" for name, n in found.over.items())

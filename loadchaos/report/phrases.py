@@ -1,7 +1,7 @@
-"""Display text of checks, states, outcomes, causes and sections.
+"""Display text of checks, states, outcomes, causes and sections, for every report.
 
-The terminal, report.html, incident.md, GitHub, JUnit and notifications all use them. The ids in verdict.json
-(`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in a table below.
+The ids in verdict.json (`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in
+a table below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadchaos.analysis.verdict.model import CandidateLine, CheckResult, Evidence, FailureResult, KnownIssue, Verdict
-from loadchaos.core import exit_codes
+from loadchaos.core import exit_codes, model
 from loadchaos.core.model import Attribution, Severity
 from loadchaos.core.typed_json import from_json
 from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
@@ -49,6 +49,8 @@ SEVERITY = {
     "request": "request failure",
 }
 WORST_FIRST = tuple(SEVERITY)
+SERVER_LOST = ("engine_death", "startup", "hang", "node")
+"""Severities of failures after which the server answers nobody."""
 
 CAUSE = {
     "server": "server bug (not caused by our attacks)",
@@ -166,9 +168,9 @@ class CheckText:
     """Display text of one check.
 
     Attributes:
-        label: Name of the check; `{}` stands for what follows the first word of its id.
-        passed: Text after the label when the check passed and its value holds no figure: `run` + `completed`.
-        advice: Next step for the user when the check is `unknown`.
+        label: Its name; `{}` stands for what follows the first word of its id.
+        passed: Text after the label when it passed and its value holds no figure: `run` + `completed`.
+        advice: Next step for the user when it is `unknown`.
     """
 
     label: str
@@ -312,8 +314,13 @@ def check_text(name: str) -> CheckText | None:
     return CheckText(found.label.replace("{}", clean(shown, 100)), found.passed, found.advice)
 
 
+def outcome_order(found: Mapping[str, float]) -> list[str]:
+    """Outcomes that occurred in the order of the tables, unknown ones last."""
+    seen = {outcome for outcome, n in found.items() if n}
+    return [o for o in model.OUTCOMES if o in seen] + sorted(seen - set(model.OUTCOMES))
+
+
 def outcome_text(outcome: str) -> str:
-    """Display text of an outcome id."""
     return OUTCOMES.get(outcome, clean(outcome, 40))
 
 
@@ -324,7 +331,6 @@ def outcome_count_text(outcome: str, n: int) -> str:
 
 
 def state_text(state: object) -> str:
-    """Display text of a state id."""
     return STATES.get(str(state), clean(state, 20))
 
 
@@ -344,13 +350,11 @@ class Blamed(Protocol):
 
 
 def severity_text(failure: Blamed) -> str:
-    """Display text of a failure's severity."""
     text = SEVERITY.get(failure.severity, clean(failure.severity, 30))
     return f"{text} before the load, not counted" if failure.before_load else text
 
 
 def cause_text(failure: Blamed) -> str:
-    """Display text of a failure's attribution."""
     attribution = failure.attribution
     if attribution == "server" and failure.severity == "startup":
         return FAILED_START
@@ -460,10 +464,7 @@ def target_text(verdict: Verdict) -> str:
 
 
 def one_line(verdict: Verdict) -> str:
-    """Summarise a verdict in one line.
-
-    It names the worst failure, else the first rule not met, else the number of requests.
-    """
+    """Summarise a verdict: the worst failure, else the first rule not met, else the number of requests."""
     run = next((check for check in verdict.checks if check.name == "run"), None)
     if verdict.exit_code in _BEFORE_LOAD and (run is None or run.verdict != "pass"):
         return clean((run.actual if run else "") or "the run ended before any load", 400)
@@ -481,7 +482,6 @@ def one_line(verdict: Verdict) -> str:
 
 
 def generator_text(verdict: Verdict) -> str:
-    """Describe the load generator's own delay and limits."""
     generator = verdict.generator
     lag = generator.send_lag_p99_s
     text = f"generator delay p99 {duration(lag)}" if lag is not None else "generator delay unknown"
@@ -501,7 +501,6 @@ def generator_text(verdict: Verdict) -> str:
 
 
 def lower_bounds_text(verdict: Verdict) -> str:
-    """Say how many requests timed out and count as lower bounds."""
     n = sum(kinds.lower_bounds for kinds in verdict.latency.values())
     if not n:
         return ""
@@ -512,7 +511,6 @@ def lower_bounds_text(verdict: Verdict) -> str:
 
 
 def when_text(verdict: Verdict, failure: FailureResult) -> str:
-    """Say when a failure was first seen, and how much later it was noticed."""
     first = since_load(verdict, failure.first_seen, failure.first_seen_s)
     noticed = failure.noticed_after_s
     return first + (f"; noticed {duration(noticed)} later" if noticed and noticed >= 0.001 else "")
@@ -524,7 +522,6 @@ def requests_text(n: int | None) -> str:
 
 
 def lost_text(failure: FailureResult) -> str:
-    """Say how many requests were lost and when the server recovered."""
     lost = requests_text(failure.lost_requests)
     back = failure.recovered_after_s
     if back is None:
@@ -550,11 +547,6 @@ def evidence_text(evidence: Evidence | CandidateLine) -> str:
     if where and evidence.line is not None:
         where += f":{evidence.line}"
     return f"{where}  {clean(evidence.text or '', 400)}".strip()
-
-
-def candidate_texts(candidates: Iterable[CandidateLine]) -> list[str]:
-    """Format unexplained log lines that may be the cause of a failure."""
-    return [evidence_text(c) for c in candidates]
 
 
 def wrong_answer_texts(failure: FailureResult) -> list[str]:
@@ -596,12 +588,11 @@ def _issue_url(issue: str) -> str:
 
 
 def remedy_text(remedy: str) -> str:
-    """Format a remedy."""
     return clean(remedy, 1200)
 
 
 def accepted_text(failure: FailureResult) -> str:
-    """Say why a failure is accepted, or why its acceptance does not hold. Empty if the profile does not name it."""
+    """Say why a failure is accepted, or why its acceptance does not hold; empty if the profile does not name it."""
     why = clean(failure.acceptance, 300)
     if failure.accepted:
         return why or "by the profile"

@@ -23,7 +23,6 @@ class ServerName:
 
     @property
     def text(self) -> tuple[str, ...]:
-        """The parts that are known."""
         return tuple(part for part in (self.dialect, self.version, self.model) if part)
 
 
@@ -42,10 +41,9 @@ class SuiteFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRow:
-    """A profile of a suite, and how its run ended.
+    """A profile of a suite, and how its run ended, or reasons `why` it is left out.
 
     `seconds` and what follows are there once it has finished, `requests` and what follows only of a run that began.
-    `why`: reasons why it is left out.
     """
 
     name: str
@@ -78,5 +76,4 @@ class SuiteResult:
     profiles: tuple[ProfileRow, ...]
 
     def in_state(self, *states: State) -> list[ProfileRow]:
-        """Profiles in one of these states."""
         return [row for row in self.profiles if row.state in states]

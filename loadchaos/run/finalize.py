@@ -111,10 +111,9 @@ def _noted(verdict: Verdict, notes: Sequence[str]) -> Verdict:
 
 def read_verdict(folder: RunFolder) -> Verdict:
     """Read the verdict of a run, or judge a run that was killed. Writes nothing."""
-    try:
-        return Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
-    except (OSError, ValueError):
-        return _stricter_on_error(functools.partial(_judged, folder))
+    if (found := Verdict.read(folder)) is not None:
+        return found
+    return _stricter_on_error(functools.partial(_judged, folder))
 
 
 def _stricter_on_error(judge: Callable[[Accept], T]) -> T:

@@ -12,7 +12,9 @@ from functools import partial
 
 import httpx
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, LocalProxy
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector, AttackTarget
+from loadchaos.chaos.network import LocalProxy
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import DiscoveryRow
 from loadchaos.core.limits import DEATH_SHOWS_S, LAST_LINES_S

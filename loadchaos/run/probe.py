@@ -16,6 +16,7 @@ from loadchaos.load.endpoints import DEFAULT
 from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
+from loadchaos.report.formatting import plural
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.base import version_key
 from loadchaos.server.discovery.calibrate import calibrate, identify_server
@@ -255,12 +256,8 @@ def page(probed: ProbeResult) -> str:
         lines += ["", "unknown", *(f"  {text}" for text in probed.unknown)]
     if probed.trouble:
         lines += ["", f"PROBLEM: {probed.trouble}"]
-    sent = f"sent: {_count(probed.reads, 'read or tokenizer call', 'reads and tokenizer calls')}, "
-    return "\n".join([*lines, "", sent + _count(probed.generations, "generation", "generations")])
-
-
-def _count(n: object, one: str, several: str) -> str:
-    return f"{n} {one if n == 1 else several}"
+    sent = f"sent: {plural(probed.reads, 'read or tokenizer call', 'reads and tokenizer calls')}, "
+    return "\n".join([*lines, "", sent + plural(probed.generations, "generation")])
 
 
 def _row(label: str, value: object, source: str | None = None) -> str:
@@ -312,7 +309,9 @@ def _setup(probed: ProbeResult) -> list[str]:
     drafts = facts.speculative_decoding
     if drafts and "speculative_method" in configured:
         tokens = configured.get("speculative_tokens", ("?", ""))[0]
-        shown: object = f"yes: {configured['speculative_method'][0]}, {_count(tokens, 'token', 'tokens')} per step"
+        shown: object = (
+            f"yes: {configured['speculative_method'][0]}, {tokens} {'token' if tokens == 1 else 'tokens'} per step"
+        )
     else:
         shown = drafts
     gated = DIALECTS[facts.dialect].development_path is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from loadchaos.chaos import AttackInjector
+from loadchaos.chaos.injector import AttackInjector
 from loadchaos.core.model import Row
 
 

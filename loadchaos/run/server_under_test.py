@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import psutil
 
 from loadchaos.analysis.state.machine import StateMachine
-from loadchaos.chaos import LocalProxy, authorization
+from loadchaos.chaos import authorization
+from loadchaos.chaos.network import LocalProxy
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import StateRow, as_typed

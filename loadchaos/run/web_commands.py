@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
-from loadchaos.chaos import AttackInjector, authorization
+from loadchaos.chaos import authorization
+from loadchaos.chaos.injector import AttackInjector
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.judge import Judge
-from loadchaos.chaos import operation_named
+from loadchaos.chaos.admin import operation_named
 from loadchaos.core.model import Terms
 from loadchaos.server.dialects import DIALECTS
 from tests.analysis.conftest import History

@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS

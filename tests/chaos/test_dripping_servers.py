@@ -10,9 +10,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from loadchaos.chaos import AttackedReplica, LocalProxy, network, operation_named
-from loadchaos.chaos.admin import AdminAttack
-from loadchaos.chaos.base import AttackContext
+from loadchaos.chaos import network
+from loadchaos.chaos.admin import AdminAttack, operation_named
+from loadchaos.chaos.base import AttackContext, AttackedReplica
+from loadchaos.chaos.network import LocalProxy
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
 from tests.core.test_bounded_http import Answer, drips_body, drips_head, serving

@@ -14,7 +14,8 @@ import pytest
 from loadchaos_vllm.sabotage import MODES as PLUGIN_MODES
 from loadchaos_vllm.sabotage import parse
 
-from loadchaos.chaos import AttackedReplica, AttackInjector
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector
 from loadchaos.core.attack_names import ENGINE_FAULTS
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import Rows, injector

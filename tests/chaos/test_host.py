@@ -13,9 +13,9 @@ import time
 import psutil
 import pytest
 
-from loadchaos.chaos import AttackedReplica
-from loadchaos.chaos.host import cpu
-from loadchaos.chaos.host.cpu import _SPIN
+from loadchaos.chaos import host
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.host import _SPIN
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import injector
 
@@ -43,7 +43,7 @@ def test_cpu_hog_runs_while_the_attack_holds() -> None:
 
 
 def test_cpu_hog_ends_its_processes_when_not_all_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, started = cpu._spin, list[subprocess.Popen[bytes]]()
+    real, started = host._spin, list[subprocess.Popen[bytes]]()
 
     def spin() -> subprocess.Popen[bytes]:
         if started:
@@ -51,8 +51,8 @@ def test_cpu_hog_ends_its_processes_when_not_all_can_start(monkeypatch: pytest.M
         started.append(real())
         return started[0]
 
-    monkeypatch.setattr(cpu, "_spin", spin)
-    done = asyncio.run(cpu.CpuHog(2).begin(AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)))
+    monkeypatch.setattr(host, "_spin", spin)
+    done = asyncio.run(host.CpuHog(2).begin(AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)))
     assert (done.ok, started[0].returncode) == (False, -signal.SIGKILL)
     assert done.text.startswith("only 1 of 2 busy processes started")
 

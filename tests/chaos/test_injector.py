@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.attack import AttackPlan
@@ -288,7 +288,7 @@ def test_injector_on_selects_the_replicas(server: Any, rows: Any) -> None:
         replicas = [AttackedReplica(name, server.url) for name in "abc"]
         for on, expected in (("each", {"a", "b", "c"}), ("one", {"a"}), ("b", {"b"})):
             rows.clear()
-            spec = SimpleNamespace(admin="reset_mm_cache", on=on, params={}, every_s=None, jitter=0.0)
+            spec: dict[str, Any] = {"admin": "reset_mm_cache", "on": on, "params": {}, "every_s": None, "jitter": 0.0}
             async with attacking(server, rows, spec, replicas=replicas) as attacks:
                 await attacks.start()
                 await rows.until(lambda names=expected: len(rows.of(what="end")) == len(names))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import AttackedReplica, LocalProxy
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.network import LocalProxy
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.toxics import parse_toxic
 from loadchaos.core.errors import OptionError

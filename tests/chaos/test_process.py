@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector
 from loadchaos.core.errors import OptionError
 from tests.chaos.conftest import Rows, injector
 from tests.waiting import until
@@ -117,7 +118,8 @@ def test_sigstop_is_undone_when_the_run_ends(tree: Tree, rows: Rows) -> None:
 def test_sigstop_is_undone_when_loadchaos_is_killed(tree: Tree) -> None:
     script = (
         "import asyncio, sys, time\n"
-        "from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget\n"
+        "from loadchaos.chaos.base import AttackedReplica\n"
+        "from loadchaos.chaos.injector import AttackInjector, AttackTarget\n"
         "from loadchaos.server.dialects import DIALECTS\n"
         "from loadchaos.core.redact import Redactor\n"
         "async def attack():\n"

@@ -86,21 +86,22 @@ assert json.loads(build(next(iter(steps(plan, 1))), facts).body)["logit_bias"] =
 """,
     ),
     "network fault": Addition(
-        files={
-            "chaos/toxics/stutter.py": """
-from loadchaos.chaos.toxics.base import SLOW, Attribute, ToxicType
-
+        entries={
+            "core/attack_names.py": [('NETWORK_FAULTS = ("latency",', ' "stutter",')],
+            "chaos/toxics.py": [
+                (
+                    "    effects = CUT\n    refuses = True\n",
+                    """
 class StutterToxic(ToxicType):
     \"\"\"Pause for `pause` after each byte.\"\"\"
 
-    name = "stutter"
     attributes = (Attribute("pause", 20, "ms"),)
     effects = SLOW
-
-TOXIC = StutterToxic
 """,
+                ),
+                ('    "latency": LatencyToxic,\n', '    "stutter": StutterToxic,\n'),
+            ],
         },
-        entries={"core/attack_names.py": [('NETWORK_FAULTS = ("latency",', ' "stutter",')]},
         use="""
 from docs.tables import TABLES
 from loadchaos.chaos.toxics import parse_toxic

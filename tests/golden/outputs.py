@@ -145,7 +145,7 @@ def _incidents(folder: RunFolder) -> Outputs:
 
 def _bench(folder: RunFolder, verdict: Verdict) -> Any:
     figures = vllm_bench.BenchFigures(list(vllm_bench.METRICS), (50.0, 90.0, 95.0, 99.0), detailed=True)
-    return {**vllm_bench.result(folder, verdict.to_json(), figures), "date": "now"}
+    return {**vllm_bench.result(folder, verdict, figures), "date": "now"}
 
 
 # -- several ledgers -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from loadchaos.recorder.channel import RecordingChannel
-from loadchaos.recorder.proxy import ConnectionObserver, StreamingProxy, Upstream
+from loadchaos.recorder.proxy import StreamingProxy, Upstream
 from loadchaos.recorder.tap import ConnectionTap, TappedExchange
 
 Handler = Callable[[socket.socket], None]
@@ -88,7 +88,7 @@ class RunningProxy:
     """The proxy with its loop in a thread."""
 
     def __init__(
-        self, upstream_port: int, observe: Callable[[], ConnectionObserver | None], tls: ssl.SSLContext | None = None
+        self, upstream_port: int, observe: Callable[[], ConnectionTap | None], tls: ssl.SSLContext | None = None
     ) -> None:
         self.loop = uvloop.new_event_loop()
         self.proxy = StreamingProxy(Upstream("127.0.0.1", upstream_port, tls), observe)

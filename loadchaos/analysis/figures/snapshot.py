@@ -105,3 +105,15 @@ class Snapshot:
     gaps_s: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
     preflight: tuple[tuple[bool, str], ...] = ()
+
+    def server_total(self, name: str) -> float | None:
+        """Sum of a server figure over all engines; None where none has it."""
+        values = [engine[name] for engine in self.server.values() if name in engine]
+        return sum(values) if values else None
+
+    @property
+    def fullest_kv_cache(self) -> float | None:
+        """Share in use of the fullest KV cache."""
+        return max(
+            (engine["kv_usage_ratio"] for engine in self.server.values() if "kv_usage_ratio" in engine), default=None
+        )

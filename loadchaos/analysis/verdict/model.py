@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 
 from loadchaos.core import exit_codes, typed_json
 from loadchaos.core.latency import LatencyFigures, Statistics
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES, Attribution, Decision, Severity, State
 from loadchaos.core.typed_json import IF_KNOWN, IF_SET, Keywords, if_missing, key, only_with
+from loadchaos.core.whole_file import read_json
 
 Count = Annotated[int, Keywords(minimum=0)]
 Outcomes = Annotated[Mapping[str, Count], Keywords(propertyNames={"enum": list(OUTCOMES)})]
@@ -421,6 +423,12 @@ class Verdict:
     def from_json(cls, data: object) -> Verdict:
         """Read verdict.json of this or an earlier version, whatever is in it."""
         return typed_json.from_json(cls, data)
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Verdict | None:
+        """Read the verdict of a run; None where it has none, or no readable one."""
+        found = read_json(folder.verdict)
+        return cls.from_json(found) if found else None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the contents of verdict.json; `notes` are there even without any."""

@@ -28,7 +28,7 @@ from loadchaos.profile import request_trace
 from loadchaos.profile.profile import yaml_text
 from loadchaos.profile.request_trace import BODIES, FILE
 from loadchaos.report.formatting import plural
-from loadchaos.report.html import reduction_page
+from loadchaos.report.html import templates
 
 _NOT_OPTIONS = ("model", "messages", "prompt", "stream_options")
 
@@ -59,23 +59,15 @@ def finish(found: Reproducer, folder: Path, runs: ScriptRuns, result: Minimised,
     """Write README.md, profile.yaml with its trace, and reduction.html."""
     (folder / "README.md").write_text(readme(found, runs))
     _write_profile(found, folder)
-    page = reduction_page.render(
-        found.plan.expected.describe(), [_level(*level) for level in result.levels], (whole.requests, len(whole.flags))
+    page = templates.render(
+        "reduction.html.j2",
+        failure=found.plan.expected.describe(),
+        levels=result.levels,
+        steps=[step for *_, steps in result.levels for step in steps],
+        requests=whole.requests,
+        flags=len(whole.flags),
     )
     (folder / "reduction.html").write_text(page, encoding="utf-8")
-
-
-def _level(name: str, requests: int, flags: int, steps: list[Any]) -> dict[str, Any]:
-    return {
-        "name": name, "requests": requests, "flags": flags,
-        "steps": [
-            {
-                "step": s.step, "requests": s.requests, "flags": s.flags, "fails": s.fails, "successes": s.successes,
-                "tries": s.tries, "seconds": s.seconds,
-            }
-            for s in steps
-        ],
-    }  # fmt: skip
 
 
 def readme(found: Reproducer, runs: ScriptRuns) -> str:

@@ -22,6 +22,7 @@ from loadchaos.core import exit_codes
 from loadchaos.core.stats import wilson
 from loadchaos.core.units import spent_time
 from loadchaos.profile.request_trace import RequestTrace
+from loadchaos.report.formatting import plural
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class MinimiseSession:
             if found is not None:
                 return found
             self._print(
-                f"repro.py with {_plural(candidate.requests, 'request')} reproduces in less than {LEAST_P * 100:.0f} % of "
+                f"repro.py with {plural(candidate.requests, 'request')} reproduces in less than {LEAST_P * 100:.0f} % of "
                 f"the runs{': a larger candidate follows' if candidate is not candidates[-1] else ''}"
             )
         return MinimiseResult(exit_codes.UNKNOWN, result, self._whole)
@@ -107,9 +108,9 @@ class MinimiseSession:
         # The decision itself is the newest step. Before the first failure p is only assumed.
         p = f"p = {self._decider.p:.2f}, " if any(step.fails for step in self._decider.steps[:-1]) else ""
         self._print(
-            f"{decision.step}: {_plural(decision.requests, 'request')}, {_plural(decision.flags, 'flag')}: {verdict} "
-            f"({decision.successes} of {decision.tries}); smallest: {_plural(requests, 'request')}, "
-            f"{_plural(flags, 'flag')}; {p}{_plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
+            f"{decision.step}: {plural(decision.requests, 'request')}, {plural(decision.flags, 'flag')}: {verdict} "
+            f"({decision.successes} of {decision.tries}); smallest: {plural(requests, 'request')}, "
+            f"{plural(flags, 'flag')}; {p}{plural(self._decider.tries, 'try', 'tries')}, {elapsed}"
         )
 
 
@@ -130,10 +131,6 @@ def more_rounds(rounds: int, runs: ScriptRuns | None) -> int:
     return max(rounds, min(MOST_ROUNDS, rounds_needed(rounds, runs.reproduced / runs.runs)))
 
 
-def _plural(n: int, noun: str, more: str = "") -> str:
-    return f"{n:,} {noun if n == 1 else more or noun + 's'}"
-
-
 def summary(found: MinimiseResult, seconds: float) -> str:
     """Describe the result in one line."""
     whole, runs = found.whole, found.runs
@@ -146,8 +143,8 @@ def summary(found: MinimiseResult, seconds: float) -> str:
         return "UNKNOWN: no reproducer held on fresh servers"
     low, high = wilson(runs.reproduced, runs.runs)
     return (
-        f"MINIMISED {whole.requests:,} to {_plural(least.requests, 'request')}, {len(whole.flags)} to "
-        f"{_plural(len(least.flags), 'flag')}; repro.py reproduces {runs.reproduced} of {runs.runs} (p = "
+        f"MINIMISED {whole.requests:,} to {plural(least.requests, 'request')}, {len(whole.flags)} to "
+        f"{plural(len(least.flags), 'flag')}; repro.py reproduces {runs.reproduced} of {runs.runs} (p = "
         f"{runs.reproduced / runs.runs:.2f}, 95 % CI {low:.2f} to {high:.2f}); {found.result.tries} tries, "
         f"{spent_time(seconds)}: {found.script.parent}"
     )

@@ -21,6 +21,7 @@ import orjson
 
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.errors import LedgerError, next_step
+from loadchaos.core.ledger.folder import RunFolder
 
 _LOCK = ".soak.run"
 _OUTPUT = "soak-run.log"
@@ -164,8 +165,6 @@ def _utc_ns(text: str) -> int:
 
 
 def _finished(path: Path, pid: int | None) -> FinishedRun:
-    try:
-        verdict = Verdict.from_json(orjson.loads((path / "verdict.json").read_bytes()))
-    except (OSError, orjson.JSONDecodeError):
+    if (verdict := Verdict.read(RunFolder(path))) is None:
         return FinishedRun(path.name, pid, None, None, None)
     return FinishedRun(path.name, pid, verdict.verdict, verdict.exit_code, verdict.ended)

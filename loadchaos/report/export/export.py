@@ -1,7 +1,7 @@
-"""Export a run as OpenMetrics text, or its rows as CSV or Parquet.
+"""Export a run as OpenMetrics text, or its rows as CSV or Parquet, from the run folder alone.
 
-It needs only the run folder. OpenMetrics replays the ledger through the fold of the exporter, a page every
-`step_s`, so a backfilled run looks like a scraped one.
+OpenMetrics replays the ledger through the fold of the exporter, a page every `step_s`, so a backfilled run looks like a
+scraped one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-import orjson
 from prometheus_client.core import Metric
 
-from loadchaos.analysis.capacity.result import (
-    CapacityAnswer,
-    CapacityResult,
-    CapacityStep,
-    CurrentStep,
-    Saturation,
-)
+from loadchaos.analysis.capacity.result import CapacityAnswer, CapacityResult, CapacityStep, CurrentStep, Saturation
 from loadchaos.analysis.figures.live import LiveFigures
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
@@ -67,7 +60,7 @@ class _Samples:
         self.times: dict[tuple[str, tuple[Label, ...]], array[float]] = {}
 
     def add(self, at_s: float, page: Iterable[Metric]) -> None:
-        """Add a page of metrics. Buckets of a histogram share their labels: `le` and the suffix distinguish them."""
+        """Add a page. Buckets of a histogram share their labels: `le` and the suffix distinguish them."""
         for family in page:
             self.heads.setdefault(family.name, (family.type, family.documentation))
             seen = set()
@@ -101,12 +94,9 @@ def _series(name: str, labels: tuple[Label, ...], le: str) -> str:
 
 
 def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progress.Say | None = None) -> int:
-    """Write the run as OpenMetrics, one point per `step_s`.
+    """Write the run as OpenMetrics, one point per `step_s`, in its UTC times. Returns the number of samples.
 
-    Times are the UTC times of the run. Returns the number of samples.
-
-    Raises:
-        OptionError: The run has no header with its time.
+    Raises OptionError where the run has no header with its time.
     """
     live, samples, run = LiveFigures(), _Samples(), folder.path.resolve().name
     clock, step_ns, tick = RunClock.of(folder), int(step_s * NS_PER_S), 0
@@ -131,10 +121,7 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
 
 
 def search_openmetrics(data: CapacityResult, run: str, out: TextIO, step_s: float = 1.0) -> int:
-    """Write a capacity search as OpenMetrics, one point per `step_s`.
-
-    Returns the number of samples.
-    """
+    """Write a capacity search as OpenMetrics, one point per `step_s`. Returns the number of samples."""
     samples, at_s, done = _Samples(), 0.0, list[CapacityStep]()
     before = replace(data, ended=False, knee=None, saturation=Saturation())
     proved: Sequence[float | None] = (None, None)
@@ -159,13 +146,8 @@ def search_openmetrics(data: CapacityResult, run: str, out: TextIO, step_s: floa
 
 
 def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Failures and incidents of the verdict as findings.
-
-    A follower that was killed may not have written all of them.
-    """
-    try:
-        verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
-    except (OSError, orjson.JSONDecodeError):
+    """Failures and incidents of the verdict as findings: a killed follower may not have written all of them."""
+    if (verdict := Verdict.read(folder)) is None:
         return
     for failure in verdict.failures:
         row = to_json(failure)
@@ -174,23 +156,15 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
         for name in failure.incidents or ():
             home = name.rsplit("/", 1)[-1]
             if home[:3].isdigit():
-                yield {
-                    **common,
-                    "row": "incident",
-                    "what": "close",
-                    "n": int(home[:3]),
-                    "folder": f"incidents/{home}",
-                }
+                where = {"n": int(home[:3]), "folder": f"incidents/{home}"}
+                yield {**common, "row": "incident", "what": "close", **where}
 
 
 # -- rows as tables ------------------------------------------------------------------------------------------------
 
 
 def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> list[Path]:
-    """Write requests.csv, metrics.csv and events.csv into the folder `to`.
-
-    Times are UTC; an empty field means no value.
-    """
+    """Write requests.csv, metrics.csv and events.csv, with UTC times, into the folder `to`."""
     to.mkdir(parents=True, exist_ok=True)
     clock = RunClock.of(folder)
     paths = [to / f"{table.name}.csv" for table in TABLES]

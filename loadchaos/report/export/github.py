@@ -13,21 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadchaos.analysis.verdict.model import FailureResult, Verdict
+from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.performance import ENDPOINT_HEADS, endpoint_rows
-from loadchaos.report.phrases import (
-    evidence_text,
-    incident_paths,
-    known_text,
-    one_line,
-    outcome_text,
-    remedy_text,
-    rule_text,
-    severity_text,
-    target_text,
-    when_text,
-    worst_first,
-)
 
 _MOST = 10
 """Annotations that GitHub shows per step; the worst failures come first."""
@@ -42,15 +30,15 @@ def fenced(text: str) -> str:
 def annotate(verdict: Verdict, profile: str) -> list[str]:
     """Build an annotation for each failure and rule not met, worst first. They are shown on the file `profile`."""
     found = []
-    for f in sorted(verdict.failures, key=worst_first):
+    for f in sorted(verdict.failures, key=phrases.worst_first):
         mild = f.accepted or f.before_load or f.attribution != "server"
-        text = [clean(f.title, 300), when_text(verdict, f), evidence_text(f.evidence)]
-        text += [known_text(k) for k in f.known[:3]] + [remedy_text(f.remedy)]
-        title = f"loadchaos: {clean(f.id, 80)} ({severity_text(f)})"
+        text = [clean(f.title, 300), phrases.when_text(verdict, f), phrases.evidence_text(f.evidence)]
+        text += [phrases.known_text(k) for k in f.known[:3]] + [phrases.remedy_text(f.remedy)]
+        title = f"loadchaos: {clean(f.id, 80)} ({phrases.severity_text(f)})"
         found.append(_command("warning" if mild else "error", profile, title, "\n".join(t for t in text if t)))
     for rule in [*verdict.expectations, *verdict.checks]:
         if rule.verdict in {"fail", "unknown"}:
-            kind, text_of_rule = "error" if rule.verdict == "fail" else "warning", rule_text(rule)
+            kind, text_of_rule = "error" if rule.verdict == "fail" else "warning", phrases.rule_text(rule)
             found.append(_command(kind, profile, f"loadchaos: {text_of_rule.label}", text_of_rule.sentence))
     return found[:_MOST]
 
@@ -79,41 +67,28 @@ def summarise(verdict: Verdict, folder: Path) -> bool:
 
 
 def summary(verdict: Verdict, folder: Path) -> str:
-    """Render the verdict as Markdown."""
     result = verdict.verdict
     sign = {"pass": ":white_check_mark:", "fail": ":x:"}.get(result, ":grey_question:")
     profile = clean(verdict.profile or "?", 80)
     parts = [
-        f"## {sign} {result.upper()} {_text(profile)}: {_text(one_line(verdict))}",
-        f"Target: {_text(target_text(verdict))}",
+        f"## {sign} {result.upper()} {_text(profile)}: {_text(phrases.one_line(verdict))}",
+        f"Target: {_text(phrases.target_text(verdict))}",
     ]
-    parts += [_failure(verdict, f) for f in sorted(verdict.failures, key=worst_first)[:_MOST]]
-    rules = [
-        *verdict.expectations,
-        *(r for r in verdict.checks if r.verdict != "pass"),
-    ]
+    parts += [_failure(verdict, f) for f in sorted(verdict.failures, key=phrases.worst_first)[:_MOST]]
+    rules = [*verdict.expectations, *(r for r in verdict.checks if r.verdict != "pass")]
     if rules:
-        parts.append(
-            _table(
-                ("result", "rule", "found", "expected"),
-                [
-                    (
-                        {"pass": "ok", "fail": "**FAIL**"}.get(r.verdict, "unknown"),
-                        x.label,
-                        x.found,
-                        x.expected,
-                    )
-                    for r in rules
-                    for x in [rule_text(r)]
-                ],
-            )
-        )
+        marks = {"pass": "ok", "fail": "**FAIL**"}
+        cells = [
+            (marks.get(r.verdict, "unknown"), x.label, x.found, x.expected)
+            for r, x in zip(rules, map(phrases.rule_text, rules), strict=True)
+        ]
+        parts.append(_table(("result", "rule", "found", "expected"), cells))
     parts += [_text(clean(verdict.worth, 400))] if verdict.worth else []
     by = {clean(t, 40): counts for t, counts in verdict.by_traffic.items()}
     if by:
         outcomes = [o for o, n in verdict.outcomes.items() if n]
         rows = [(t, *(number(c.get(o, 0)) for o in outcomes), *_latency(verdict, t)) for t, c in by.items()]
-        parts.append(_table(("traffic", *map(outcome_text, outcomes), "TTFT p50", "TTFT p99", "E2E p99"), rows))
+        parts.append(_table(("traffic", *map(phrases.outcome_text, outcomes), "TTFT p50", "TTFT p99", "E2E p99"), rows))
     if endpoints := endpoint_rows(verdict):
         heads = ("endpoint", "traffic", "requests", "ok", *ENDPOINT_HEADS, "other outcomes")
         parts.append(_table(heads, [tuple(row) for row in endpoints]))
@@ -124,21 +99,25 @@ def summary(verdict: Verdict, folder: Path) -> str:
 def _failure(verdict: Verdict, f: FailureResult) -> str:
     count = f", {plural(f.count, 'time')}" if f.count > 1 else ""
     lines = [
-        f"### {_text(clean(f.id, 80))} ({severity_text(f)}{count})",
+        f"### {_text(clean(f.id, 80))} ({phrases.severity_text(f)}{count})",
         _text(clean(f.title, 300)),
     ]
-    parts = [when_text(verdict, f), *(known_text(k) for k in f.known[:3]), remedy_text(f.remedy)]
+    parts = [
+        phrases.when_text(verdict, f),
+        *(phrases.known_text(k) for k in f.known[:3]),
+        phrases.remedy_text(f.remedy),
+    ]
     lines += [f"- {_text(t)}" for t in parts if t]
-    if evidence := evidence_text(f.evidence):
+    if evidence := phrases.evidence_text(f.evidence):
         lines.append(f"- {_code(evidence)}")
-    lines += [f"- {_code(i)}" for i in incident_paths(f)[:3]]
+    lines += [f"- {_code(i)}" for i in phrases.incident_paths(f)[:3]]
     return "\n".join(lines)
 
 
-def _latency(verdict: Verdict, traffic: str) -> tuple[str, str, str]:
+def _latency(verdict: Verdict, traffic: str) -> list[str]:
     found = verdict.latency.get(traffic)
     times = (found.ttft_s.p50, found.ttft_s.p99, found.e2e_s.p99) if found else (None, None, None)
-    return duration(times[0]), duration(times[1]), duration(times[2])
+    return [duration(seconds) for seconds in times]
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
@@ -147,13 +126,11 @@ def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape foreign text: no tags, links, table edges or mentions."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
     return re.sub(r"([\\`*_\[\]|!])", r"\\\1", plain)
 
 
 def _code(text: str) -> str:
-    """Format foreign text as code that it cannot end."""
     plain = clean(text, 500)
     fence = "`" * (max((len(x) for x in re.findall("`+", plain)), default=0) + 1)
     return f"{fence} {plain} {fence}"

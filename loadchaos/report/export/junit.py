@@ -8,27 +8,13 @@ from junitparser import Attr, Error, Failure, JUnitXml, Skipped, TestCase, TestS
 
 from loadchaos.analysis.verdict.model import CheckResult, FailureResult, Verdict
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, parse_time
-from loadchaos.report.phrases import (
-    accepted_text,
-    cause_text,
-    evidence_text,
-    incident_paths,
-    known_text,
-    one_line,
-    remedy_text,
-    rule_text,
-    severity_text,
-    target_text,
-    when_text,
-    worst_first,
-)
 
 TestSuite.timestamp = Attr("timestamp")
 
 
 def write(folder: RunFolder, verdict: Verdict) -> Path:
-    """Write junit.xml into the run folder, whole or not at all."""
     part = folder.junit.with_name("junit.xml.part")
     build(verdict).write(str(part), pretty=True)
     part.replace(folder.junit)
@@ -36,20 +22,17 @@ def write(folder: RunFolder, verdict: Verdict) -> Path:
 
 
 def build(verdict: Verdict) -> JUnitXml:
-    """Build one suite named after the profile.
-
-    A rule that is unknown becomes an error, so that CI does not take it for a pass.
-    """
+    """Build one suite named after the profile. An unknown rule is an error, so that CI does not take it for a pass."""
     profile = clean(verdict.profile or "loadchaos", 80)
     suite = TestSuite(f"loadchaos.{profile}")
     suite.timestamp = clean(verdict.started or "", 40)
     suite.add_property("verdict", clean(verdict.verdict, 20))
-    suite.add_property("summary", one_line(verdict))
-    suite.add_property("target", target_text(verdict))
+    suite.add_property("summary", phrases.one_line(verdict))
+    suite.add_property("target", phrases.target_text(verdict))
     for kind, rules in (("expectations", verdict.expectations), ("checks", verdict.checks)):
         for rule in rules:
             suite.add_testcase(_rule(rule, f"loadchaos.{profile}.{kind}"))
-    for failure in sorted(verdict.failures, key=worst_first):
+    for failure in sorted(verdict.failures, key=phrases.worst_first):
         suite.add_testcase(_failure(verdict, failure, f"loadchaos.{profile}.failures"))
     started, ended = parse_time(verdict.started), parse_time(verdict.ended)
     suite.update_statistics()  # type: ignore[no-untyped-call]  # junitparser has no types there
@@ -63,7 +46,7 @@ def build(verdict: Verdict) -> JUnitXml:
 
 def _rule(rule: CheckResult, classname: str) -> TestCase:
     case = TestCase(clean(rule.name, 200), classname)  # the id: dashboards follow a case by its name
-    sentence = rule_text(rule).sentence
+    sentence = phrases.rule_text(rule).sentence
     if rule.verdict == "fail":
         case.result = [Failure(sentence, "expectation")]
     elif rule.verdict != "pass":
@@ -76,13 +59,13 @@ def _failure(verdict: Verdict, failure: FailureResult, classname: str) -> TestCa
     attribution = failure.attribution
     title = clean(failure.title or failure.id, 400)
     if failure.accepted:
-        case.result = [Skipped(f"accepted: {accepted_text(failure)}: {title}", attribution)]
+        case.result = [Skipped(f"accepted: {phrases.accepted_text(failure)}: {title}", attribution)]
     elif failure.before_load:
         case.result = [Skipped(f"before the load, not counted: {title}", attribution)]
     elif attribution in {"injected", "expected"}:
-        case.result = [Skipped(f"{cause_text(failure)}: {title}", attribution)]
+        case.result = [Skipped(f"{phrases.cause_text(failure)}: {title}", attribution)]
     else:
-        result = Failure(title, severity_text(failure))
+        result = Failure(title, phrases.severity_text(failure))
         result.text = "\n".join(_lines(verdict, failure))
         case.result = [result]
     return case
@@ -90,11 +73,11 @@ def _failure(verdict: Verdict, failure: FailureResult, classname: str) -> TestCa
 
 def _lines(verdict: Verdict, failure: FailureResult) -> list[str]:
     rows = [
-        ("when", when_text(verdict, failure)),
-        ("evidence", evidence_text(failure.evidence)),
-        ("known issue", ", ".join(known_text(k) for k in failure.known)),
-        ("what to do", remedy_text(failure.remedy)),
-        ("cause", cause_text(failure)),
-        ("incident", ", ".join(incident_paths(failure))),
+        ("when", phrases.when_text(verdict, failure)),
+        ("evidence", phrases.evidence_text(failure.evidence)),
+        ("known issue", ", ".join(phrases.known_text(k) for k in failure.known)),
+        ("what to do", phrases.remedy_text(failure.remedy)),
+        ("cause", phrases.cause_text(failure)),
+        ("incident", ", ".join(phrases.incident_paths(failure))),
     ]
     return [f"{label}: {text}" for label, text in rows if text]

@@ -1,8 +1,8 @@
 """Send notifications: JSON to an http URL, else through apprise.
 
-The webhook is ours because apprise's `json://` sends a title and a text only: a webhook here gets the facts as JSON, and
-needs no extra package. A failed notification is reported and does not change the verdict. An address is often a secret
-(its URL is enough to write to a webhook), so it is never recorded and never printed.
+The webhook is ours because apprise's `json://` sends a title and a text only: a webhook here gets the facts as JSON,
+and needs no extra package. A failed notification is reported and does not change the verdict. An address is often a
+secret (its URL is enough to write to a webhook), so it is never recorded and never printed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ _DRAIN_S = 5.0
 
 
 def address(given: str) -> str:
-    """Resolve `env:VAR` to the address in that variable.
-
-    Raises:
-        OptionError: The variable is not set.
-    """
+    """Resolve `env:VAR` to the address in that variable. Raises OptionError where it is not set."""
     if not given.startswith("env:"):
         return given
     value = os.environ.get(given.removeprefix("env:"), "")
@@ -45,7 +41,6 @@ def address(given: str) -> str:
 
 
 def message(verdict: Verdict, folder: Path) -> dict[str, Any]:
-    """Build the message at the end of a run, with `text` for chats."""
     profile = clean(verdict.profile or "?", 80)
     return {
         "text": f"loadchaos: {verdict.verdict.upper()} {profile}: {one_line(verdict)} (target: {target_text(verdict)})",
@@ -64,7 +59,6 @@ def message(verdict: Verdict, folder: Path) -> dict[str, Any]:
 
 
 def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, Any]:
-    """Build the message for an incident that opened or got a new id."""
     where = f"{folder.name}/incidents/{incident.folder}"
     whole = incident.to_json()
     about = {k: whole[k] for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
@@ -74,11 +68,7 @@ def incident_message(incident: IncidentRecord, folder: Path) -> dict[str, Any]:
 
 
 def send(to: str, content: Mapping[str, Any]) -> str:
-    """Send a message to an address.
-
-    Returns:
-        Empty on success, else the reason and the next step, without the address (it may be a secret).
-    """
+    """Send a message. Returns "", else the reason and the next step without the address, which may be a secret."""
     if not to.startswith(("http://", "https://")):
         return _apprise(to, content)
     import httpx

@@ -1,8 +1,8 @@
 """Export the requests of a run as OpenTelemetry spans, over OTLP/HTTP.
 
 The spans are made from the ledger of a finished run, so that the load does no work for them. Their ids are those of
-`traceparent`. They hold no prompt, no answer and no error text. A failed export is reported and does not change the verdict.
-Attributes: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+`traceparent`. They hold no prompt, no answer and no error text. A failed export is reported and does not change the
+verdict. Attributes: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import orjson
-
 from loadchaos.core import progress
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -28,7 +26,9 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.traceparent import trace_ids
 from loadchaos.core.version import __version__
+from loadchaos.core.whole_file import read_json
 from loadchaos.report.export.tables import RunClock
+from loadchaos.report.formatting import plural
 
 if TYPE_CHECKING:
     import requests
@@ -61,10 +61,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class OtlpResult:
-    """Result of an export: spans that were sent, receiver, and trouble.
-
-    `rejected`: the receiver answered 200 and said that it did not take so many spans.
-    """
+    """Result of an export; `rejected` spans were answered 200 and not taken."""
 
     sent: int
     receiver: str
@@ -72,8 +69,7 @@ class OtlpResult:
     rejected: int = 0
 
     def describe(self) -> str:
-        """Describe the export in one line."""
-        spans = f"{self.sent:,} span{'' if self.sent == 1 else 's'}"
+        spans = plural(self.sent, "span")
         if self.rejected:
             return f"OTLP: {spans} sent to {self.receiver}, which rejected {self.rejected:,}: {self.trouble}"
         if self.trouble:
@@ -82,10 +78,7 @@ class OtlpResult:
 
 
 def check(given: str) -> None:
-    """Check a value of --otlp and the installed packages, before a run.
-
-    Raises OptionError.
-    """
+    """Check a value of --otlp and the installed packages, before a run. Raises OptionError."""
     if missing := [package for package, module in _NEEDED.items() if not _is_installed(module)]:
         raise OptionError(f"--otlp needs {' and '.join(missing)}: pip install 'loadchaos[otlp]'")
     url = given
@@ -186,12 +179,10 @@ def spans(folder: RunFolder, say: progress.Say | None = None) -> Iterator[Readab
 
 
 class _SpanMaker:
-    """Makes the spans of one run."""
-
     def __init__(self, folder: RunFolder) -> None:
         self._clock = RunClock.of(folder)
         run, facts = _run_and_facts(folder)
-        plan = orjson.loads(folder.plan.read_bytes()) if folder.plan.is_file() else {}
+        plan = read_json(folder.plan)
         traffic = (plan.get("profile") or {}).get("traffic") or ()
         self._endpoints = {t.get("name"): str(t.get("endpoint") or "chat") for t in traffic}
         self._streams = {t.get("name"): bool(t.get("stream", True)) for t in traffic}
@@ -210,7 +201,6 @@ class _SpanMaker:
         self._resource = _resource(folder, run)
 
     def span(self, begin: Mapping[str, Any], end: Mapping[str, Any]) -> ReadableSpan:
-        """Make the span of a request from its rows."""
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
@@ -283,7 +273,7 @@ def _run_and_facts(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _resource(folder: RunFolder, run: Mapping[str, Any]) -> Resource:
-    """Make the resource of the spans. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
+    """Make the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count first."""
     from opentelemetry.sdk.resources import Resource
 
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")

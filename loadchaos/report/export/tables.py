@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -14,26 +14,19 @@ from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 
 @dataclass(frozen=True)
 class RunClock:
-    """Converts monotonic time of a run to UTC.
-
-    `load_ns` is the start of the load, or the first row without a load.
-    """
+    """Converts monotonic time of a run to UTC; `load_ns` is the start of the load, else the first row."""
 
     offset_ns: int
     load_ns: int
 
     @classmethod
     def of(cls, folder: RunFolder) -> RunClock:
-        """Read the header of events.jsonl.
-
-        Raises:
-            OptionError: There is no header.
-        """
+        """Read the header of events.jsonl. Raises OptionError where there is none."""
         offset: int | None = None
         first: int | None = None
         for row in Tail(folder.events).rows():
@@ -51,7 +44,6 @@ class RunClock:
         return cls(offset, first or 0)
 
     def utc_s(self, at_ns: int) -> float:
-        """Convert to Unix time in seconds."""
         return (at_ns + self.offset_ns) / NS_PER_S
 
     def stamp(self, at_ns: object) -> str | None:
@@ -61,23 +53,25 @@ class RunClock:
         return datetime.fromtimestamp(self.utc_s(at_ns), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
     def since_load_s(self, at_ns: object) -> float | None:
-        """Seconds since the load began."""
         return round((at_ns - self.load_ns) / NS_PER_S, 6) if isinstance(at_ns, int) else None
 
 
 Record = tuple[Any, ...]
 
 
-class Rows(Protocol):
-    """Builds the records of a table from ledger rows. `rest` gives those that only the end of the run completes."""
+class Rows:
+    """Builds the records of a table from ledger rows."""
 
-    def feed(self, row: Mapping[str, Any], /) -> Iterable[Record]:
+    def __init__(self, clock: RunClock) -> None:
+        self._clock = clock
+
+    def feed(self, row: Mapping[str, Any]) -> Iterable[Record]:
         """Return the records that this row completes."""
-        ...
+        raise NotImplementedError
 
     def rest(self) -> Iterable[Record]:
-        """Return the records that were open at the end of the run."""
-        ...
+        """Return the records that only the end of the run completes."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -106,14 +100,11 @@ _REQUESTS = {
 }  # fmt: skip
 
 
-class _Requests:
-    """One record per request.
-
-    Misses that share a row are one record with their `count`. A request without an end is `unfinished`.
-    """
+class _Requests(Rows):
+    """One record per request. Misses that share a row are one with their `count`; one without an end is `unfinished`."""
 
     def __init__(self, clock: RunClock) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._begun: dict[str, Mapping[str, Any]] = {}
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
@@ -143,11 +134,11 @@ class _Requests:
             clock.since_load_s(due),
             clock.since_load_s(sent),
             clock.since_load_s(ended_ns),
-            _seconds(_minus(sent, due)),
-            _seconds(ttft_ns(row)),
-            _seconds(_minus(answer, due)),
-            _seconds(e2e_ns(row) if ended_ns is not None else None),
-            _seconds(row.get("largest_gap_ns")),
+            seconds_of(_minus(sent, due)),
+            seconds_of(ttft_ns(row)),
+            seconds_of(_minus(answer, due)),
+            seconds_of(e2e_ns(row) if ended_ns is not None else None),
+            seconds_of(row.get("largest_gap_ns")),
             *(row.get(name) for name in _SAME_AS_LEDGER),
         )
 
@@ -156,19 +147,10 @@ def _minus(a: object, b: object) -> int | None:
     return a - b if isinstance(a, int) and isinstance(b, int) else None
 
 
-def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / NS_PER_S
-
-
 # -- metrics and events --------------------------------------------------------------------------------------------
 
 
-class _Metrics:
-    """One record per server metric and scrape."""
-
-    def __init__(self, clock: RunClock) -> None:
-        self._clock = clock
-
+class _Metrics(Rows):
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
         typed = as_typed(row)
         if typed["row"] != "metrics":
@@ -179,15 +161,9 @@ class _Metrics:
             if isinstance(value, int | float):
                 yield (*head, name, value)
 
-    def rest(self) -> Iterator[Record]:
-        yield from ()
 
-
-class _Events:
+class _Events(Rows):
     """All other rows of events.jsonl and the findings, with JSON details."""
-
-    def __init__(self, clock: RunClock) -> None:
-        self._clock = clock
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
         kind, at = row.get("row"), row.get("at_ns")
@@ -196,18 +172,9 @@ class _Events:
         name = row.get("attack") or row.get("id") or row.get("name") or row.get("to") or row.get("source")
         columns = {"row", "file", "at_ns", "what", "replica"}
         rest = {k: v for k, v in row.items() if k not in columns}
-        yield (
-            self._clock.stamp(at),
-            self._clock.since_load_s(at),
-            kind,
-            row.get("what"),
-            row.get("replica"),
-            name,
-            orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode(),
-        )
-
-    def rest(self) -> Iterator[Record]:
-        yield from ()
+        detail = orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode()
+        when = self._clock.stamp(at), self._clock.since_load_s(at)
+        yield (*when, kind, row.get("what"), row.get("replica"), name, detail)
 
 
 TABLES: tuple[Table, ...] = (

@@ -18,6 +18,7 @@ import orjson
 from ruamel.yaml import YAML
 
 from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import EfficiencyFigures, Verdict
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
 from loadchaos.core.histogram import bucket_middle
@@ -43,10 +44,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class BenchFigures:
-    """Metrics and percentiles of a result.
-
-    `detailed` adds lists with a value for each request.
-    """
+    """Metrics and percentiles of a result; `detailed` adds lists with a value for each request."""
 
     metrics: Sequence[str] = ("ttft", "tpot", "itl")
     percentiles: Sequence[float] = (99.0,)
@@ -54,7 +52,7 @@ class BenchFigures:
 
     @classmethod
     def parse(cls, metrics: str | None, percentiles: str | None, *, detailed: bool = False) -> BenchFigures:
-        """Parse the values of --percentile-metrics and --metric-percentiles."""
+        """Parse --percentile-metrics and --metric-percentiles. Raises OptionError."""
         standard = cls()
         names = [_OTHER_NAMES.get(n, n) for n in (metrics or ",".join(standard.metrics)).replace(" ", "").split(",")]
         if unknown := [name for name in names if name not in METRICS]:
@@ -96,7 +94,6 @@ class _Requests(RowFold):
             self._rows.append((int(row.get("step") or 0), values))
 
     def most_in_flight(self) -> int:
-        """Most requests in flight at one time."""
         most = now = 0
         for edge in sorted(self._edges, key=lambda at: (abs(at), at > 0)):
             now += 1 if edge > 0 else -1
@@ -104,7 +101,6 @@ class _Requests(RowFold):
         return most
 
     def lists(self) -> dict[str, list[Any]]:
-        """Values of each request in the order of the plan."""
         rows = [row for _, row in sorted(self._rows, key=lambda found: found[0])]
         for row in rows:
             row["start_times"] = round((row["start_times"] - (self._first_ns or 0)) / NS_PER_S, 6)
@@ -112,7 +108,7 @@ class _Requests(RowFold):
 
 
 def result(
-    folder: RunFolder, verdict: Mapping[str, Any], figures: BenchFigures, say: progress.Say | None = None
+    folder: RunFolder, verdict: Verdict, figures: BenchFigures, say: progress.Say | None = None
 ) -> dict[str, Any]:
     """Make the result of a run; latencies are in milliseconds."""
     run = RunFigures()
@@ -127,7 +123,7 @@ def result(
     return {**found, **(requests.lists() if figures.detailed else {})}
 
 
-def _head(folder: RunFolder, verdict: Mapping[str, Any]) -> dict[str, Any]:
+def _head(folder: RunFolder, verdict: Verdict) -> dict[str, Any]:
     profile = YAML(typ="safe", pure=True).load(folder.profile.read_text("utf-8")) or {}
     phases = [phase for phase in profile.get("load") or () if not phase.get("warm_up")]
     phase = phases[0] if len(phases) == 1 else {}
@@ -136,16 +132,16 @@ def _head(folder: RunFolder, verdict: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": " and ".join(sorted(endpoints)),
-        "backend": (verdict.get("target") or {}).get("dialect"),
+        "backend": verdict.target.dialect,
         "label": None,
-        "model_id": (verdict.get("target") or {}).get("model"),
+        "model_id": verdict.target.model,
         "tokenizer_id": None,
         "request_rate": _number(rate) if phase.get("law", "constant") in ("constant", "poisson", "gamma") else None,
         "burstiness": phase.get("burstiness", 1.0 if phase.get("law") == "poisson" else None),
         "max_concurrency": phase.get("users") or phase.get("concurrency") or phase.get("max_in_flight"),
         "loadchaos_run": str(folder.path.resolve()),
-        "loadchaos_verdict": verdict.get("verdict"),
-        "loadchaos_outcomes": verdict.get("outcomes"),
+        "loadchaos_verdict": verdict.verdict,
+        "loadchaos_outcomes": dict(verdict.outcomes),
     }
 
 
@@ -156,36 +152,34 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _totals(verdict: Mapping[str, Any], run: RunFigures) -> dict[str, Any]:
-    done, goodput = verdict.get("throughput") or {}, verdict.get("goodput") or {}
+def _totals(verdict: Verdict, run: RunFigures) -> dict[str, Any]:
+    done, goodput, efficiency = verdict.throughput, verdict.goodput, verdict.efficiency or EfficiencyFigures()
     due, completed = run.requests.total().total() - run.warm_up.left_out, run.throughput.requests
-    efficiency = verdict.get("efficiency") or {}
-    rate, tokens = efficiency.get("acceptance"), [done.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
+    rate, tokens = efficiency.acceptance, (done.input_tokens_per_s, done.output_tokens_per_s) if done else (None, None)
     return {
-        "duration": done.get("seconds"),
+        "duration": done.seconds if done else None,
         "num_prompts": due,
         "completed": completed,
         "failed": due - completed,
         "spec_decode_acceptance_rate": None if rate is None else round(100 * rate, 4),
-        "spec_decode_draft_tokens": efficiency.get("drafted_tokens"),
-        "spec_decode_accepted_tokens": efficiency.get("accepted_tokens"),
-        "prefix_hit_rate": efficiency.get("prefix_hit_rate"),
-        "joules_per_output_token": efficiency.get("joules_per_output_token"),
-        "warm_up_requests": (verdict.get("warm_up") or {}).get("requests", 0),
-        "total_input_tokens": done.get("input_tokens"),
-        "total_output_tokens": done.get("output_tokens"),
-        "request_throughput": done.get("requests_per_s"),
-        "request_goodput": goodput.get("good_per_s"),
+        "spec_decode_draft_tokens": efficiency.drafted_tokens,
+        "spec_decode_accepted_tokens": efficiency.accepted_tokens,
+        "prefix_hit_rate": efficiency.prefix_hit_rate,
+        "joules_per_output_token": efficiency.joules_per_output_token,
+        "warm_up_requests": verdict.warm_up.requests if verdict.warm_up else 0,
+        "total_input_tokens": done.input_tokens if done else None,
+        "total_output_tokens": done.output_tokens if done else None,
+        "request_throughput": done.requests_per_s if done else None,
+        "request_goodput": goodput.good_per_s if goodput else None,
         "output_throughput": tokens[1],
-        "total_token_throughput": sum(t for t in tokens if t is not None) if None not in tokens else None,
+        "total_token_throughput": None if tokens[0] is None or tokens[1] is None else sum(tokens),
     }
 
 
 def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> Iterator[tuple[str, float | None]]:
-    """Yield the mean, median, deviation and percentiles of a metric.
+    """Yield the mean, median, deviation and percentiles of a metric, those of the verdict (steps of 0.8 %).
 
-    They are those of the verdict: in steps of 0.8 %, with requests that timed out as lower bounds. An answer that was not
-    streamed has its first token at its end.
+    Requests that timed out are lower bounds. An answer that was not streamed has its first token at its end.
     """
     latency = run.answers.all_latency()
     whole = not latency.ttft.n and any(traffic.completion_tokens for traffic in run.requests.traffic.values())
@@ -200,7 +194,6 @@ def _statistics(metric: str, run: RunFigures, percentiles: Sequence[float]) -> I
 
 
 def text(found: Mapping[str, Any], figures: BenchFigures) -> str:
-    """The result as lines, with the words of vllm bench."""
     lines = ["Figures as vllm bench serve names them"]
     totals = {
         "Successful requests": "completed",
@@ -234,7 +227,6 @@ def file_name(found: Mapping[str, Any]) -> str:
 
 
 def save(found: Mapping[str, Any], path: Path) -> None:
-    """Write the result as JSON, or raise OptionError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))

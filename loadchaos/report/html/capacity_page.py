@@ -5,25 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.analysis.capacity.result import CapacityResult, CapacityStep
 from loadchaos.core.units import figure
-from loadchaos.report.capacity_text import (
-    STEP_HEADS,
-    facts,
-    goal_text,
-    headline,
-    load_text,
-    longest_steps,
-    phase_text,
-    status_text,
-    step_cells,
-)
-from loadchaos.report.formatting import clean, duration, parse_time, tick_duration
+from loadchaos.report import capacity_text
+from loadchaos.report.formatting import clean, duration, percent, tick_duration, utc_text
+from loadchaos.report.html import templates
 from loadchaos.report.performance import per_second
 
 _BADGES = {"pass": "pass", "fail": "fail", "unknown": "unknown", "error": "fail"}
@@ -59,137 +47,115 @@ class CapacityChart:
 
 @dataclass(frozen=True)
 class AxisScale:
-    """Values to a position between 0 and 1, linear or logarithmic."""
+    """Maps values to a position between 0 and 1, linear or logarithmic."""
 
     low: float
     high: float
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Position of a value."""
+        low, high = self.low, self.high
         if self.log:
-            return _share(math.log(max(value, self.low)), math.log(self.low), math.log(self.high))
-        return _share(value, self.low, self.high)
+            value, low, high = math.log(max(value, low)), math.log(low), math.log(high)
+        return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def render(data: CapacityResult) -> str:
-    """Render capacity.json as one page without scripts and requests."""
-    env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return env.get_template("capacity.html.j2").render(
+    return templates.render(
+        "capacity.html.j2",
         badge=_BADGES.get(data.verdict or "", "unknown"),
         verdict=(data.verdict or "not finished").upper(),
         **shared(data),
-        facts=facts(data),
+        facts=capacity_text.facts(data),
         failures=[f"{f.id} in {f.steps} steps: {clean(f.title, 200)}" for f in data.failures],
-        heads=STEP_HEADS,
-        rows=[_row(data, step) for step in data.by_load],
+        data=data,
+        text=capacity_text,
+        statuses=_STATUS_CSS,
     )
 
 
 def shared(data: CapacityResult) -> dict[str, Any]:
     """Answer and curves, for the page and the Capacity tab of the web UI."""
-    steps = sorted(longest_steps(data.steps), key=lambda step: step.load)
+    steps = sorted(capacity_text.longest_steps(data.steps), key=lambda step: step.load)
     loads = [step.load for step in steps]
     x = AxisScale(min(loads) / 1.15, max(loads) * 1.15, log=True) if loads else AxisScale(1, 2)
     marks = [(load, css) for load, css in ((data.answer.low, "good"), (data.answer.high, "bad")) if load]
     return {
-        "headline": headline(data),
-        "goal": goal_text(data),
-        "traffic": phase_text(data),
+        "headline": capacity_text.headline(data),
+        "goal": capacity_text.goal_text(data),
+        "traffic": capacity_text.phase_text(data),
         "target": clean(data.target, 300),
         "server": " ".join(clean(part, 100) for part in data.server.parts),
-        "times": _times(data),
-        "charts": _charts(steps, x, data) if len(steps) > 1 else [],
+        "times": f"{utc_text(data.started)}, {len(data.steps)} steps, {duration(data.seconds)}",
+        "charts": _Drawing(steps, x).charts(data) if len(steps) > 1 else [],
         "x_ticks": _load_ticks(x, [load for load, _ in marks]),
         "x_label": "requests/s" if data.by == "rate" else "users",
         "marks": [(100 * x.at(load), css) for load, css in marks],
     }
 
 
-def _row(data: CapacityResult, step: CapacityStep) -> dict[str, Any]:
-    return {
-        "load": load_text(data.by, step.load), "status": status_text(step), "cells": step_cells(step),
-        "css": _STATUS_CSS.get(step.status, "unknown"), "why": clean(step.why, 300), "run": step.run,
-    }  # fmt: skip
+class _Drawing:
+    """Draws the steps over their load, on the axis `x`."""
+
+    def __init__(self, steps: Steps, x: AxisScale) -> None:
+        self._steps, self._x = steps, x
+
+    def charts(self, data: CapacityResult) -> list[CapacityChart]:
+        latencies = (("ttft", "Time to first token"), ("itl", "Time between chunks"), ("e2e", "End-to-end time"))
+        charts = [
+            self._goodput(data.goal),
+            self._throughput("Throughput, requests/s", "completed", "first", "requests_per_s"),
+            self._throughput("Throughput, output tokens/s", "output tokens/s", "second", "output_tokens_per_s"),
+            *(self._latency(title, name, data.slo_s.get(name)) for name, title in latencies),
+        ]
+        return [chart for chart in charts if chart.curves]
+
+    def _goodput(self, goal: float) -> CapacityChart:
+        y = AxisScale(0, 1.1)
+        known = [s for s in self._steps if s.goodput is not None]
+        bars = (f"M{self._place(y, s.load, s.goodput_low)}V{_down(y, s.goodput_high)}" for s in known)
+        curves = self._curves(y, ("goodput, with its interval", "first", "goodput"), bars="".join(bars), known=known)
+        return CapacityChart("Goodput", curves, [(100 * y.at(v), percent(v)) for v in (0, 0.5, 1)], 100 * y.at(goal))
+
+    def _throughput(self, title: str, label: str, css: str, key: str) -> CapacityChart:
+        most = max((v for s in self._steps if (v := s.figure(key))), default=0.0)
+        y = AxisScale(0, 1.1 * most)
+        ticks = [(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
+        return CapacityChart(title, self._curves(y, (label, css, key)), ticks)
+
+    def _latency(self, title: str, name: str, limit_s: float | None) -> CapacityChart:
+        series = ("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")
+        values = [v for s in self._steps for *_, key in series if (v := s.figure(key))]
+        if not values:
+            return CapacityChart(title, (), ())
+        values += [limit_s] if limit_s else []
+        y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
+        ticks = [(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
+        return CapacityChart(title, self._curves(y, *series), ticks, 100 * y.at(limit_s) if limit_s else None)
+
+    def _curves(
+        self, y: AxisScale, *series: tuple[str, str, str], bars: str = "", known: Steps | None = None
+    ) -> list[CapacityCurve]:
+        """Curves of (label, class of the colour, figure of a step)."""
+        found = []
+        for label, css, key in series:
+            shown = known if known is not None else [s for s in self._steps if s.figure(key)]
+            points = [self._place(y, s.load, s.figure(key)) for s in shown]
+            if points:
+                dots = "".join(f"M{p}h0" for p in points)
+                found.append(CapacityCurve(label, css, "M" + "L".join(points), dots, bars))
+        return found
+
+    def _place(self, y: AxisScale, load: float, value: float | None) -> str:
+        return f"{round(_WIDTH * self._x.at(float(load)), 1)},{_down(y, value)}"
 
 
-def _charts(steps: Steps, x: AxisScale, data: CapacityResult) -> list[CapacityChart]:
-    charts = [_goodput(steps, x, data.goal)]
-    charts.append(_linear("Throughput, requests/s", steps, x, [("completed", "first", "requests_per_s")]))
-    charts.append(
-        _linear("Throughput, output tokens/s", steps, x, [("output tokens/s", "second", "output_tokens_per_s")])
-    )
-    for name, title in (("ttft", "Time to first token"), ("itl", "Time between chunks"), ("e2e", "End-to-end time")):
-        pairs = [("p50", "first", f"{name}_p50_s"), ("p99", "second", f"{name}_p99_s")]
-        charts.append(_latency(title, steps, x, pairs, data.slo_s.get(name)))
-    return [chart for chart in charts if chart.curves]
-
-
-def _goodput(steps: Steps, x: AxisScale, goal: float) -> CapacityChart:
-    y = AxisScale(0, 1.1)
-    known = [s for s in steps if s.goodput is not None]
-    bars = "".join(
-        f"M{_x(x, s.load)},{_y(y, s.goodput_low or 0.0)}V{_y(y, s.goodput_high or 0.0)}" for s in known
-    )  # fmt: skip
-    curve = _curve("goodput, with its interval", "first", known, "goodput", (x, y))
-    ticks = [(100 * y.at(v), f"{100 * v:.0f} %") for v in (0, 0.5, 1)]
-    curves = [CapacityCurve(curve.label, curve.css, curve.path, curve.dots, bars)] if known else []
-    return CapacityChart("Goodput", curves, ticks, 100 * y.at(goal))
-
-
-def _linear(title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]]) -> CapacityChart:
-    most = max((v for s in steps for _, _, key in series if (v := s.figure(key))), default=0.0)
-    if not most:
-        return CapacityChart(title, (), ())
-    y = AxisScale(0, 1.1 * most)
-    ticks = [(100 * y.at(v), per_second(v)) for v in (0, most / 2, most)]
-    return CapacityChart(title, _curves(steps, series, (x, y)), ticks)
-
-
-def _latency(
-    title: str, steps: Steps, x: AxisScale, series: Sequence[tuple[str, str, str]], limit_s: float | None
-) -> CapacityChart:
-    values = [v for s in steps for _, _, key in series if (v := s.figure(key))]
-    if not values:
-        return CapacityChart(title, (), ())
-    values += [limit_s] if limit_s else []
-    y = AxisScale(min(values) / 1.3, max(values) * 1.3, log=True)
-    ticks = [(100 * y.at(v), tick_duration(v)) for v in _decades(y)]
-    return CapacityChart(title, _curves(steps, series, (x, y)), ticks, 100 * y.at(limit_s) if limit_s else None)
-
-
-def _curves(
-    steps: Steps, series: Sequence[tuple[str, str, str]], axes: tuple[AxisScale, AxisScale]
-) -> list[CapacityCurve]:
-    found = []
-    for label, css, key in series:
-        known = [s for s in steps if s.figure(key)]
-        if known:
-            found.append(_curve(label, css, known, key, axes))
-    return found
-
-
-def _curve(label: str, css: str, steps: Steps, key: str, axes: tuple[AxisScale, AxisScale]) -> CapacityCurve:
-    points = [f"{_x(axes[0], s.load)},{_y(axes[1], s.figure(key) or 0.0)}" for s in steps]
-    return CapacityCurve(label, css, "M" + "L".join(points), "".join(f"M{p}h0" for p in points))
-
-
-def _x(scale: AxisScale, value: float) -> float:
-    return round(_WIDTH * scale.at(float(value)), 1)
-
-
-def _y(scale: AxisScale, value: float) -> float:
-    return round(_HEIGHT * (1 - scale.at(float(value))), 2)
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+def _down(scale: AxisScale, value: float | None) -> float:
+    return round(_HEIGHT * (1 - scale.at(float(value or 0.0))), 2)
 
 
 def _decades(scale: AxisScale) -> list[float]:
-    """Round values on a logarithmic axis, 1, 2 and 5 in each decade. Fewer where that are too many."""
+    """Round values on a logarithmic axis: 1, 2 and 5 in each decade, or fewer where that are too many."""
     first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
     for parts in ((1, 2, 5), (1, 3), (1,)):
         found = [p * 10.0**n for n in range(first, last + 1) for p in parts]
@@ -207,9 +173,3 @@ def _load_ticks(scale: AxisScale, marked: Sequence[float]) -> list[tuple[float, 
     marked = [load for n, load in enumerate(marked) if all(abs(places[n] - at) > _APART for at in places[:n])]
     round_loads = [v for v in _decades(scale) if all(abs(scale.at(v) - at) > _APART for at in places)]
     return [(100 * scale.at(v), figure(float(f"{v:.4g}"))) for v in sorted([*marked, *round_loads])]
-
-
-def _times(data: CapacityResult) -> str:
-    began = parse_time(data.started)
-    shown = f"{began:%Y-%m-%d %H:%M:%S} UTC, " if began is not None else ""
-    return f"{shown}{len(data.steps)} steps, {duration(data.seconds)}"

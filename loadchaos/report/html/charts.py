@@ -1,9 +1,7 @@
-"""Draw charts as static SVG paths.
+"""Draw charts as static SVG paths on a plane of 1000 x 100, which the page stretches; ticks are in per cent.
 
-The plane is 1000 x 100, which the page stretches; ticks are in per cent.
-
-The shapes are SVG and the labels are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too.
-plots.py says why report.html has this renderer and an interactive one.
+The labels are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too. plots.py says why
+report.html has this renderer and an interactive one.
 """
 
 from __future__ import annotations
@@ -24,13 +22,7 @@ _SHADES_APART = 0.05  # per cent of the width: closer spans become one
 
 @dataclass(frozen=True)
 class ChartLine:
-    """One named path.
-
-    Attributes:
-        css: Class of its colour.
-        kind: `line`, `area` or `heat`.
-        dots: Path of the points without neighbours.
-    """
+    """One named path: a `line`, an `area` or a `heat`. `dots` is the path of the points without neighbours."""
 
     label: str
     css: str
@@ -51,11 +43,8 @@ class Tick:
 class Chart:
     """One chart on the common time axis.
 
-    Attributes:
-        empty: Why there is nothing to draw.
-        css: Class of the figure.
-        text: Description for screen readers.
-        transform: SVG transform from the plane of the paths to this one.
+    `empty` says why there is nothing to draw, `text` is for screen readers, `transform` leads from the plane of the
+    paths to this one.
     """
 
     title: str
@@ -96,13 +85,10 @@ class Shade:
 
 @dataclass(frozen=True)
 class ChartSet:
-    """All drawings of a run: lanes, charts, time axis and marks.
+    """All drawings of a run, with the numbers behind the charts (`plots`).
 
-    Attributes:
-        plots: The numbers behind the charts, one plot per chart.
-        starts: Second at which each point begins.
-        width_s: Seconds that one point covers.
-        note: Why there is nothing to draw.
+    `starts`: second at which each point begins; `width_s`: seconds that one covers; `note`: why there is nothing to
+    draw.
     """
 
     lanes: tuple[Lane, ...] = ()
@@ -120,13 +106,12 @@ class ChartSet:
 
 @dataclass(frozen=True)
 class Axis:
-    """Convert seconds to per cent of the width."""
+    """Converts seconds to per cent of the width."""
 
     from_s: float
     to_s: float
 
     def percent(self, at_s: float) -> float:
-        """Position from 0 to 100, limited at both ends."""
         span = max(self.to_s - self.from_s, 1e-9)
         return round(min(100.0, max(0.0, 100 * (at_s - self.from_s) / span)), 3)
 
@@ -192,7 +177,6 @@ def _bar(axis: Axis, span: Span, css: str) -> Bar:
 
 
 def _joined(axis: Axis, spans: Sequence[Span], css: str) -> tuple[Bar, ...]:
-    """Draw at most some hundred bars; neighbours are joined beyond that."""
     step = math.ceil(len(spans) / _MAX_LANE_SPANS)
     bars = []
     for i in range(0, len(spans), step):
@@ -310,10 +294,7 @@ def _columns(
 
 
 def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> tuple[str, str, str]:
-    """Path through shares of the height (0 to 1), its kind, and dots.
-
-    A gap stays a gap, and a single point becomes a dot.
-    """
+    """Path through shares of the height (0 to 1), its kind, and dots. A gap stays a gap, a single point becomes a dot."""
     parts, dots, pen = [], [], False
     for i, (t, v) in enumerate(zip(times, shares, strict=True)):
         if v is None:

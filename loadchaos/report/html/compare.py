@@ -1,8 +1,8 @@
 """Compare latency and failure rates of two runs, with intervals.
 
-Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same text),
-shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both assume
-independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
+Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same
+text), shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both
+assume independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 
 from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core import progress
 from loadchaos.core.endpoint_groups import merged_latency, traffic_by_endpoint
 from loadchaos.core.errors import OptionError
@@ -29,7 +29,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.ledger.row_check import fits_its_kind
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import wilson
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 _DRAWS = 1000
 _SESSION_ENDS = {"lost": "sessions that were lost", "cut": "sessions that were cut"}
@@ -62,7 +62,6 @@ class Side:
     """Requests that failed, by traffic."""
 
     def by_endpoint(self) -> dict[str, list[str]]:
-        """Kinds of traffic by endpoint."""
         return traffic_by_endpoint(self.run.endpoints, self.sent_by)
 
 
@@ -83,10 +82,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of `loadchaos compare`; `caveats` are reasons to doubt it.
-
-    `sessions` is empty unless both runs have conversations with live answers, `endpoints` unless a run has several.
-    """
+    """Result of `loadchaos compare`; `caveats` are reasons to doubt it."""
 
     a: Side
     b: Side
@@ -98,11 +94,9 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """All figures that have an interval."""
         return (*self.latency, *self.endpoints, *self.sessions, *self.rates)
 
     def to_json(self) -> dict[str, Any]:
-        """Mapping for `--json`: seconds and shares."""
         sides = {k: {f: v for f, v in vars(s).items() if f != "run"} for k, s in (("a", self.a), ("b", self.b))}
         return {
             "schema": 1,
@@ -116,16 +110,10 @@ class Comparison:
 
 
 def side(path: Path, say: progress.Say | None = None) -> Side:
-    """Read a run to compare, from its ledger and verdict.json.
-
-    Raises:
-        OptionError: The run has no verdict.
-    """
+    """Read a run to compare, from its ledger and verdict.json. Raises OptionError where it has no verdict."""
     folder = RunFolder(path)
-    try:
-        verdict = orjson.loads(folder.verdict.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as e:
-        raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
+    if (verdict := Verdict.read(folder)) is None:
+        raise OptionError(f"{path} has no verdict to compare: loadchaos judge {path}")
     run = RunFigures()
     for row in progress.rows(Reader(folder, fits_its_kind).new(final=True), f"reading {path.name}", say):
         run.fold(row)
@@ -133,44 +121,45 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         name: sum(n for outcome, n in traffic.outcomes.items() if outcome not in BLAMELESS)
         for name, traffic in run.requests.traffic.items()
     }
-    target = verdict.get("target") or {}
+    target, goodput, sessions = verdict.target, verdict.goodput, verdict.sessions
     return Side(
         name=path.resolve().name,
-        verdict=str(verdict.get("verdict")),
-        profile=str(verdict.get("profile")),
-        target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)),
+        verdict=verdict.verdict,
+        profile=verdict.profile,
+        target=" ".join(part for part in (target.dialect, target.version, target.model) if part),
         seed=run.seed,
         sent=run.requests.begun,
         failed=sum(failed.values()),
-        limited=bool((verdict.get("generator") or {}).get("limited")),
+        limited=verdict.generator.limited,
         run=run,
-        failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
-        slo_s=dict((verdict.get("goodput") or {}).get("slo_s") or {}),
-        due=int((verdict.get("goodput") or {}).get("due") or 0),
-        good=int((verdict.get("goodput") or {}).get("good") or 0),
-        sessions={name: int((verdict.get("sessions") or {}).get(name) or 0) for name in ("sessions", *_SESSION_ENDS)},
+        failures={f.id: f.count or 1 for f in verdict.failures},
+        slo_s=dict(goodput.slo_s) if goodput else {},
+        due=goodput.due if goodput else 0,
+        good=goodput.good if goodput else 0,
+        sessions={name: getattr(sessions, name, 0) for name in ("sessions", *_SESSION_ENDS)},
         figures=_figures(verdict),
         sent_by={name: traffic.begun for name, traffic in run.requests.traffic.items()},
         failed_by=failed,
     )
 
 
-def _figures(verdict: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of a run without an interval, as far as they are known."""
-    places = {
-        "requests/s": ("throughput", "requests_per_s"),
-        "good requests/s": ("goodput", "good_per_s"),
-        "input tokens/s": ("throughput", "input_tokens_per_s"),
-        "output tokens/s": ("throughput", "output_tokens_per_s"),
-        "prefix cache hits": ("efficiency", "prefix_hit_rate"),
-        "drafts accepted": ("efficiency", "acceptance"),
-        "J per output token": ("efficiency", "joules_per_output_token"),
-        "sessions finished": ("sessions", "finished"),
-        "turns answered": ("sessions", "turns"),
-        "turns lost": ("sessions", "turns_lost"),
-        "turns cut": ("sessions", "turns_cut"),
+def _figures(verdict: Verdict) -> dict[str, float]:
+    """Figures without an interval, as far as they are known."""
+    done, efficiency, sessions = verdict.throughput, verdict.efficiency, verdict.sessions
+    places: dict[str, tuple[object, str]] = {
+        "requests/s": (done, "requests_per_s"),
+        "good requests/s": (verdict.goodput, "good_per_s"),
+        "input tokens/s": (done, "input_tokens_per_s"),
+        "output tokens/s": (done, "output_tokens_per_s"),
+        "prefix cache hits": (efficiency, "prefix_hit_rate"),
+        "drafts accepted": (efficiency, "acceptance"),
+        "J per output token": (efficiency, "joules_per_output_token"),
+        "sessions finished": (sessions, "finished"),
+        "turns answered": (sessions, "turns"),
+        "turns lost": (sessions, "turns_lost"),
+        "turns cut": (sessions, "turns_cut"),
     }
-    found = {name: (verdict.get(part) or {}).get(key) for name, (part, key) in places.items()}
+    found = {name: getattr(part, key, None) for name, (part, key) in places.items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
@@ -198,7 +187,6 @@ def compare(a: Side, b: Side) -> Comparison:
 def _latencies(
     name: str, a: LatencyHistograms, b: LatencyHistograms, random: np.random.Generator
 ) -> Iterator[Difference]:
-    """Compare the quantiles of each latency that both runs have."""
     for kind in REPORTED_LATENCIES:
         if a[kind].n and b[kind].n:
             for quantile in REPORTED_QUANTILES:
@@ -214,10 +202,7 @@ def _traffic_name(a: Side, b: Side, traffic: str) -> str:
 
 
 def _endpoints(a: Side, b: Side, random: np.random.Generator) -> Iterator[Difference]:
-    """Compare failures and latencies by endpoint.
-
-    Latencies of an endpoint with one and the same traffic in both runs are those of this traffic.
-    """
+    """Compare failures and latencies by endpoint; those of one and the same traffic in both runs stand there."""
     in_a, in_b = a.by_endpoint(), b.by_endpoint()
     if max(len(in_a), len(in_b)) < 2:
         return
@@ -234,7 +219,6 @@ def _endpoints(a: Side, b: Side, random: np.random.Generator) -> Iterator[Differ
 
 
 def _sessions(a: Side, b: Side, random: np.random.Generator) -> list[Difference]:
-    """Compare times and ends of sessions; empty unless both runs have some."""
     n_a, n_b = a.sessions.get("sessions", 0), b.sessions.get("sessions", 0)
     if not n_a or not n_b:
         return []
@@ -284,7 +268,7 @@ def _caveats(a: Side, b: Side) -> list[str]:
 
 
 class _Sample:
-    """A histogram and its number of independent values. The gaps of one answer are not independent."""
+    """A histogram and its number of independent values; the gaps of one answer are not independent."""
 
     def __init__(self, of: LatencyHistograms | Mapping[str, LogHistogram], kind: str) -> None:
         self.hist = of[kind]
@@ -311,7 +295,7 @@ def _latency(what: str, a: _Sample, b: _Sample, quantile: str, random: np.random
         low, high = (float(x) / NS_PER_S for x in np.quantile(drawn, (0.025, 0.975)))
         # A bucket of the histogram is 1.6 % wide: a smaller difference cannot be measured.
         says = _says(low, high, 0.016 * quantile_a / NS_PER_S)
-    return Difference(what, "s", _s(quantile_a), _s(quantile_b), a.n, b.n, low, high, says)
+    return Difference(what, "s", seconds_of(quantile_a), seconds_of(quantile_b), a.n, b.n, low, high, says)
 
 
 def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
@@ -333,7 +317,3 @@ def _says(low: float, high: float, least: float) -> Says:
     if high < 0 and low < -least:
         return "lower"
     return "no clear difference"
-
-
-def _s(ns: float | None) -> float | None:
-    return None if ns is None else ns / NS_PER_S

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from loadchaos.report.formatting import clean, duration, percent, plural
+from loadchaos.report.formatting import clean, columns, duration, percent, plural
+from loadchaos.report.html import templates
 from loadchaos.report.html.compare import Comparison, Difference
 from loadchaos.report.phrases import SECTIONS
 
@@ -23,7 +21,6 @@ _ENDPOINTS = f"{SECTIONS['endpoints']} (latencies of an endpoint with a single k
 
 
 def text(found: Comparison) -> str:
-    """Render for a terminal: the changes first, then the tables."""
     lines = [
         f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {plural(found.a.sent, 'request')}",
         f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {plural(found.b.sent, 'request')}",
@@ -41,7 +38,7 @@ def text(found: Comparison) -> str:
         lines += [
             "",
             "Throughput and efficiency, without intervals",
-            *_columns([("", "A", "B", "change"), *figures], 1),
+            *columns([("", "A", "B", "change"), *figures]),
         ]
     if chance := by_chance(found):
         lines += ["", chance]
@@ -49,7 +46,6 @@ def text(found: Comparison) -> str:
 
 
 def headline(found: Comparison) -> str:
-    """Summarise the comparison in one sentence."""
     worse = [d.what for d in found.differences if d.says == "higher"]
     better = [d.what for d in found.differences if d.says == "lower"]
     if not worse and not better:
@@ -61,7 +57,7 @@ def headline(found: Comparison) -> str:
 
 
 def by_chance(found: Comparison) -> str:
-    """Say how many comparisons would differ by chance alone. Each has a chance of 5 %."""
+    """Say how many comparisons would differ by chance alone: each has a chance of 5 %."""
     n = sum(d.says != "too few" for d in found.differences)
     return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 
@@ -98,22 +94,10 @@ _HEAD = ("", "A", "B", "change", "interval", "B is")
 def _table(rows: Sequence[Difference]) -> list[str]:
     if not rows:
         return ["  no figure that both runs have"]
-    return _columns([_HEAD, *map(_cells, rows)], 1, last=True)
-
-
-def _columns(cells: Sequence[Sequence[str]], left: int, *, last: bool = False) -> list[str]:
-    """Lines of a table; `left` columns, and the `last`, are left-aligned."""
-    widths = [max(len(c[i]) for c in cells) for i in range(len(cells[0]))]
-    at_left = {*range(left), *([len(widths) - 1] if last else [])}
-    lines = (
-        (c.ljust(w) if i in at_left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    )
-    return ["  " + "  ".join(line).rstrip() for line in lines]
+    return columns([_HEAD, *map(_cells, rows)], (0, 5))
 
 
 def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:
-    """Figures that both runs have: name, A, B, change."""
     rows = []
     for name, a in found.a.figures.items():
         if (b := found.b.figures.get(name)) is not None:
@@ -125,22 +109,18 @@ def _figures(found: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def _figure(value: float) -> str:
-    """A figure with four digits, and all digits before the point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def html(found: Comparison) -> str:
-    """Render the comparison as one page without scripts and requests."""
-    env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     tables = [
         ("Latency of answered requests", found.latency),
         *([(_ENDPOINTS, found.endpoints)] if found.endpoints else []),
         *([("Sessions with live answers", found.sessions)] if found.sessions else []),
         ("Failures per request sent", found.rates),
     ]
-    return env.get_template("compare.html.j2").render(
+    return templates.render(
+        "compare.html.j2",
         a=found.a,
         b=found.b,
         headline=headline(found),
@@ -156,12 +136,7 @@ def html(found: Comparison) -> str:
 
 
 def _interval_bar(d: Difference) -> dict[str, float | None]:
-    """Place an interval in per cent of the width of its bar.
-
-    The scale reaches from -100 % to +100 % of A.
-
-    Where A is 0 the scale is the larger bound.
-    """
+    """Place an interval in per cent of its bar: -100 % to +100 % of A, or of the larger bound where A is 0."""
     if d.low is None or d.high is None or d.a is None:
         return {"left": None, "width": None}
     scale = d.a if d.unit == "s" and d.a else max(abs(d.low), abs(d.high), 1e-9)

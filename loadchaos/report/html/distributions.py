@@ -14,7 +14,7 @@ from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.core.histogram import LogHistogram, bucket_middle
 from loadchaos.core.latency_names import REPORTED_QUANTILES, quantile_label
 from loadchaos.core.units import NS_PER_S
-from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
+from loadchaos.report.formatting import clean, duration, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80
 MOST = 24
@@ -28,10 +28,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class DistributionRow:
-    """Shape of one kind of traffic and its quantile marks.
-
-    The plane is 1000 x 100; marks are in per cent.
-    """
+    """Shape of one kind of traffic on a plane of 1000 x 100, and its quantile marks in per cent."""
 
     traffic: str
     path: str
@@ -41,10 +38,7 @@ class DistributionRow:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One kind of latency: a row per kind of traffic on one axis.
-
-    Ticks are (per cent, label).
-    """
+    """One kind of latency: a row per kind of traffic on one axis. Ticks are (per cent, label)."""
 
     title: str
     rows: tuple[DistributionRow, ...]
@@ -52,7 +46,6 @@ class Distribution:
 
 
 def distributions(answers: AnswerFigures) -> list[Distribution]:
-    """Build the TTFT, ITL and E2E distributions that have data."""
     return [d for kind in _TITLES if (d := _distribution(answers, kind)) is not None]
 
 
@@ -98,12 +91,7 @@ def _n(value: float) -> str:
 
 
 def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, str]]:
-    """Ticks at round latencies from 10**low to 10**high ns.
-
-    Each is (per cent, label).
-
-    Two ticks are at least `apart` per cent of the axis from each other.
-    """
+    """Ticks (per cent, label) at round latencies from 10**low to 10**high ns, at least `apart` per cent from each other."""
     decades = high - low
     steps = (1,) if decades > 3 else (1, 2, 5) if decades > 0.9 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     exponents = range(math.floor(low), math.ceil(high) + 1)
@@ -114,34 +102,3 @@ def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, s
         if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
             ticks.append((at, tick_duration(value / NS_PER_S)))
     return ticks
-
-
-def lengths(answers: AnswerFigures) -> list[dict[str, str]]:
-    """Build table rows of requested against reported tokens, by traffic."""
-    rows = []
-    for traffic, x in list(answers.lengths.items())[:MOST]:
-        if not x.counted and not x.images:
-            continue
-        difference = " and ".join(
-            p
-            for p in (
-                f"up to {number(x.shorter)} fewer" if x.shorter else "",
-                f"up to {number(x.longer)} more" if x.longer else "",
-            )
-            if p
-        )
-        span = "–" if x.shortest is None else number(x.shortest)
-        if x.longest is not None and x.longest != x.shortest:
-            span += f" to {number(x.longest)}"
-        rows.append(
-            {
-                "traffic": clean(traffic, 40),
-                "prompts": span,
-                "counted": number(x.counted),
-                "exact": percent(x.exact / x.counted, 1) if x.counted else "–",
-                "difference": difference or ("none" if x.counted else "–"),
-                "images": number(x.images) if x.images else "–",
-                "per_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
-            }
-        )
-    return rows

@@ -30,11 +30,7 @@ _KINDS = {
 
 
 def heatmaps(series: Series, drawn: ChartSet) -> tuple[str, list[Chart]]:
-    """Draw TTFT and ITL heatmaps on the time axis of `drawn`.
-
-    Returns:
-        The time that a column covers as text, and the charts that have data.
-    """
+    """Draw TTFT and ITL heatmaps on the time axis of `drawn`: the time that a column covers, and the charts with data."""
     points = series.points()
     step = max(1, math.ceil(len(points) / COLUMNS))
     axis, width_s = Axis(drawn.from_s, drawn.to_s), step * series.width_s
@@ -85,7 +81,6 @@ def _heatmap(axis: Axis, kind: str, columns: Sequence[Mapping[int, int]], start_
 
 
 def _cells(column: Mapping[int, int], row_of: Mapping[int, int]) -> Counter[int]:
-    """Count the latencies of a column in each row, from below."""
     cells: Counter[int] = Counter()
     for index, n in column.items():
         cells[row_of[index]] += n
@@ -110,12 +105,7 @@ def _labels(bounds: Sequence[int], most: int, noun: str) -> list[str]:
 
 
 def _paths(cells: Sequence[Mapping[int, int]], bounds: Sequence[int], rows: int) -> list[str]:
-    """One path per colour on a plane of one unit per cell.
-
-    Equal neighbours become one stroke.
-
-    y = 0 is the middle of the highest row.
-    """
+    """One path per colour on a plane of one unit per cell; equal neighbours become one stroke. y = 0 is the highest row."""
     paths: list[list[str]] = [[] for _ in bounds]
     for y in range(rows):
         row = [bisect_right(bounds, column.get(rows - 1 - y, 0)) for column in cells]

@@ -8,13 +8,13 @@ browser, and hover and zoom cannot be done without a script, so neither renderer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadchaos.analysis.figures.time_bucket import Bucket
-from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import NS_PER_S
-from loadchaos.report.phrases import outcome_text
+from loadchaos.report.phrases import outcome_order, outcome_text
 
 _LOG_FROM = 20
 """A chart becomes logarithmic when its highest value is more than this many times its median."""
@@ -43,7 +43,6 @@ class Curve:
 
     @property
     def has_values(self) -> bool:
-        """True if any point has a value."""
         return any(v is not None for v in self.values)
 
 
@@ -51,12 +50,8 @@ class Curve:
 class Plot:
     """Curves of one chart, with their scale.
 
-    Attributes:
-        unit: `s` (seconds), `%` (shares of 1) or empty.
-        top: Upper end of the scale if it is fixed.
-        log: The scale is logarithmic; otherwise it begins at 0.
-        stacked: Each curve stands on the one before, as columns.
-        empty: Why there is nothing to draw.
+    `unit` is `s`, `%` (shares of 1) or empty, `top` the upper end of a fixed scale, `log` a logarithmic one that does
+    not begin at 0, `stacked` puts each curve on the one before, `empty` says why there is nothing to draw.
     """
 
     title: str
@@ -78,108 +73,57 @@ def _each(points: Points, read: Callable[[Bucket], Value]) -> list[Value]:
     return [None if b is None else read(b) for _, b in points]
 
 
-def _quantile(points: Points, kind: str, q: float) -> list[Value]:
-    return _each(points, lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / NS_PER_S)
+def _quantiles(title: str, points: Points, kind: str, empty: str) -> Plot:
+    def quantile(q: float) -> list[Value]:
+        return _each(points, lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / NS_PER_S)
+
+    curves = [Curve("p99", "second", quantile(0.99)), Curve("p50", "first", quantile(0.5))]
+    return _plot(title, curves, "s", may_log=True, empty=empty)
 
 
 def _load_plots(points: Points, width_s: int, event_tokens: float) -> list[Plot]:
-    """Build the charts of requests, latency and tokens, which every run has."""
+    def each(read: Callable[[Bucket], Value]) -> list[Value]:
+        return _each(points, read)
+
+    tokens = each(lambda b: b.events * event_tokens / width_s if b.in_flight else None)
+    queues = [
+        Curve("in flight (client)", "ours", each(lambda b: sum(b.in_flight.values()) if b.in_flight else None)),
+        Curve("running (server)", "first", each(lambda b: b.gauge("requests_running"))),
+        Curve("waiting (server)", "second", each(lambda b: b.gauge("requests_waiting"))),
+    ]
     return [
         _outcomes(points, width_s),
-        _plot(
-            "Time to first token",
-            [
-                Curve("p99", "second", _quantile(points, "ttft", 0.99)),
-                Curve("p50", "first", _quantile(points, "ttft", 0.5)),
-            ],
-            "s",
-            may_log=True,
-            empty="no request was answered",
-        ),
-        _plot(
-            "Gaps between tokens",
-            [
-                Curve("p99", "second", _quantile(points, "itl", 0.99)),
-                Curve("p50", "first", _quantile(points, "itl", 0.5)),
-            ],
-            "s",
-            may_log=True,
-            empty="no answer had two tokens",
-        ),
-        _plot(
-            "Tokens received per second",
-            [
-                Curve(
-                    "tokens/s",
-                    "first",
-                    _each(points, lambda b: b.events * event_tokens / width_s if b.in_flight else None),
-                ),
-            ],
-            empty="no token was received",
-        ),
-        _plot(
-            "Requests in flight and in the server's queue",
-            [
-                Curve(
-                    "in flight (client)",
-                    "ours",
-                    _each(points, lambda b: sum(b.in_flight.values()) if b.in_flight else None),
-                ),
-                Curve("running (server)", "first", _each(points, lambda b: b.gauge("requests_running"))),
-                Curve("waiting (server)", "second", _each(points, lambda b: b.gauge("requests_waiting"))),
-            ],
-            empty="no request was in flight",
-        ),
+        _quantiles("Time to first token", points, "ttft", "no request was answered"),
+        _quantiles("Gaps between tokens", points, "itl", "no answer had two tokens"),
+        _plot("Tokens received per second", [Curve("tokens/s", "first", tokens)], empty="no token was received"),
+        _plot("Requests in flight and in the server's queue", queues, empty="no request was in flight"),
     ]
 
 
 def _server_plots(points: Points) -> list[Plot]:
-    """Build the charts of KV cache, hosts and GPUs."""
-    optional = [
-        _plot(
-            "KV cache in use",
-            [
-                Curve("fullest replica", "first", _each(points, lambda b: b.gauge("kv_usage_ratio", "max"))),
-            ],
-            "%",
-            top=1.0,
-        ),
-        _plot(
-            "Hosts: memory and GPUs in use",
-            [
-                Curve(
-                    "GPU memory (fullest)",
-                    "first",
-                    _each(points, lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes")),
-                ),
-                Curve("GPU busy (busiest)", "second", _each(points, lambda b: b.busiest("gpu_utilisation_ratio"))),
-                Curve("host memory (fullest)", "ours", _each(points, Bucket.host_memory)),
-                Curve(
-                    "disk (fullest)",
-                    "warn",
-                    _each(points, lambda b: b.used_share("disk_free_bytes", "disk_size_bytes")),
-                ),
-                Curve(
-                    "open files (host)",
-                    "attack",
-                    _each(points, lambda b: b.share("host_files_open", "host_files_limit")),
-                ),
-            ],
-            "%",
-            top=1.0,
-        ),
-        _plot(
-            "GPUs: temperature and power",
-            [
-                Curve("temperature (hottest), C", "second", _each(points, lambda b: b.busiest("gpu_temperature_c"))),
-                Curve("power (highest), W", "first", _each(points, lambda b: b.busiest("gpu_power_w"))),
-            ],
-        ),
+    def each(read: Callable[[Bucket], Value]) -> list[Value]:
+        return _each(points, read)
+
+    gpu_memory = each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes"))
+    hosts = [
+        Curve("GPU memory (fullest)", "first", gpu_memory),
+        Curve("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
+        Curve("host memory (fullest)", "ours", each(Bucket.host_memory)),
+        Curve("disk (fullest)", "warn", each(lambda b: b.used_share("disk_free_bytes", "disk_size_bytes"))),
+        Curve("open files (host)", "attack", each(lambda b: b.share("host_files_open", "host_files_limit"))),
     ]
-    slow = _each(points, lambda b: b.throttled_gpus())
-    if any(slow):
-        optional.append(_plot("GPUs throttled", [Curve("thermal or power limit", "bad", slow)]))
-    return optional
+    gpus = [
+        Curve("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
+        Curve("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
+    ]
+    kv = Curve("fullest replica", "first", each(lambda b: b.gauge("kv_usage_ratio", "max")))
+    slow = each(lambda b: b.throttled_gpus())
+    return [
+        _plot("KV cache in use", [kv], "%", top=1.0),
+        _plot("Hosts: memory and GPUs in use", hosts, "%", top=1.0),
+        _plot("GPUs: temperature and power", gpus),
+        *([_plot("GPUs throttled", [Curve("thermal or power limit", "bad", slow)])] if any(slow) else []),
+    ]
 
 
 def _plot(
@@ -201,8 +145,7 @@ def _plot(
 
 
 def _outcomes(points: Points, width_s: int) -> Plot:
-    seen = {o for _, b in points if b for o in b.outcomes}
-    order = [o for o in OUTCOMES if o in seen] + sorted(seen - set(OUTCOMES))
+    order = outcome_order(Counter(o for _, b in points if b for o in b.outcomes))
     curves: list[Curve] = []
     failed = 0
     for outcome in order:

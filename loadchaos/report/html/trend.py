@@ -24,6 +24,7 @@ from loadchaos.core import latency_names
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
+from loadchaos.core.whole_file import read_json
 from loadchaos.report.formatting import clean, parse_time
 from loadchaos.report.phrases import is_server_fault
 
@@ -42,10 +43,7 @@ Says = Literal["higher", "lower", "as usual", "no baseline"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A latency of one run in seconds, and the band of earlier good runs.
-
-    The band is None with fewer than three of them.
-    """
+    """A latency of one run in seconds, and the band of earlier good runs, None with fewer than three of them."""
 
     value: float
     median: float | None
@@ -57,10 +55,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Rate:
-    """A rate, `count` of `of`, with its bounds at 95 %.
-
-    The bounds are one-sided at a count of 0.
-    """
+    """A rate, `count` of `of`, with its bounds at 95 %, one-sided at a count of 0."""
 
     count: int
     of: int
@@ -105,10 +100,7 @@ class TrendRun:
 
 @dataclass(frozen=True)
 class SoakTrend:
-    """All runs of a profile, oldest first.
-
-    `since_change` pools the rates since the server changed.
-    """
+    """All runs of a profile, oldest first. `since_change` pools the rates since the server changed."""
 
     profile: str
     runs: tuple[TrendRun, ...]
@@ -117,7 +109,6 @@ class SoakTrend:
     others: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Mapping for trend.json: seconds and rates."""
         runs = [
             {**asdict(n), "unusual": n.unusual, "rates": {k: _rate_json(r) for k, r in n.rates.items()}}
             for n in self.runs
@@ -159,7 +150,7 @@ def rate(count: int, of: int) -> Rate:
 def read(home: Path, profile: str | None = None) -> SoakTrend:
     """Read all runs of a profile in a folder, deleted ones too. The default is the profile that ran last."""
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
-    found = [(v.profile, _trend_run(f, v)) for f in runs if (v := _verdict(f)) is not None]
+    found = [(v.profile, _trend_run(f, v)) for f in runs if (v := Verdict.read(f)) is not None]
     present = {run.folder for _, run in found}
     found += [(name, run) for name, run in _past(home) if run.folder not in present]
     found.sort(key=lambda item: (item[1].started or "", item[1].folder))
@@ -171,7 +162,7 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
 def remember(home: Path, folder: str) -> None:
     """Keep the figures of a run before it is deleted."""
     run = RunFolder(home / folder)
-    if (verdict := _verdict(run)) is not None:
+    if (verdict := Verdict.read(run)) is not None:
         line = {"profile": verdict.profile, "night": asdict(_trend_run(run, verdict))}
         with (home / PAST).open("ab+") as f:
             end = f.seek(0, os.SEEK_END)
@@ -201,25 +192,12 @@ def _past(home: Path) -> list[tuple[str, TrendRun]]:
     return list(found.values())
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _verdict(folder: RunFolder) -> Verdict | None:
-    found = _json(folder.verdict)
-    return Verdict.from_json(found) if found else None
-
-
 def _trend_run(folder: RunFolder, verdict: Verdict) -> TrendRun:
     sent = verdict.sent
     # A refusal that the request expected is no failure; such refusals are in `by_traffic` only and count as answered.
     failed = sum(n for o, n in verdict.outcomes.items() if o not in BLAMELESS)
     failures = [f for f in verdict.failures if is_server_fault(f)]
-    plan = _json(folder.plan).get("profile") or {}
+    plan = read_json(folder.plan).get("profile") or {}
     exposure = str((plan.get("exposure") or {}).get("count") or "requests")
     exposed = verdict.exposures.get(exposure, 0)
     deaths = sum(f.count or 1 for f in failures if f.severity == "engine_death")
@@ -256,11 +234,8 @@ def _latencies(verdict: Verdict) -> dict[str, float]:
 
 
 def _server(folder: RunFolder, verdict: Verdict, plan: Mapping[str, Any]) -> dict[str, str]:
-    """Facts that must be equal for two runs to be comparable.
-
-    They are the version and flags of the server, and the load.
-    """
-    kind, target, facts = verdict.target.kind, vars(verdict.target), _json(folder.facts)
+    """Facts that must be equal for two runs to be comparable: version and flags of the server, and the load."""
+    kind, target, facts = verdict.target.kind, vars(verdict.target), read_json(folder.facts)
     shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": kind}
     asked = plan.get("target") or {}
     embedded, launch = asked.get("embedded") or {}, asked.get("launch") or {}
@@ -295,7 +270,10 @@ def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[st
         since.append(run)
         if run.good:
             good.append(run)
-    pooled = {n: _pool([x.rates[n] if n in x.rates else _zero_rate(n, x) for x in since]) for n in _names(since)}
+    pooled = {
+        n: _pool([x.rates[n] if n in x.rates else _zero_rate(n, x) for x in since])
+        for n in dict.fromkeys(n for x in since for n in x.rates)
+    }
     return SoakTrend(profile, tuple(runs), pooled, changed, tuple(sorted(others)))
 
 
@@ -332,12 +310,7 @@ def _pool(rates: Sequence[Rate]) -> Rate:
 
 
 def _zero_rate(name: str, run: TrendRun) -> Rate:
-    """Rate of a failure in a run without it: 0 in the requests of that run."""
     return rate(0, run.requests if name.endswith(" by requests") else 0)
-
-
-def _names(runs: Sequence[TrendRun]) -> list[str]:
-    return list(dict.fromkeys(n for run in runs for n in run.rates))
 
 
 def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

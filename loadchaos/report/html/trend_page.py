@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from loadchaos.core.whole_file import write_whole
+from loadchaos.core.whole_file import write_json, write_whole
 from loadchaos.report.formatting import clean, duration, number, parse_time, plural
+from loadchaos.report.html import templates
 from loadchaos.report.html.trend import Figure, SoakTrend, TrendRun, read
 
 _WIDTH, _HEIGHT = 600.0, 60.0
@@ -19,16 +17,14 @@ _PROFILE_MARKS = 6
 
 
 def write(home: Path, profile: str) -> SoakTrend:
-    """Write trend.html and trend.json, each whole or not at all."""
+    """Write trend.html and trend.json."""
     found = read(home, profile)
-    data = orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    for name, content in (("trend.json", data), ("trend.html", html(found).encode())):
-        write_whole(home / name, content)
+    write_json(home / "trend.json", found.to_json())
+    write_whole(home / "trend.html", html(found))
     return found
 
 
 def headline(trend: SoakTrend) -> str:
-    """Describe the newest run in one sentence."""
     if not trend.runs:
         return f"no judged run of {trend.profile or 'any profile'} here"
     last = trend.runs[-1]
@@ -43,7 +39,6 @@ def headline(trend: SoakTrend) -> str:
 
 
 def text(trend: SoakTrend) -> str:
-    """Render the newest run's figures and rates, and a line per run."""
     if not trend.runs:
         return headline(trend)
     lines = [headline(trend), ""]
@@ -81,48 +76,25 @@ def _band(f: Figure) -> str:
 
 
 def html(trend: SoakTrend) -> str:
-    """Render one page without scripts and requests."""
-    env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     runs = trend.runs[-_MOST:]
     names = list(dict.fromkeys(n for run in reversed(runs) for n in run.figures))
     rates = list(dict.fromkeys(n for run in reversed(runs) for n in run.rates))
-    return env.get_template("trend.html.j2").render(
+    return templates.render(
+        "trend.html.j2",
         headline=headline(trend),
         profile=clean(trend.profile, 80),
         width=_WIDTH,
         height=_HEIGHT,
         figures=[_figure_chart(name, runs) for name in names],
-        rates=[
-            {
-                "name": n,
-                "last": runs[-1].rates[n].text() if n in runs[-1].rates else "did not occur",
-                "css": runs[-1].rates[n].says.split()[0] if n in runs[-1].rates else "no",
-                "since": trend.since_change[n].text() if n in trend.since_change else "",
-            }
-            for n in rates
-        ],
+        rates=rates,
+        last=runs[-1].rates if runs else {},
+        trend=trend,
         since=f"since {_day(trend.changed)}, when the server or the profile changed"
         if trend.changed
         else "over all runs",
-        runs=[_row(n) for n in reversed(runs)],
-        others=trend.others,
+        runs=runs,
+        day=_day,
     )
-
-
-def _row(n: TrendRun) -> dict[str, Any]:
-    return {
-        "day": _day(n.started),
-        "folder": n.folder,
-        "deleted": n.deleted,
-        "verdict": n.verdict or "?",
-        "requests": number(n.requests),
-        "failures": ", ".join(n.failures[:10]),
-        "unusual": ", ".join(n.unusual[:10]),
-        "marks": n.marks[:20],
-        "server": " ".join(n.server[k] for k in ("dialect", "version", "model") if k in n.server),
-    }
 
 
 def _figure_chart(name: str, runs: tuple[TrendRun, ...]) -> dict[str, Any]:

@@ -10,13 +10,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import orjson
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.analysis.capacity.result import CapacityResult
 from loadchaos.analysis.figures.answers import AnswerFigures
@@ -26,25 +24,15 @@ from loadchaos.analysis.verdict.model import FailureResult
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.units import NS_PER_S
-from loadchaos.core.whole_file import write_whole
+from loadchaos.core.whole_file import read_json, write_whole
+from loadchaos.report import phrases
 from loadchaos.report.capacity_text import facts, short_answer
-from loadchaos.report.formatting import clean, duration, number, parse_time, percent, plural
+from loadchaos.report.formatting import clean, duration, number, percent, plural, utc_text
+from loadchaos.report.html import templates
 from loadchaos.report.html.capacity_page import shared
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
-from loadchaos.report.performance import ENDPOINT_HEADS, ENDPOINT_LATENCIES, SHORT_HEADS
-from loadchaos.report.phrases import (
-    cause_text,
-    evidence_text,
-    incident_paths,
-    is_server_fault,
-    known_text,
-    live_failures,
-    remedy_text,
-    severity_text,
-    state_text,
-    worst_first,
-)
+from loadchaos.report.performance import ENDPOINT_LATENCIES
 
 _MOST_TRAFFICS = 12
 _EVERY_S = 1.0
@@ -53,13 +41,6 @@ _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
 _NOTHING = Percentiles(None, None, None, 0)
-
-
-@cache
-def _template() -> Template:
-    loader = FileSystemLoader(Path(__file__).parent)
-    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return env.get_template("web_panels.html.j2")
 
 
 @dataclass
@@ -86,7 +67,6 @@ class PanelPages:
         self._home.mkdir(exist_ok=True)
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Fold one row."""
         typed = as_typed(row)
         self._series.fold(typed)
         if typed["row"] == "offers":
@@ -101,12 +81,14 @@ class PanelPages:
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
-        failures = sorted(live_failures(s.failures), key=worst_first)[:_MOST_FAILURES]
+        failures = sorted(phrases.live_failures(s.failures), key=phrases.worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
         shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
-        self._write("server.html", _template().render(panel="server", **shared, **self._server(s, failures)))
-        self._write("charts.html", _template().render(panel="charts", **shared))
-        self._write("attacks.html", _template().render(panel="attacks", **self._attacks(s)))
+        self._write(
+            "server.html", templates.render("web_panels.html.j2", panel="server", **shared, **self._server(s, failures))
+        )
+        self._write("charts.html", templates.render("web_panels.html.j2", panel="charts", **shared))
+        self._write("attacks.html", templates.render("web_panels.html.j2", panel="attacks", **self._attacks(s)))
         self._write("failures.json", orjson.dumps([self._failure_row(f) for f in failures]).decode())
 
     def _write(self, name: str, text: str) -> None:
@@ -123,53 +105,26 @@ class PanelPages:
 
     def _server(self, s: Snapshot, failures: list[FailureResult]) -> dict[str, Any]:
         return {
-            "states": [
-                {
-                    "replica": clean(st.replica, 40),
-                    "css": clean(st.state, 20),
-                    "state": state_text(st.state),
-                    "since": duration(max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)),
-                    "signs": "; ".join(clean(x, 200) for x in st.signs),
-                }
-                for st in s.states
-            ],
+            "s": s,
+            "states": [(st, max(0.0, (s.now_ns - st.at_ns) / NS_PER_S)) for st in s.states],
             "goodput": _goodput(s),
-            "slo": ", ".join(f"{name} <= {duration(limit)}" for name, limit in s.slo_s.items()),
             "endpoints": _endpoints(s),
-            "endpoint_heads": list(ENDPOINT_HEADS),
-            "short_heads": SHORT_HEADS,
             "sessions": _sessions(s),
-            "paused": "" if s.load_over else clean(s.paused, 200),
             "facts": _facts(s),
-            "failures": [self._failure(f) for f in failures],
-        }
-
-    def _failure(self, f: FailureResult) -> dict[str, Any]:
-        found = incident_paths(f)
-        return {
-            "id": clean(f.id, 80),
-            "severity": severity_text(f),
-            "times": f"{number(f.count)} times" if f.count > 1 else "",
-            "title": clean(f.title, 600),
-            "blamed": is_server_fault(f),
-            "cause": cause_text(f),
-            "remedy": remedy_text(f.remedy),
-            "evidence": evidence_text(f.evidence),
-            "known": "; ".join(known_text(k) for k in f.known),
-            "incident": found[0] if found else "",
-            "excerpt": excerpt(self._folder.path / found[0] / "server.log.excerpt") if found else "",
+            "failures": [(f, phrases.incident_paths(f)[:1]) for f in failures],
+            "excerpt_of": lambda incident: excerpt(self._folder.path / incident),
         }
 
     def _failure_row(self, f: FailureResult) -> dict[str, Any]:
-        """Build a row of Locust's failures table, by failure id."""
+        """Build a row of Locust's failures table."""
         name, count, now_s = clean(f.id, 80), f.count or 1, time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
             seen.count, seen.last_s = count, now_s
-        known = "; ".join(known_text(k) for k in f.known)
+        known = "; ".join(phrases.known_text(k) for k in f.known)
         return {
             "occurrences": count,
-            "method": severity_text(f),
+            "method": phrases.severity_text(f),
             "name": name,
             "error": clean(f.title, 300) + (f" ({known})" if known else ""),
             "first_seen": seen.first_s,
@@ -186,43 +141,17 @@ class PanelPages:
                 {"title": o["title"], "about": o["about"], "needs": o["needs"], "asked": json.dumps(o)}
                 for o in self._offers.get("offers") or ()
             ],
-            "answers": [
-                {"when": self._when(a), "ok": a.get("ok"), "text": clean(a.get("text"), 400)}
-                for a in reversed(self._answers)
-            ],
+            "answers": [(self._when(a), a) for a in reversed(self._answers)],
             "planned": self._plan(),
-            "running": [
-                {
-                    "name": clean(a.name, 60),
-                    "replica": clean(a.replica, 40),
-                    "since": duration(max(0.0, (s.now_ns - a.at_ns) / NS_PER_S)),
-                }
-                for a in s.attacks_in_force
-            ],
-            "done": [self._act(d) for d in reversed(self._done)],
-        }
-
-    def _act(self, d: Mapping[str, Any]) -> dict[str, str]:
-        ok, skipped, took = d.get("ok"), d.get("what") == "skipped", d.get("took_ns")
-        result = "skipped" if skipped else "no answer" if ok is None else "worked" if ok else "failed"
-        css = "pass" if ok else "unknown" if ok is None else "fail"
-        return {
-            "when": self._when(d),
-            "name": clean(d.get("attack"), 60),
-            "replica": clean(d.get("replica"), 40),
-            "by": "hand" if int(d.get("n") or 0) < 0 else "plan",
-            "result": result,
-            "css": css,
-            "took": duration(took / NS_PER_S) if isinstance(took, int) else "",
-            "text": clean(d.get("text"), 200),
+            "running": [(a, max(0.0, (s.now_ns - a.at_ns) / NS_PER_S)) for a in s.attacks_in_force],
+            "done": [(self._when(d), d, _result(d)) for d in reversed(self._done)],
         }
 
     def _plan(self) -> list[str]:
         if self._planned is None:
-            try:
-                attacks = orjson.loads(self._folder.plan.read_bytes())["profile"].get("attacks") or []
-            except (OSError, ValueError, KeyError):
+            if not (plan := read_json(self._folder.plan)):
                 return []
+            attacks = (plan.get("profile") or {}).get("attacks") or []
             self._planned = [
                 clean(", ".join(f"{k}: {v}" for k, v in a.items() if v not in (None, {}, [])), 300) for a in attacks
             ]
@@ -232,14 +161,19 @@ class PanelPages:
         return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
 
 
-def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
-    """Render the Capacity tab.
+def _result(act: Mapping[str, Any]) -> tuple[str, str]:
+    """Result of an act, and its colour."""
+    if act.get("what") == "skipped":
+        return "skipped", "unknown"
+    if act.get("ok") is None:
+        return "no answer", "unknown"
+    return ("worked", "pass") if act["ok"] else ("failed", "fail")
 
-    Args:
-        searches: results by name of the folder, the newest last.
-        target: URL of the server; its newest search is shown in full.
-        folder: Where searches are looked for.
-        command: Command of a search, for a folder without one.
+
+def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Path, command: str) -> str:
+    """Render the Capacity tab; of the server `target`, the newest of `searches` (by folder, newest last) is shown in full.
+
+    `folder` is where searches are looked for, `command` starts one, for a folder without any.
     """
     of_server = [name for name, data in searches.items() if _same_server(data, target)]
     shown = of_server[-1] if of_server else ""
@@ -247,21 +181,13 @@ def capacity_tab(searches: Mapping[str, CapacityResult], target: str, folder: Pa
     if shown:
         search = {**shared(searches[shown]), "facts": facts(searches[shown]), "href": _page_of(shown)}
     others = [
-        [
-            _minute(data.started),
-            clean(data.target, 100),
-            short_answer(data),
-            _page_of(name),
-        ]
+        [utc_text(data.started), clean(data.target, 100), short_answer(data), _page_of(name)]
         for name, data in reversed(list(searches.items()))
         if name != shown
     ]
-    return _template().render(panel="capacity", search=search, others=others, folder=str(folder), command=command)
-
-
-def _minute(started: str) -> str:
-    began = parse_time(started)
-    return f"{began:%Y-%m-%d %H:%M} UTC" if began is not None else "at an unknown time"
+    return templates.render(
+        "web_panels.html.j2", panel="capacity", search=search, others=others, folder=str(folder), command=command
+    )
 
 
 def _same_server(data: CapacityResult, target: str) -> bool:
@@ -273,28 +199,18 @@ def _page_of(search: str) -> str:
     return f"./loadchaos/searches/{quote(search)}/report.html"
 
 
-def _goodput(s: Snapshot) -> list[dict[str, str]]:
-    """Rows of the goodput: all traffic, the last ten seconds, each traffic."""
+def _goodput(s: Snapshot) -> list[tuple[str, int, int]]:
+    """Good requests of those due: all traffic, the last ten seconds, each traffic."""
     if not s.slo_s:
         return []
     whole = sum(good for good, _ in s.goodput.values()), sum(due for _, due in s.goodput.values())
-    parts = [("all requests", whole), ("the last 10 s", s.recent_goodput)]
+    parts = [("all requests", *whole), ("the last 10 s", *s.recent_goodput)]
     if len(s.goodput) > 1:
-        parts += [(clean(traffic, 60), part) for traffic, part in list(s.goodput.items())[:_MOST_TRAFFICS]]
-    return [
-        {
-            "name": name,
-            "share": f"{100 * good / due:.1f} %" if due else "no requests",
-            "good": number(good),
-            "due": number(due),
-            "width": f"{100 * good / due:.1f}" if due else "0",
-        }
-        for name, (good, due) in parts
-    ]
+        parts += [(clean(traffic, 60), *part) for traffic, part in list(s.goodput.items())[:_MOST_TRAFFICS]]
+    return parts
 
 
 def _endpoints(s: Snapshot) -> list[list[str]]:
-    """Rows of the endpoints: requests that ended, ok, in flight, latencies."""
     return [
         [
             clean(line.name, 40),
@@ -308,7 +224,6 @@ def _endpoints(s: Snapshot) -> list[list[str]]:
 
 
 def _sessions(s: Snapshot) -> list[list[str]]:
-    """Rows of the sessions: traffic, open, ends, turns lost and cut."""
     return [
         [
             clean(traffic, 60),
@@ -321,26 +236,21 @@ def _sessions(s: Snapshot) -> list[list[str]]:
 
 
 def _facts(s: Snapshot) -> list[tuple[str, str]]:
-    def total(name: str) -> str | None:
-        values = [v[name] for v in s.server.values() if name in v]
-        return number(sum(values)) if values else None
-
-    kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
-    ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
-    shown = [
-        ("running in the server", total("requests_running")),
-        ("waiting in the server", total("requests_waiting")),
-        ("KV cache", percent(max(kv)) if kv else None),
-        ("preemptions", total("preemptions_total")),
+    ttft, itl, kv = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING), s.fullest_kv_cache
+    server = {
+        "running in the server": s.server_total("requests_running"),
+        "waiting in the server": s.server_total("requests_waiting"),
+        "preemptions": s.server_total("preemptions_total"),
+    }
+    return [
+        *((name, number(value)) for name, value in server.items() if value is not None),
+        *([("KV cache", percent(kv))] if kv is not None else []),
         ("in flight", number(s.in_flight)),
         ("users", number(s.users)),
         ("requests/s", f"{s.begun_per_s:.1f}"),
         ("tokens/s", f"{s.tokens_per_s:.0f}"),
-        ("TTFT p50", duration(ttft.p50)),
-        ("TTFT p99", duration(ttft.p99)),
-        ("ITL p50", duration(itl.p50)),
-        ("ITL p99", duration(itl.p99)),
+        *((f"TTFT {name}", duration(value)) for name, value in (("p50", ttft.p50), ("p99", ttft.p99))),
+        *((f"ITL {name}", duration(value)) for name, value in (("p50", itl.p50), ("p99", itl.p99))),
         ("longest wait for a token", duration(s.oldest_silence_s)),
         ("generator delay", duration(s.lag_s)),
     ]
-    return [(name, value) for name, value in shown if value is not None]

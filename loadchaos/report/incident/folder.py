@@ -1,9 +1,7 @@
-"""Write incidents/NNN-<id>/: the evidence of one incident.
+"""Write incidents/NNN-<id>/: the evidence of one incident, with a page (incident.md) to paste into an upstream issue.
 
-It has a page (incident.md) to paste into an upstream issue.
-
-All content comes from the ledger, which is redacted; the server is not asked anything. Writing an incident again gives
-the same folder. An incident whose id became known later moves to the folder of that id.
+All content comes from the ledger, which is redacted. Writing an incident again gives the same folder. An incident whose
+id became known later moves to the folder of that id.
 """
 
 from __future__ import annotations
@@ -32,18 +30,7 @@ FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "reques
 
 
 def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
-    """Write or update the folder of one incident.
-
-    Each file is replaced whole, so that a reader never sees half of one.
-
-    Args:
-        folder: The run folder.
-        incident: The incident as the judge gives it (incident.json).
-        requests: Where the body of each request in flight is stored; None without stored bodies.
-
-    Returns:
-        The folder of the incident.
-    """
+    """Write or update the folder of an incident. `requests`: where the body of each one in flight is stored."""
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
     write_json(home / "incident.json", incident.to_json())
@@ -61,7 +48,6 @@ def write(folder: RunFolder, incident: IncidentRecord, requests: Sequence[Mappin
 
 
 def _profile(folder: RunFolder) -> list[str]:
-    """Lines of the profile as resolved."""
     try:
         return [clean_line(line, 300) for line in folder.profile.read_text("utf-8").splitlines()]
     except OSError:  # a run that was refused before it came to that
@@ -75,10 +61,7 @@ def _earlier(folder: RunFolder, home: Path, incident: IncidentRecord) -> list[st
 
 
 def folder_of(folder: RunFolder, incident: IncidentRecord) -> Path:
-    """Create the folder `incidents/003-<id>` of an incident.
-
-    A folder with the same number and an earlier id is renamed.
-    """
+    """Create the folder `incidents/003-<id>`. A folder with the same number and an earlier id is renamed."""
     n, name = incident.n, re.sub(r"[^A-Za-z0-9_.-]", "_", incident.id or "incident")[:80]
     home = folder.incidents / f"{n:03d}-{name.lstrip('.')}"
     folder.incidents.mkdir(exist_ok=True)
@@ -112,7 +95,7 @@ def _log_path(folder: RunFolder, name: str) -> Path | None:
 
 
 def _windows(incident: IncidentRecord) -> list[tuple[str, int, int]]:
-    """(file, first line, last line) of the log parts of an incident. The judge's window and the evidence line."""
+    """(file, first line, last line) of the log parts: the judge's window and the evidence line."""
     windows = {file: [w.first, w.last] for file, w in incident.log_lines.items()}
     source, line = incident.evidence.source, incident.evidence.line
     if line is not None and source:
@@ -131,7 +114,6 @@ def _lines(path: Path, first: int, last: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
-    """Copy the log lines around the incident, under a heading line."""
     path = _log_path(folder, name)
     if path is None:
         return f"# {clean(name, 80)} is not in this run folder\n".encode()
@@ -142,7 +124,7 @@ def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
 
 
 def _around(folder: RunFolder, incident: IncidentRecord) -> tuple[list[str], str, list[str]]:
-    """The evidence line with the lines before and after it. Its text alone if it is not from a log."""
+    """The evidence line with the lines before and after it; its text alone if it is not from a log."""
     evidence, line = incident.evidence, incident.evidence.line
     path = _log_path(folder, evidence.source or "")
     if path is None or not path.exists() or line is None:

@@ -19,7 +19,7 @@ _LONG_BATCH = 1_500
 
 
 def decisive(before: Sequence[str], line: str, after: Sequence[str], *, traceback: bool) -> list[str]:
-    """Select the lines to show around `line`. They reach from the head of its traceback to the next traceback."""
+    """Select the lines around `line`, from the head of its traceback to the next traceback."""
     heads = [n for n, text in enumerate(before) if _HEADER in text] if traceback else []
     shown = before[max(0, heads[-1] - _INTRO) :] if heads else before[-_WITHOUT_TRACEBACK:]
     end = next((n for n, text in enumerate(after) if _HEADER in text), len(after))
@@ -28,7 +28,7 @@ def decisive(before: Sequence[str], line: str, after: Sequence[str], *, tracebac
 
 
 def batch(lines: Sequence[str]) -> list[str]:
-    """Lines of the batch that vLLM dumps when its engine crashes. They are the best start for a reproducer."""
+    """Lines of the batch that vLLM dumps when its engine crashes: the best start for a reproducer."""
     return [clean_line(text, _LONG_BATCH) for text in lines if _is_batch(text)]
 
 

@@ -17,21 +17,11 @@ from loadchaos.analysis.incidents.record import (
     NearAttack,
     ReadingRecord,
     RunEnvironment,
-    SentRequest,
     ServerFacts,
 )
 from loadchaos.analysis.verdict.model import WrongAnswerExample
+from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural
-from loadchaos.report.phrases import (
-    TARGET,
-    candidate_texts,
-    cause_text,
-    is_server_fault,
-    known_text,
-    outcome_count_text,
-    remedy_text,
-    severity_text,
-)
 
 _STEP_END = re.compile(r"; |(?<=\.) (?=[A-Z-])")
 """End of one step of a remedy, which is a list of sentences or clauses."""
@@ -56,11 +46,8 @@ _OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify",
 class IncidentView:
     """Text that the run folder adds to an incident.
 
-    Attributes:
-        log: The decisive lines of the log, or the text of evidence that is not from a log.
-        batch: The batch that a dying engine dumped.
-        profile: The profile as resolved.
-        earlier: Folders of earlier incidents with the same id.
+    `log` has the decisive lines, or the text of evidence that is not from a log; `batch` what a dying engine dumped;
+    `earlier` the folders of earlier incidents with the same id.
     """
 
     log: Sequence[str] = ()
@@ -70,7 +57,7 @@ class IncidentView:
 
 
 def page(incident: IncidentRecord, view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Render the page of an incident. `requests` says where the bodies of requests in flight are stored."""
+    """Render the page. `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.id, 80)
     environment = RunEnvironment.from_json(incident.environment)
     parts = [
@@ -123,13 +110,11 @@ def _fence(lines: Sequence[str]) -> list[str]:
 
 
 def _server(environment: RunEnvironment) -> str:
-    """Dialect and version of the server; empty where they are not known."""
     facts = environment.facts or ServerFacts()
     return " ".join(clean(part, 60) for part in (facts.dialect, facts.version) if part)
 
 
 def _prose(incident: IncidentRecord, environment: RunEnvironment) -> str:
-    """Describe the incident in a sentence or two."""
     who = _server(environment) or "The server"
     happened = _HAPPENED.get(incident.kind)
     if happened is None:
@@ -150,22 +135,22 @@ def _summary(incident: IncidentRecord, name: str) -> list[str]:
     replica = f" on replica {_span(incident.replica)}" if incident.replica else ""
     late = noticed - opened if noticed is not None and opened is not None else None
     rows = [
-        f"- **failure**: {severity_text(incident)}, {_span(name)}{replica}",
+        f"- **failure**: {phrases.severity_text(incident)}, {_span(name)}{replica}",
         f"- **when**: {duration(opened)} after the load began" if opened is not None else "",
         f"- **noticed**: {duration(max(0.0, late))} later" if late else "",
         f"- **impact**: {_cost(incident)}" if _cost(incident) else "",
-        f"- **cause**: {cause_text(incident)}",
+        f"- **cause**: {phrases.cause_text(incident)}",
     ]
-    known = [known_text(k) for k in incident.known]
+    known = [phrases.known_text(k) for k in incident.known]
     rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none known to loadchaos"]
-    rows += [f"- **unexplained log line**: {_span(t, 400)}" for t in candidate_texts(incident.candidates)]
+    rows += [f"- **unexplained log line**: {_span(phrases.evidence_text(c))}" for c in incident.candidates]
     rows += [f"- **observed**: {_span(s)}" for s in incident.signs[:10]]
     return [r for r in rows if r]
 
 
 def _cost(incident: IncidentRecord) -> str:
     lost, flying = incident.lost_requests, incident.in_flight_at_death
-    by_outcome = ", ".join(outcome_count_text(o, n) for o, n in incident.lost.items())
+    by_outcome = ", ".join(phrases.outcome_count_text(o, n) for o, n in incident.lost.items())
     parts = [
         f"{plural(lost, 'request')} lost ({by_outcome})" if lost else "",
         f"{number(flying)} in flight at that time" if flying else "",
@@ -176,7 +161,6 @@ def _cost(incident: IncidentRecord) -> str:
 
 
 def _wrong_answers(incident: IncidentRecord) -> list[str]:
-    """List wrong answers: prompt, expected, got, first difference."""
     rows: list[str] = []
     for wrong in incident.wrong_answers:
         traffic = f" of {_span(wrong.traffic)}" if wrong.traffic else ""
@@ -190,7 +174,6 @@ def _wrong_answers(incident: IncidentRecord) -> list[str]:
 
 
 def _differing(wrong: WrongAnswerExample) -> str:
-    """Both texts from their first difference on."""
     if wrong.difference is None:
         return ""
     expected, got = (_span(t) if t else "the end" for t in (wrong.difference.expected, wrong.difference.got))
@@ -198,7 +181,6 @@ def _differing(wrong: WrongAnswerExample) -> str:
 
 
 def _environment(environment: RunEnvironment) -> list[str]:
-    """List version, flags and machine: what upstream asks for first."""
     facts, kind = environment.facts or ServerFacts(), environment.target.kind if environment.target else None
     server = _server(environment) or "unknown server"
     blocks, size, tokens = facts.kv_blocks, facts.kv_block_size, facts.capacity_tokens
@@ -216,7 +198,7 @@ def _environment(environment: RunEnvironment) -> list[str]:
     )
     ours = f"profile {_span(environment.profile)}, seed {_span(environment.seed)}"
     rows = [
-        f"- server: {_plain(server)}, {TARGET.get(kind or '', _span(kind))}",
+        f"- server: {_plain(server)}, {phrases.TARGET.get(kind or '', _span(kind))}",
         f"- model: {_span(facts.model)}{context}{limit}" if facts.model else "",
         f"- command: {_span(shlex.join(environment.command))}" if environment.command else "",
         f"- flags (from its log): {_span(environment.flags, 2000)}" if environment.flags else "",
@@ -262,7 +244,6 @@ def _timeline(incident: IncidentRecord) -> list[str]:
 
 
 def _figures(incident: IncidentRecord) -> list[str]:
-    """Table of the newest engine metrics, and a list of devices."""
     opened = incident.opened_at_s or 0.0
     rows = [
         "| time | engine | running | waiting | KV cache | tokens/s | preemptions |",
@@ -330,11 +311,6 @@ def _attacks(incident: IncidentRecord) -> list[str]:
     return rows
 
 
-def _file(request: SentRequest) -> str:
-    """Name of the image's file, after the number of images."""
-    return f" {_span(request.image_file)}" if request.image_file else ""
-
-
 def _in_flight(incident: IncidentRecord) -> list[str]:
     flying = incident.in_flight
     if not flying:
@@ -343,7 +319,7 @@ def _in_flight(incident: IncidentRecord) -> list[str]:
     rows += ["| id | step | traffic | prompt tokens | images | in flight for |", "|---|---|---|---|---|---|"]
     rows += [
         f"| {_span(r.id)} | {r.step} | {_span(r.traffic)} | {number(r.tokens)} "
-        f"| {number(r.images)}{_file(r)} | {duration(r.age_s)} |"
+        f"| {number(r.images)}{f' {_span(r.image_file)}' if r.image_file else ''} | {duration(r.age_s)} |"
         for r in flying[:_MOST_REQUESTS]
     ]
     if len(flying) > _MOST_REQUESTS:
@@ -352,7 +328,6 @@ def _in_flight(incident: IncidentRecord) -> list[str]:
 
 
 def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many bodies are stored and how to send one again."""
     kept = [r for r in requests if r.get("body")]
     if not requests:
         return []
@@ -368,7 +343,6 @@ def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def replay_command(run: RunEnvironment) -> str:
-    """Build the command that sends the same steps again."""
     argv = _without_display_options(run.argv or ("loadchaos", "run", run.profile or "PROFILE"))
     argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
     if run.seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
@@ -377,7 +351,6 @@ def replay_command(run: RunEnvironment) -> str:
 
 
 def _without_display_options(argv: Sequence[str]) -> list[str]:
-    """Remove options that only change the display and output places."""
     kept: list[str] = []
     skip = False
     for word in argv:
@@ -404,9 +377,9 @@ def _tried(incident: IncidentRecord, earlier: Sequence[str]) -> list[str]:
 
 
 def _next_steps(incident: IncidentRecord) -> list[str]:
-    remedy = remedy_text(incident.remedy)
+    remedy = phrases.remedy_text(incident.remedy)
     rows = [f"- {_plain(part)}" for part in _STEP_END.split(remedy) if part.strip()] if remedy else []
-    if not is_server_fault(incident):
+    if not phrases.is_server_fault(incident):
         return rows or ["- Nothing to report upstream: an attack of loadchaos caused it."]
     report = "Add this page to the known issue above" if incident.known else "Open an issue upstream with this page"
     return [*rows, f"- {report}. Attach server.log.excerpt from the same folder: it has the log around the failure."]

@@ -42,7 +42,6 @@ _CURRENT = {
 
 
 def _found(page: SamplePage, data: CapacityResult) -> None:
-    """Add what the search has found so far."""
     answer, knee, most = data.answer, data.knee, data.saturation
     low, high = answer.bounds
     loads = {"met": answer.low, "not_met": answer.high, "interval_low": low, "interval_high": high,

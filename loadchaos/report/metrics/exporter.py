@@ -1,9 +1,7 @@
-"""Serve /metrics for Prometheus, folded from ledger rows.
+"""Serve /metrics for Prometheus, folded from ledger rows, with the totals of the ledger.
 
-Its totals equal those of the ledger.
-
-metric_table.py has the names, labels and limits. Metric names end with their unit, as Prometheus asks for. Histograms
-have vLLM's own bounds (live.py). A server metric has one name for all dialects and versions.
+metric_table.py has the names, labels and limits. Histograms have vLLM's own bounds (live.py). A server metric has one
+name for all dialects and versions.
 """
 
 from __future__ import annotations
@@ -17,9 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import (
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from loadchaos.analysis.figures.live import LiveFigures
@@ -61,7 +57,6 @@ class PageCollector(Collector):
         self._scraped = threading.Condition()
 
     def collect(self) -> Iterable[Metric]:
-        """All families with their current values."""
         with self.lock:
             return self._page()
 
@@ -72,10 +67,7 @@ class PageCollector(Collector):
             self._scraped.notify_all()
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing in advance.
-
-        The families depend on the server, and no other collector shares the registry.
-        """
+        """Describe nothing in advance: the families depend on the server, and the registry has no other collector."""
         return []
 
     def wait_for_scrape(self, limit_s: float) -> bool:
@@ -111,12 +103,9 @@ class _PageBody:
 
 
 class Exporter:
-    """Serves /metrics on `address`:`port`; port 0 takes a free one.
+    """Serves /metrics on `address`:`port`; port 0 takes a free one, "default" `DEFAULT_PORT` or a free one.
 
-    "default" takes `DEFAULT_PORT`, and a free port where that is in use.
-
-    Raises:
-        OptionError: The port is in use.
+    Raises OptionError where the port is in use.
     """
 
     def __init__(self, collector: PageCollector, port: int | Literal["default"], address: str = "127.0.0.1") -> None:
@@ -148,11 +137,9 @@ class Exporter:
 
     @property
     def lock(self) -> threading.Lock:
-        """Lock to hold while the source of the page changes."""
         return self.collector.lock
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=2)
@@ -235,9 +222,7 @@ def _states(page: SamplePage, live: LiveFigures) -> None:
             page.add("loadchaos_server_state", [name, state], counts[name, state])
     memory: Counter[tuple[str, str]] = Counter()
     for (replica, _), (role, rss) in live.processes.items():
-        if (
-            replica not in live.states
-        ):  # its first state row comes a moment later; until then it would be counted as `other` and then again
+        if replica not in live.states:  # its first state row comes a moment later: it would be `other` until then
             continue
         shown = replica if replica in names[:REPLICAS] else OTHER
         memory[shown, role if role in SERVER_ROLES else "other"] += rss
@@ -302,11 +287,9 @@ def _generator(page: SamplePage, live: LiveFigures) -> None:
     beats = list(live.workers.values())
     page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
     page.add("loadchaos_workers", [], len(beats))
-    page.add(
-        "loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / NS_PER_S
-    )
-    silence = max((int(w.get("oldest_silence_ns") or 0) for w in beats), default=0)
-    page.add("loadchaos_oldest_silence_seconds", [], silence / NS_PER_S)
+    for name, key in (("generator_lag", "lag_ns"), ("oldest_silence", "oldest_silence_ns")):
+        most_ns = max((int(w.get(key) or 0) for w in beats), default=0)
+        page.add(f"loadchaos_{name}_seconds", [], most_ns / NS_PER_S)
     page.summary("loadchaos_send_lag_seconds", [], requests.begun, requests.send_lag_ns / NS_PER_S)
     gaps: dict[str, float] = defaultdict(float)
     for n, (source, gap) in enumerate(live.gaps_s.items()):

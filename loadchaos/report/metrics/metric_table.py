@@ -27,10 +27,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One metric family.
-
-    `name` is without `_total`, which the format adds to counters. Every family also has the label `run`.
-    """
+    """One metric family, `name` without the `_total` that the format adds to counters. All have the label `run` too."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram", "summary"]
@@ -297,15 +294,11 @@ SERVER: dict[str, str] = {
 
 
 def server_sample(name: str) -> str:
-    """Name of a server metric on the page.
-
-    `process_start_time_s` becomes `loadchaos_server_process_start_time_seconds`.
-    """
+    """Name of a server metric on the page: `loadchaos_server_process_start_time_seconds` for `process_start_time_s`."""
     return "loadchaos_server_" + re.sub(r"_s$", "_seconds", name)
 
 
 def markdown() -> str:
-    """Render docs/metrics.md."""
     lines = [
         "# Prometheus metrics",
         "",

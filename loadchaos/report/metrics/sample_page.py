@@ -26,7 +26,6 @@ class SamplePage:
         self._families: dict[str, Any] = {}
 
     def add(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add a sample of a counter or a gauge of the table."""
         self._family(name).add_metric([self._run, *labels], value)
 
     def histogram(self, name: str, labels: Sequence[str], parts: Sequence[BucketHistogram]) -> None:
@@ -34,7 +33,6 @@ class SamplePage:
         self._family(name).add_metric([self._run, *labels], _cumulative(parts), sum(p.sum_s for p in parts))
 
     def summary(self, name: str, labels: Sequence[str], count: int, total: float) -> None:
-        """Add a summary: number of values and their sum."""
         self._family(name).add_metric([self._run, *labels], count, total)
 
     def server(self, name: str, labels: Sequence[str], value: float) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from loadchaos.analysis.classify.diagnosis import LogFailure
 from loadchaos.analysis.classify.signature_summary import SignatureSummary
 from loadchaos.report.formatting import clean, number, plural
-from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
+from loadchaos.report.phrases import SERVER_LOST, SEVERITY, known_text, remedy_text
 
-_DEADLY = ("engine_death", "startup", "hang", "node")
 _MOST_DEATHS = 5
 _MOST_OTHERS = 12
 _AROUND = (60, 60)  # lines before and after the cause, for an upstream report
@@ -27,39 +26,30 @@ def render(
     marks: Mapping[str, Sequence[int]],
     width: int = 100,
 ) -> str:
-    """Render the failures found in a log.
+    """Render the failures found in a log of so many `lines`.
 
-    Args:
-        source: Name of the log.
-        failures: Failures as `--json` gives them.
-        lines: Number of lines read.
-        version: Dialect, version and line number of the server's version, if the log has it.
-        marks: Numbers of the lines with flags and with the batch of a crash.
-        width: Columns of the terminal.
+    `version`: dialect, version and line number of the server's version, if the log has it; `marks`: numbers of the
+    lines with flags and with the batch of a crash.
     """
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:
         return f"{read}: no failure found."
-    deaths = [f for f in failures if f.severity in _DEADLY]
-    others = [f for f in failures if f.severity not in _DEADLY]
+    deaths = [f for f in failures if f.severity in SERVER_LOST]
+    others = [f for f in failures if f.severity not in SERVER_LOST]
     parts = [f"{read}: {_counts(deaths, others)}"]
     parts += [_failure_text(f, width) for f in deaths[:_MOST_DEATHS]]
     if len(deaths) > _MOST_DEATHS:
         rest = ", ".join(dict.fromkeys(f.id for f in deaths[_MOST_DEATHS:]))
         parts.append(f"  {number(len(deaths) - _MOST_DEATHS)} more: {rest}")
     if others:
-        few = (
-            [_failure_text(f, width) for f in others]
-            if not deaths and len(others) <= 2
-            else [_others_text(others, width)]
-        )
-        parts += few
+        few = not deaths and len(others) <= 2
+        parts += [_failure_text(f, width) for f in others] if few else [_others_text(others, width)]
     parts.append(_field("attach", _to_attach(failures[0], lines, version, marks), width))
     return "\n".join(parts)
 
 
 def _counts(deaths: Sequence[LogFailure], others: Sequence[LogFailure]) -> str:
-    counts = {s: sum(1 for f in deaths if f.severity == s) for s in _DEADLY}
+    counts = {s: sum(1 for f in deaths if f.severity == s) for s in SERVER_LOST}
     parts = [plural(n, SEVERITY[s]) for s, n in counts.items() if n]
     if others:
         parts.append(plural(len(others), "other failure"))
@@ -74,11 +64,7 @@ def _failure_text(f: LogFailure, width: int) -> str:
     where += f" ({number(more + 1)} occurrences)" if more else ""
     rows: list[str] = [
         _field(str(SEVERITY.get(f.severity, f.severity)), clean(f.title, 400), width, lead=""),
-        _field(
-            "id",
-            clean(f.id, 80) + _what_is_known(f),
-            width,
-        ),
+        _field("id", clean(f.id, 80) + _what_is_known(f), width),
         _field("cause" if f.role == "cause" else "line", where, width),
         _field("", clean(f.evidence.text, 400), width),
     ]
@@ -106,11 +92,9 @@ def _what_is_known(f: LogFailure) -> str:
         return ""
     if f.candidates:
         return " (a symptom; no signature matches its cause. Unexplained lines, likeliest first:)"
-    return (
-        " (no signature matches this line)"
-        if f.id == "unexplained_end"
-        else " (a symptom; its cause is not in this log)"
-    )
+    if f.id == "unexplained_end":
+        return " (no signature matches this line)"
+    return " (a symptom; its cause is not in this log)"
 
 
 def _others_text(others: Sequence[LogFailure], width: int) -> str:
@@ -140,7 +124,6 @@ def _to_attach(
 
 
 def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
-    """Format a label and its text, wrapped under the text."""
     label = f"{lead}{name}".ljust(_WIDE + 2) if lead else f"{name}: "
     inside = " " * (_WIDE + 2)
     return textwrap.fill(
@@ -154,7 +137,6 @@ def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
 
 
 def explain(signature: SignatureSummary, width: int = 100) -> str:
-    """Describe a signature: patterns, known issues and remedy."""
     rows = [f"{signature.id}: {signature.title}"]
     fields = ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy")
     rows += [_field(name, text, width) for name in fields if (text := str(vars(signature)[name]))]

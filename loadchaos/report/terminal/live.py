@@ -20,16 +20,8 @@ from rich.text import Text
 from loadchaos.analysis.figures.snapshot import Percentiles, Snapshot, TrafficLine
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.units import NS_PER_S
+from loadchaos.report import phrases
 from loadchaos.report.formatting import clean, duration, number, percent, plural
-from loadchaos.report.phrases import (
-    is_server_fault,
-    known_text,
-    live_failures,
-    outcome_count_text,
-    severity_text,
-    state_text,
-    worst_first,
-)
 
 PLAIN_EVERY_S = 10.0
 _FEWEST_DONE = 5
@@ -42,9 +34,7 @@ _NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
-    """Live view of snapshots, until `close`.
-
-    By default it is plain where the stream is no terminal or TERM is dumb.
+    """Live view of snapshots, until `close`; plain where the stream is no terminal or TERM is dumb.
 
     `head` are lines printed once, before anything else.
     """
@@ -123,10 +113,7 @@ class Screen:
         self._wake.set()
 
     def close(self, snapshot: Snapshot, limit_s: float = 2.0) -> bool:
-        """Draw the last snapshot and stop.
-
-        Returns False if the terminal did not accept it within `limit_s`.
-        """
+        """Draw the last snapshot and stop. Returns False if the terminal did not accept it within `limit_s`."""
         self._newest, self._closed = snapshot, True
         self._wake.set()
         self._thread.join(limit_s)
@@ -149,10 +136,12 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
     lines: list[tuple[object, str]] = []
     for state in s.states:
         signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
-        lines.append(((state.replica, state.state, state.at_ns), f"  server {state_text(state.state)}: {signs}"))
-    for f in live_failures(s.failures):
+        lines.append(
+            ((state.replica, state.state, state.at_ns), f"  server {phrases.state_text(state.state)}: {signs}")
+        )
+    for f in phrases.live_failures(s.failures):
         key = ("failure", f.id, f.attribution)
-        lines.append((key, f"  {severity_text(f)}: {clean(f.id, 80)}: {clean(f.title, 200)}"))
+        lines.append((key, f"  {phrases.severity_text(f)}: {clean(f.id, 80)}: {clean(f.title, 200)}"))
     lines.extend(
         (("incident", i.get("n")), f"  incident {i.get('n')}: {clean(i['folder'], 200)}")
         for i in s.incidents
@@ -162,16 +151,13 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
 
 
 def plain_line(s: Snapshot) -> str:
-    """Format one plain line of the run.
-
-    Example: `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`.
-    """
+    """Format `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`."""
     parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
     if progress := progress_text(s):
         parts.insert(0, progress)
     outcomes = _totals(s)
     if outcomes:
-        parts.append(", ".join(outcome_count_text(o, n) for o, n in outcomes.items()))
+        parts.append(", ".join(phrases.outcome_count_text(o, n) for o, n in outcomes.items()))
     ttft = s.recent.get("ttft", _NOTHING)
     if ttft.n:
         parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
@@ -200,10 +186,7 @@ def _done(s: Snapshot, line: TrafficLine) -> int:
 
 
 def progress_text(s: Snapshot) -> str:
-    """Requests done of those planned, or seconds, and the time left.
-
-    The time left follows from the plan, else from the requests so far. Empty before the load and after it.
-    """
+    """Requests done of those planned, or seconds, and the time left; empty before the load and after it."""
     if s.sent_s is None or s.load_over:
         return ""
     done = sum(_done(s, line) for line in s.traffic)
@@ -227,8 +210,8 @@ def _states_text(s: Snapshot) -> str:
     if not s.states:
         return "server not checked yet"
     if len(s.states) == 1:
-        return state_text(s.states[0].state)
-    return ", ".join(f"{clean(st.replica, 20)} {state_text(st.state)}" for st in s.states)
+        return phrases.state_text(s.states[0].state)
+    return ", ".join(f"{clean(st.replica, 20)} {phrases.state_text(st.state)}" for st in s.states)
 
 
 def _totals(s: Snapshot) -> dict[str, int]:
@@ -280,12 +263,9 @@ def _server(s: Snapshot) -> RenderableType:
         grid.add_row(
             name,
             Text.assemble(
-                (state_text(st.state), _STATE_STYLE.get(st.state, "bold red")),
+                (phrases.state_text(st.state), _STATE_STYLE.get(st.state, "bold red")),
                 f" for {since}  ",
-                (
-                    "; ".join(clean(x, 100) for x in st.signs)[:200],
-                    "dim",
-                ),
+                ("; ".join(clean(x, 100) for x in st.signs)[:200], "dim"),
             ),
         )
     if not s.states:
@@ -297,22 +277,11 @@ def _server(s: Snapshot) -> RenderableType:
 
 
 def _server_numbers(s: Snapshot) -> str:
-    def total(name: str) -> float | None:
-        values = [v[name] for v in s.server.values() if name in v]
-        return sum(values) if values else None
-
-    kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
-    parts = [
-        f"{number(n)} {label}"
-        for label, n in (
-            ("running", total("requests_running")),
-            ("waiting", total("requests_waiting")),
-            ("preemptions", total("preemptions_total")),
-        )
-        if n is not None
-    ]
-    if kv:
-        parts.append(f"KV cache {percent(max(kv))}")
+    names = {"requests_running": "running", "requests_waiting": "waiting", "preemptions_total": "preemptions"}
+    totals = {label: s.server_total(name) for name, label in names.items()}
+    parts = [f"{number(n)} {label}" for label, n in totals.items() if n is not None]
+    if (kv := s.fullest_kv_cache) is not None:
+        parts.append(f"KV cache {percent(kv)}")
     return "  ".join(parts)
 
 
@@ -348,19 +317,13 @@ def _traffic(s: Snapshot) -> RenderableType:
     for line in s.traffic[:12]:
         counts = dict(line.outcomes)
         others = Text(", ").join(
-            Text(outcome_count_text(o, n), "" if o in BLAMELESS else "red") for o, n in counts.items() if o != "ok"
+            Text(phrases.outcome_count_text(o, n), "" if o in BLAMELESS else "red")
+            for o, n in counts.items()
+            if o != "ok"
         )
         ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
-        table.add_row(
-            clean(line.name, 40),
-            number(line.in_flight),
-            number(counts.get("ok", 0)),
-            others,
-            duration(ttft.p50),
-            duration(ttft.p99),
-            duration(e2e.p50),
-            duration(e2e.p99),
-        )
+        times = map(duration, (ttft.p50, ttft.p99, e2e.p50, e2e.p99))
+        table.add_row(clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others, *times)
     return table
 
 
@@ -381,13 +344,13 @@ def _attacks(s: Snapshot) -> RenderableType:
 
 def _failures(s: Snapshot) -> RenderableType:
     body = Text()
-    for f in sorted(live_failures(s.failures), key=worst_first)[:6]:
-        bad = is_server_fault(f)
-        body.append(f"{severity_text(f)}: ", "red" if bad else "yellow")
+    for f in sorted(phrases.live_failures(s.failures), key=phrases.worst_first)[:6]:
+        bad = phrases.is_server_fault(f)
+        body.append(f"{phrases.severity_text(f)}: ", "red" if bad else "yellow")
         body.append(clean(f.id, 80), "bold red" if bad else "bold yellow")
         body.append(f" x{number(f.count)}" if f.count > 1 else "")
         body.append(f"  {clean(f.title, 160)}")
-        known = [known_text(k) for k in f.known]
+        known = [phrases.known_text(k) for k in f.known]
         body.append(f"\n  {known[0]}" if known else "", "dim")
         body.append("\n")
     folders = [clean(i["folder"], 160) for i in s.incidents if i.get("folder")]

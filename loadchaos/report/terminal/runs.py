@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.report.formatting import clean, duration, number, parse_time
+from loadchaos.report.formatting import clean, columns, cut, duration, number, parse_time
 
 _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
 
@@ -37,9 +35,7 @@ def found(home: Path) -> list[RunEntry]:
 
 
 def _run(folder: RunFolder) -> RunEntry:
-    try:
-        verdict = Verdict.from_json(orjson.loads(folder.verdict.read_bytes()))
-    except (OSError, orjson.JSONDecodeError):  # the run is active or was killed; both can be judged
+    if (verdict := Verdict.read(folder)) is None:  # the run is active or was killed; both can be judged
         return RunEntry(str(folder.path))
     started, ended = parse_time(verdict.started), parse_time(verdict.ended)
     target = verdict.target
@@ -57,31 +53,16 @@ def _run(folder: RunFolder) -> RunEntry:
 
 
 def text(runs: Sequence[RunEntry], width: int | None = None) -> str:
-    """Format one line per run, in at most `width` columns.
-
-    On a narrow terminal the failures get more space than the target.
-    """
+    """Format one line per run in at most `width` columns; the failures get more space than the target."""
     cells = [("run", "verdict", "duration", "requests", "target", "failures")]
     for r in runs:
         verdict = "FAIL" if r.verdict == "fail" else r.verdict or "none yet"
         names = ", ".join(clean(f, 40) for f in r.failures[:3]) + (" ..." if len(r.failures) > 3 else "")
-        cells.append(
-            (
-                Path(r.folder).name,
-                verdict,
-                duration(r.lasted_s),
-                number(r.requests),
-                clean(r.target, 34),
-                names,
-            )
-        )
+        what = Path(r.folder).name, verdict, duration(r.lasted_s), number(r.requests)
+        cells.append((*what, clean(r.target, 34), names))
     widths = [max(len(c[i]) for c in cells) for i in range(5)]
     if width is not None:
         left = width - sum(widths[:4]) - 2 * 5 - min(_FAILURES, max(len(c[5]) for c in cells))
         widths[4] = min(widths[4], max(_TARGET, left))
-    rows = ([*(_cut(x, w).ljust(w) for x, w in zip(c[:5], widths, strict=True)), c[5]] for c in cells)
-    return "\n".join(_cut("  ".join(row).rstrip(), width) for row in rows)
-
-
-def _cut(text: str, width: int | None) -> str:
-    return text if width is None or len(text) <= width else text[: width - 1] + "…"
+    rows = [(*c[:4], cut(c[4], widths[4]), c[5]) for c in cells]
+    return "\n".join(cut(line[2:], width) for line in columns(rows, range(6)))

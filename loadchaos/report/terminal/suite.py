@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
-from loadchaos.report.formatting import clean, duration, plural
+from loadchaos.report.formatting import clean, duration, plural, wrapped
 from loadchaos.report.html.suite_page import headline
 from loadchaos.report.suite_result import ProfileRow, SuiteResult
 
@@ -13,7 +12,6 @@ _NAME_WIDTH = 22
 
 
 def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
-    """Render suite.json: the headline, one row for each profile, files."""
     server = " ".join(clean(part, 100) for part in suite.server.text)
     verdict = (suite.verdict or "not ended").upper()
     lines = [f"{verdict}  suite  {headline(suite)} (exit code {suite.exit_code})"]
@@ -31,9 +29,7 @@ def render(suite: SuiteResult, folder: Path, *, width: int = 80) -> str:
 
 
 def _entry(word: str, name: str, text: str, width: int) -> list[str]:
-    head = f"  {word:8}{name:{_NAME_WIDTH}}" if word else f"  {name:{_NAME_WIDTH}}"
-    body = textwrap.wrap(clean(text, 600), max(20, width - len(head))) or [""]
-    return [(head + body[0]).rstrip(), *(" " * len(head) + line for line in body[1:])]
+    return wrapped(f"  {f'{word:8}' if word else ''}{name:{_NAME_WIDTH}}", clean(text, 600), width)
 
 
 def _result(row: ProfileRow) -> str:

@@ -9,44 +9,8 @@ from pathlib import Path
 
 from loadchaos.analysis.verdict.model import FailureResult, Verdict
 from loadchaos.core.latency_names import REPORTED_QUANTILES, REPORTED_STATISTICS
-from loadchaos.core.model import OUTCOMES
-from loadchaos.report.formatting import clean, duration, number, plural, short_path, since_load
-from loadchaos.report.performance import (
-    ENDPOINT_HEADS,
-    SHORT_HEADS,
-    efficiency_texts,
-    endpoint_rows,
-    goodput_text,
-    latency_rows,
-    sessions_text,
-    throughput_text,
-    warm_up_text,
-)
-from loadchaos.report.phrases import (
-    SECTIONS,
-    accepted_text,
-    advice_text,
-    candidate_texts,
-    cause_text,
-    failure_evidence,
-    generator_text,
-    incident_paths,
-    is_server_fault,
-    known_text,
-    lost_text,
-    lower_bounds_text,
-    one_line,
-    outcome_text,
-    remedy_text,
-    requests_text,
-    rule_text,
-    severity_text,
-    state_text,
-    target_text,
-    when_text,
-    worst_first,
-    wrong_answer_texts,
-)
+from loadchaos.report import performance, phrases
+from loadchaos.report.formatting import clean, columns, cut, duration, number, plural, short_path, since_load
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -69,10 +33,10 @@ def render(verdict: Verdict, folder: Path, *, color: bool = False, width: int = 
     """Render verdict.json in lines of at most `width` characters. Paths and addresses are never broken."""
     page = _TextPage(max(40, width), color)
     _headline(page, verdict)
-    failures = sorted(verdict.failures, key=worst_first)
+    failures = sorted(verdict.failures, key=phrases.worst_first)
     for i, failure in enumerate(failures, 1):
         if failure.before_load and (i == 1 or not failures[i - 2].before_load):
-            page.section(SECTIONS["before_load"])
+            page.section(phrases.SECTIONS["before_load"])
         _failure(page, verdict, folder, i, failure)
     _rules(page, verdict)
     _outcomes(page, verdict)
@@ -122,32 +86,22 @@ class _TextPage:
             self.wrap(text, 3 + _LABEL_WIDTH, "   " + self.paint(label.ljust(_LABEL_WIDTH), *(styles or ("dim",))))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        """Add a table with its first `left` columns aligned to the left.
-
-        The first column shrinks where space is short.
-        """
+        """Add a table with its first `left` columns aligned to the left. The first shrinks where space is short."""
         sizes = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-        sizes[0] = max(8, min(sizes[0], self.width - 2 - sum(sizes[1:]) - 2 * (len(sizes) - 1)))
-        for n, row in enumerate([head, *rows]):
-            cells = [
-                _cut(c, s).ljust(s) if i < left else c.rjust(s) for i, (c, s) in enumerate(zip(row, sizes, strict=True))
-            ]
-            text = "  " + "  ".join(cells).rstrip()
-            self.line(self.paint(text, "dim") if n == 0 else text)
+        size = max(8, min(sizes[0], self.width - 2 - sum(sizes[1:]) - 2 * (len(sizes) - 1)))
+        first, *others = columns([(cut(row[0], size).ljust(size), *row[1:]) for row in [head, *rows]], range(left))
+        self.line(self.paint(first, "dim"))
+        self._lines += others
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
 
-def _cut(text: str, size: int) -> str:
-    return text if len(text) <= size else text[: size - 1] + "…"
-
-
 def _headline(page: _TextPage, verdict: Verdict) -> None:
     result, color = _VERDICT.get(verdict.verdict, ("UNKNOWN", "yellow"))
     first = f"{page.paint(result, color, 'bold')}  {page.paint(clean(verdict.profile, 60), 'bold')}  "
-    page.wrap(f"{one_line(verdict)} (exit code {verdict.exit_code})", len(result) + 2, first)
-    page.wrap("target: " + target_text(verdict), len(result) + 2)
+    page.wrap(f"{phrases.one_line(verdict)} (exit code {verdict.exit_code})", len(result) + 2, first)
+    page.wrap("target: " + phrases.target_text(verdict), len(result) + 2)
     counts = [f"{number(n)} {_FAILURE_COUNTS.get(k, k)}" for k, n in verdict.failure_counts.items() if n]
     if counts:
         counted = [f for f in verdict.failures if not f.before_load]
@@ -158,29 +112,31 @@ def _headline(page: _TextPage, verdict: Verdict) -> None:
 
 
 def _failure(page: _TextPage, verdict: Verdict, folder: Path, i: int, failure: FailureResult) -> None:
-    blamed = is_server_fault(failure) and not failure.accepted
+    blamed = phrases.is_server_fault(failure) and not failure.accepted
     page.line()
     times = f", {number(failure.count)} times" if failure.count > 1 else ""
     name = clean(failure.id, 80)
-    page.line(f"{i}. {page.paint(name, 'bold', 'red' if blamed else 'yellow')}  {severity_text(failure)}{times}")
+    page.line(
+        f"{i}. {page.paint(name, 'bold', 'red' if blamed else 'yellow')}  {phrases.severity_text(failure)}{times}"
+    )
     page.wrap(clean(failure.title, 400), 3)
-    page.field("when", when_text(verdict, failure))
-    page.field("in flight", requests_text(failure.in_flight_at_death))
-    page.field("lost", lost_text(failure))
-    page.field("evidence", failure_evidence(failure), "cyan")
-    for text in wrong_answer_texts(failure):
+    page.field("when", phrases.when_text(verdict, failure))
+    page.field("in flight", phrases.requests_text(failure.in_flight_at_death))
+    page.field("lost", phrases.lost_text(failure))
+    page.field("evidence", phrases.failure_evidence(failure), "cyan")
+    for text in phrases.wrong_answer_texts(failure):
         page.field("wrong answer", text, "cyan")
-    for text in candidate_texts(failure.candidates):
-        page.field("unexplained", text, "cyan")
+    for candidate in failure.candidates:
+        page.field("unexplained", phrases.evidence_text(candidate), "cyan")
     for known in failure.known:
-        page.field("known issue", known_text(known))
+        page.field("known issue", phrases.known_text(known))
     if not failure.known and blamed:
         page.field("known issue", "none known to loadchaos")
-    page.field("what to do", remedy_text(failure.remedy), "green")
-    page.field("cause", cause_text(failure))
-    page.field("accepted", accepted_text(failure))
+    page.field("what to do", phrases.remedy_text(failure.remedy), "green")
+    page.field("cause", phrases.cause_text(failure))
+    page.field("accepted", phrases.accepted_text(failure))
     page.field("also seen", "; ".join(clean(a, 160) for a in failure.alt[:5]))
-    incidents = incident_paths(failure)
+    incidents = phrases.incident_paths(failure)
     if incidents:
         others = f" and {len(incidents) - 1} more in the same folder" if len(incidents) > 1 else ""
         page.field("incident", short_path(folder, incidents[0]) + others)
@@ -194,48 +150,57 @@ def _rules(page: _TextPage, verdict: Verdict) -> None:
     for key, rules in (("expectations", verdict.expectations), ("checks", verdict.checks)):
         if not rules:
             continue
-        page.section(SECTIONS[key])
+        page.section(phrases.SECTIONS[key])
         for rule in rules:
             mark, color = _MARK.get(rule.verdict, ("?   ", "yellow"))
-            page.wrap(rule_text(rule).sentence, 8, f"  {page.paint(mark, color)}  ")
-            if key == "checks" and (advice := advice_text(rule)):
+            page.wrap(phrases.rule_text(rule).sentence, 8, f"  {page.paint(mark, color)}  ")
+            if key == "checks" and (advice := phrases.advice_text(rule)):
                 page.wrap(f"-> {advice}", 11, "        ")
 
 
 def _outcomes(page: _TextPage, verdict: Verdict) -> None:
-    total = {o: n for o, n in verdict.outcomes.items() if n}
-    by_traffic = verdict.by_traffic
-    names = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
+    total, by_traffic = verdict.outcomes, verdict.by_traffic
+    names = phrases.outcome_order(total)
     if not names:
         return
-    page.section(SECTIONS["outcomes"])
+    page.section(phrases.SECTIONS["outcomes"])
     # Outcomes go down and traffics across while they are few, so that any number of outcomes fits 80 columns.
-    columns = list(by_traffic)[:5] if len(by_traffic) > 1 else []
-    rows = [[outcome_text(o), number(total[o]), *(number(by_traffic[t].get(o, 0)) for t in columns)] for o in names]
-    page.table(["outcome", "all", *(_cut(clean(t, 40), 12) for t in columns)], rows)
-    if len(by_traffic) > len(columns) > 0:
-        left_out = len(by_traffic) - len(columns)
-        page.line(f"  ({left_out} more kind{'s' if left_out > 1 else ''} of traffic: see the report)")
+    shown = list(by_traffic)[:5] if len(by_traffic) > 1 else []
+    rows = [
+        [phrases.outcome_text(o), number(total[o]), *(number(by_traffic[t].get(o, 0)) for t in shown)] for o in names
+    ]
+    page.table(["outcome", "all", *(cut(clean(t, 40), 12) for t in shown)], rows)
+    if len(by_traffic) > len(shown) > 0:
+        left_out = len(by_traffic) - len(shown)
+        page.line(f"  ({plural(left_out, 'more kind')} of traffic: see the report)")
 
 
 def _latency(page: _TextPage, verdict: Verdict) -> None:
     statistics = list(REPORTED_STATISTICS if page.width >= _WIDE else REPORTED_QUANTILES)
-    rows = latency_rows(verdict, statistics)
+    rows = performance.latency_rows(verdict, statistics)
     if rows:
-        page.section(f"{SECTIONS['latency']}, from their scheduled time")
+        page.section(f"{phrases.SECTIONS['latency']}, from their scheduled time")
         page.table(["traffic", "", *statistics, "samples"], rows, left=2)
-        if by_endpoint := endpoint_rows(verdict):
+        if by_endpoint := performance.endpoint_rows(verdict):
             page.line()
             cells = [[row[0], *row[2:-1]] for row in by_endpoint]  # the tables by traffic have the rest
-            page.table(["endpoint", "requests", "ok", *(SHORT_HEADS.get(h, h) for h in ENDPOINT_HEADS)], cells)
+            page.table(
+                [
+                    "endpoint",
+                    "requests",
+                    "ok",
+                    *(performance.SHORT_HEADS.get(h, h) for h in performance.ENDPOINT_HEADS),
+                ],
+                cells,
+            )
             page.line()
-        page.field("throughput", throughput_text(verdict))
-        page.field("goodput", goodput_text(verdict))
-        for label, text in efficiency_texts(verdict).items():
+        page.field("throughput", performance.throughput_text(verdict))
+        page.field("goodput", performance.goodput_text(verdict))
+        for label, text in performance.efficiency_texts(verdict).items():
             page.field(label, text)
-        page.field("sessions", sessions_text(verdict))
-        page.field("warm-up", warm_up_text(verdict))
-        bounds = lower_bounds_text(verdict)
+        page.field("sessions", performance.sessions_text(verdict))
+        page.field("warm-up", performance.warm_up_text(verdict))
+        bounds = phrases.lower_bounds_text(verdict)
         if bounds:
             page.wrap(bounds, 2, "  ")
 
@@ -244,7 +209,7 @@ def _states(page: _TextPage, verdict: Verdict) -> None:
     states = verdict.states
     if not states:
         return
-    page.section(SECTIONS["states"])
+    page.section(phrases.SECTIONS["states"])
     several = len({state.replica for state in states}) > 1
     for state in states[:_MAX_STATES]:
         color = {"healthy": "green", "starting": "dim", "degraded": "yellow"}.get(state.state, "red")
@@ -253,7 +218,7 @@ def _states(page: _TextPage, verdict: Verdict) -> None:
         late = f" [noticed {duration(noticed)} later]" if noticed and noticed >= 0.001 else ""
         text = f"{since_load(verdict, state.at, state.at_s)}{': ' + signs if signs else ''}{late}"
         replica = clean(state.replica or "", 20)
-        first = f"  {page.paint(state_text(state.state).ljust(12), color)} "
+        first = f"  {page.paint(phrases.state_text(state.state).ljust(12), color)} "
         page.wrap(f"{replica}: {text}" if several else text, 15, first)
     if len(states) > _MAX_STATES:
         page.line(f"  ({plural(len(states) - _MAX_STATES, 'more state change')}: see the report)")
@@ -261,19 +226,17 @@ def _states(page: _TextPage, verdict: Verdict) -> None:
 
 def _worth(page: _TextPage, verdict: Verdict) -> None:
     if verdict.worth:
-        page.section(SECTIONS["worth"])
+        page.section(phrases.SECTIONS["worth"])
         page.wrap(clean(verdict.worth, 800), 2, "  ")
 
 
 def _generator(page: _TextPage, verdict: Verdict) -> None:
-    text = generator_text(verdict)
-    if text:
-        page.section(SECTIONS["generator"])
-        page.wrap(text, 2, "  ")
+    page.section(phrases.SECTIONS["generator"])
+    page.wrap(phrases.generator_text(verdict), 2, "  ")
 
 
 def _files(page: _TextPage, verdict: Verdict, folder: Path) -> None:
-    page.section(SECTIONS["files"])
+    page.section(phrases.SECTIONS["files"])
     logs = ["server.log", *(str(p.relative_to(folder)) for p in sorted((folder / "watch" / "logs").glob("*.log")))]
     for label, part in (("report", "report.html"), ("verdict", "verdict.json"), *(("server log", log) for log in logs)):
         if (folder / part).exists() and (folder / part).stat().st_size:

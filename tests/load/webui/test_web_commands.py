@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from loadchaos.analysis.judge import Judge
-from loadchaos.chaos import AttackInjector, Offer
+from loadchaos.chaos.injector import AttackInjector
+from loadchaos.chaos.manual import Offer
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail

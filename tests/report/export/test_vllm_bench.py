@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
@@ -34,7 +35,7 @@ def run(make_run: Callable[..., RunFolder], tmp_path: Path) -> RunFolder:
 
 
 def test_vllm_bench_figures_are_those_of_the_rows(run: RunFolder) -> None:
-    found = result(run, VERDICT, BenchFigures(list(METRICS), (25.0, 99.0), detailed=True))
+    found = result(run, Verdict.from_json(VERDICT), BenchFigures(list(METRICS), (25.0, 99.0), detailed=True))
     ends = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
     answered = [r for r in ends if r["outcome"] == "ok"]
     ttft_ms = [(r["first_token_ns"] - r["due_ns"]) / 1e6 for r in answered]
@@ -52,7 +53,7 @@ def test_vllm_bench_figures_are_those_of_the_rows(run: RunFolder) -> None:
 
 
 def test_vllm_bench_result_has_load_totals_and_concurrency(run: RunFolder) -> None:
-    found = result(run, VERDICT, BenchFigures())
+    found = result(run, Verdict.from_json(VERDICT), BenchFigures())
     ends = [r for r in Reader(run).new(final=True) if r["row"] == "end"]
     most = max(sum(r["sent_ns"] <= at["sent_ns"] < r["at_ns"] for r in ends) for at in ends)
     assert found["max_concurrent_requests"] == most > 1
@@ -70,7 +71,7 @@ def test_vllm_bench_result_leaves_the_warm_up_out(run: RunFolder) -> None:
     rows = path.read_text().replace('"terms":{', '"terms":{"warm_up":{"seconds":2.0},')
     path.write_text(rows)
     whole, ends = (
-        result(run, VERDICT, BenchFigures(["e2el"])),
+        result(run, Verdict.from_json(VERDICT), BenchFigures(["e2el"])),
         [r for r in Reader(run).new(final=True) if r["row"] == "end"],
     )
     first = min(r["due_ns"] for r in ends)
@@ -88,7 +89,7 @@ def test_vllm_bench_tokens_are_unknown_without_usage(run: RunFolder) -> None:
         "input_tokens_per_s": None,
         "output_tokens_per_s": None,
     }
-    found = result(run, {**VERDICT, "throughput": throughput}, BenchFigures())
+    found = result(run, Verdict.from_json({**VERDICT, "throughput": throughput}), BenchFigures())
     assert found["total_token_throughput"] is found["output_throughput"] is None
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.run_figures import RunFigures
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.report.html import compare, compare_page
@@ -250,7 +251,7 @@ def test_compare_reads_figures_of_a_verdict() -> None:
         "goodput": {"good_per_s": 4.0},
         "efficiency": {"prefix_hit_rate": 0.5, "joules_per_output_token": None},
     }
-    found = compare._figures(verdict)
+    found = compare._figures(Verdict.from_json(verdict))
     assert found == {"requests/s": 5.0, "good requests/s": 4.0, "prefix cache hits": 0.5}
 
 

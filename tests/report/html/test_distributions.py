@@ -2,12 +2,15 @@
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 from loadchaos.analysis.figures.answers import AnswerFigures
 from loadchaos.analysis.figures.series import Series
+from loadchaos.analysis.verdict.model import Verdict
 from loadchaos.core.histogram import LogHistogram
-from loadchaos.report.html.distributions import distributions, lengths
+from loadchaos.report.html import page
+from loadchaos.report.html.distributions import distributions
 
 MS = 1_000_000
 
@@ -77,16 +80,15 @@ def test_distribution_counts_every_gap() -> None:
     assert itl.title == "Gaps between chunks"
 
 
-def test_lengths_show_the_difference_from_the_plan() -> None:
+def test_lengths_show_the_difference_from_the_plan(verdict: Verdict, tmp_path: Path) -> None:
     whole = AnswerFigures()
     for planned, counted in ((100, 100), (200, 200), (300, 297), (400, 401)):
         whole.fold(answer("t", 70, planned_tokens=planned, prompt_tokens=counted, images=2, image_tokens=500))
     whole.fold(answer("t", 70, planned_tokens=None, prompt_tokens=5))
-    (row,) = lengths(whole)
-    assert row["exact"] == "50.0 %"
-    assert row["difference"] == "up to 3 fewer and up to 1 more"
-    assert row["prompts"] == "100 to 401"
-    assert (row["images"], row["per_image"]) == ("8", "250")
+    text = page.render(verdict, Series(answers=whole), tmp_path)
+    table = text[text.index("tokens per image</th>") :].split("</table>")[0]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table)
+    assert cells == ["t", "100 to 401", "4", "50.0 %", "up to 3 fewer and up to 1 more", "8", "250"]
 
 
 def test_distribution_draws_zero_and_huge_latencies() -> None:

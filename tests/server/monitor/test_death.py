@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
+from loadchaos.chaos.base import AttackedReplica
+from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.monitor.base import MonitorOutput, ServerAccess

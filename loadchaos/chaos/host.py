@@ -1,6 +1,7 @@
-"""Host load `cpu`: busy processes beside the server.
+"""Load on the server's machine beside the server.
 
-They end with loadchaos, however it ends.
+A new kind is a function that makes its Attack from its params, its entry in HOST_LOADS, and its name in
+core/attack_names.py.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadchaos.chaos.base import ActResult, AttackedReplica
+from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
+from loadchaos.core.attack_names import STALLS
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
 
@@ -21,12 +23,15 @@ _MAX_PROCESSES = 1024
 _SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range(100000): pass"
 
 
-def make(params: Mapping[str, Any]) -> CpuHog:
-    """Make the attack from its params, a number of `processes`.
+def make(spec: Any, params: Mapping[str, object], _context: AttackContext) -> Attack:
+    """Make the attack of `{host: cpu, params: {...}}`. Raises OptionError."""
+    if spec not in HOST_LOADS:
+        raise OptionError(f"attack host: {' or '.join(HOST_LOADS)} was expected (got {spec})")
+    return HOST_LOADS[spec](params)
 
-    Raises:
-        OptionError: for anything else.
-    """
+
+def cpu_hog(params: Mapping[str, object]) -> CpuHog:
+    """Make the attack from its params, a number of `processes`. Raises OptionError for anything else."""
     unknown = [name for name in params if name != "processes"]
     if unknown:
         raise OptionError(f"attack host cpu: its param is processes (got {unknown[0]})")
@@ -36,20 +41,17 @@ def make(params: Mapping[str, Any]) -> CpuHog:
     return CpuHog(int(processes))
 
 
-class CpuHog:
-    """Busy processes on the server's machine; by default one per processor."""
+class CpuHog(Attack):
+    """Busy processes on the server's machine, by default one per processor. They end with loadchaos, however it ends."""
 
     name = "host_cpu"
-    effects: Sequence[str] = ("stalled", "timeout", "alive_but_hung", "shm_broadcast_stall", "rpc_timeout")
-    holds = True
-    undone_by: str | None = None
+    effects = STALLS
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
-        """Return the number of processes."""
         return {"processes": self._processes}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
@@ -69,7 +71,6 @@ class CpuHog:
         return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """End the processes."""
         running = self._running.pop(replica.name, [])
         for process in running:
             process.kill()
@@ -77,7 +78,6 @@ class CpuHog:
         return ActResult(ok=True, text=f"{_busy(len(running))} ended")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that the server runs on this machine."""
         here = replica.pid() is not None
         return ActResult(ok=here, text="the server runs on this machine" if here else _not_local(replica))
 
@@ -92,3 +92,6 @@ def _spin() -> subprocess.Popen[bytes]:
 
 def _not_local(replica: AttackedReplica) -> str:
     return f"no process of {replica.admin_url} is visible on this machine, so the CPU load would not affect it"
+
+
+HOST_LOADS: dict[str, Callable[[Mapping[str, object]], Attack]] = {"cpu": cpu_hog}

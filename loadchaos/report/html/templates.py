@@ -1,0 +1,33 @@
+"""Render the pages' templates, which lie beside this file and escape all foreign text."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from loadchaos.report import performance, phrases
+from loadchaos.report.formatting import clean, duration, number, percent, plural, since_load
+
+
+@cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(Path(__file__).parent)
+    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    env.filters |= {
+        "clean": clean,
+        "duration": duration,
+        "known_text": phrases.known_text,
+        "number": number,
+        "percent": percent,
+        "plural": plural,
+    }
+    env.globals |= {"performance": performance, "phrases": phrases, "since_load": since_load}
+    return env
+
+
+def render(name: str, **values: Any) -> str:
+    """Render a template; it may use the filters, phrases and figures of all reports."""
+    return _environment().get_template(name).render(**values)
