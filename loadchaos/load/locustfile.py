@@ -27,7 +27,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.cluster.lost_workers import record_lost_workers
 from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
@@ -210,8 +210,8 @@ def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher
 
     watched = SESSION_VARIABLE in os.environ  # by the web UI, which shows TTFT and ITL, too
 
-    def fire(traffic: str, reply: Reply, due_ns: int) -> None:
-        locust_stats.report(environment, traffic, reply, due_ns, tokens=watched)
+    def fire(row: EndRow) -> None:
+        locust_stats.report(environment, row, tokens=watched)
 
     counted = locust_stats.CountedRequests(environment, fire)
     flusher = spawn(_flush_often, counted)

@@ -19,12 +19,13 @@ import orjson
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.whole_file import write_whole
 from loadchaos.load import payloads, registry
 from loadchaos.load.payloads.live import SentBack, step_of_request
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase
 

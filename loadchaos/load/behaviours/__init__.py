@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import abort, big_headers, churn, drip, half_open, pipeline, plain, slow_read
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
@@ -33,7 +33,7 @@ class Behaviour(Protocol):
     def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
         """True if each request has a connection of its own."""
 
-    def act(self, exchange: Exchange) -> Reply:
+    def act(self, exchange: Exchange) -> EndRow:
         """Run one exchange from connecting to its reply.
 
         Network errors never raise.
@@ -46,7 +46,7 @@ class PipeliningBehaviour(Behaviour, Protocol):
     def follower_count(self, options: BaseModel, seed: int) -> int:
         """Number of requests that follow the step's own."""
 
-    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> Reply:
+    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow:
         """Run the exchange of a request that follows `first`."""
 
 

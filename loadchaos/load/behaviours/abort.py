@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS, IntRange
 from loadchaos.load.wire.exchange import Exchange
 
@@ -56,28 +56,28 @@ class Options(BaseModel):
         return self
 
 
-def act(exchange: Exchange) -> Reply:
+def act(exchange: Exchange) -> EndRow:
     """Connect, send, read up to the chosen moment, hang up."""
     options: Options = exchange.step.behaviour_options
     reset = options.leave == "reset"
     if not exchange.connect():
-        return exchange.reply()
+        return exchange.end_row()
     if options.before == "body":
-        if exchange.send_piece(exchange.wire.head, whole=False):
+        if exchange.send_piece(exchange.request.head, whole=False):
             exchange.pause(_PREFILL_WAIT_S)
             exchange.hang_up(reset=reset)
-        return exchange.reply()
+        return exchange.end_row()
     if not exchange.send():
-        return exchange.reply()
+        return exchange.end_row()
     if options.before == "first_byte":
         exchange.pause(_PREFILL_WAIT_S)
         exchange.hang_up(reset=reset)
-        return exchange.reply()
+        return exchange.end_row()
     if options.after is not None:
         exchange.hang_up_after(options.after)
     if exchange.receive_all(_hang_up_condition(exchange, options)):
         exchange.hang_up(reset=reset)
-    return exchange.reply()
+    return exchange.end_row()
 
 
 def _hang_up_condition(exchange: Exchange, options: Options) -> Callable[[], bool]:

@@ -6,11 +6,10 @@ A server answers, or refuses with 400, 413, 414 or 431. All of these are `reject
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.wire.exchange import Exchange
 
@@ -34,17 +33,17 @@ class Options(BaseModel):
         return value
 
 
-def act(exchange: Exchange) -> Reply:
+def act(exchange: Exchange) -> EndRow:
     """Connect, send the request with more header lines, read to the end."""
     options: Options = exchange.step.behaviour_options
-    head, end = exchange.wire.head[:-2], exchange.wire.head[-2:]
-    whole = head + _lines(options, exchange.step.seed) + end + exchange.wire.request.body
+    head, end = exchange.request.head[:-2], exchange.request.head[-2:]
+    whole = head + _lines(options, exchange.step.seed) + end + exchange.request.body
     if exchange.connect() and exchange.send_piece(whole):
         exchange.receive_all()
-    reply = exchange.reply()
-    if reply.outcome == "http_error" and reply.status in _REFUSALS:
-        return replace(reply, outcome="rejected")
-    return reply
+    row = exchange.end_row()
+    if row["outcome"] == "http_error" and row["status"] in _REFUSALS:
+        row["outcome"] = "rejected"
+    return row
 
 
 def _lines(options: Options, seed: int) -> bytes:

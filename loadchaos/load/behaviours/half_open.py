@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS
 from loadchaos.load.wire.exchange import Exchange
 
@@ -27,13 +27,13 @@ class Options(BaseModel):
     leave: Literal["close", "reset"] = "close"
 
 
-def act(exchange: Exchange) -> Reply:
+def act(exchange: Exchange) -> EndRow:
     """Connect, send a part, wait, leave."""
     options: Options = exchange.step.behaviour_options
     exchange.slowed = True
     if not exchange.connect():
-        return exchange.reply()
-    head, body = exchange.wire.head, exchange.wire.request.body
+        return exchange.end_row()
+    head, body = exchange.request.head, exchange.request.body
     part = {
         "nothing": b"",
         "half_head": head[: len(head) // 2],
@@ -42,7 +42,7 @@ def act(exchange: Exchange) -> Reply:
         "all": head + body,
     }[options.sent]
     if part and not exchange.send_piece(part):
-        return exchange.reply()
+        return exchange.end_row()
     exchange.pause(options.hold)
     exchange.hang_up(reset=options.leave == "reset")
-    return exchange.reply()
+    return exchange.end_row()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.wire.exchange import Exchange
 
 FRESH = False
@@ -19,8 +19,8 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def act(exchange: Exchange) -> Reply:
+def act(exchange: Exchange) -> EndRow:
     """Connect, send, read to the end."""
     if exchange.connect() and exchange.send():
         exchange.receive_all()
-    return exchange.reply()
+    return exchange.end_row()

@@ -10,7 +10,7 @@ import random
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS, IntRange, Range
 from loadchaos.load.wire.exchange import Exchange
 
@@ -32,7 +32,7 @@ class Options(BaseModel):
     for_: DurationS = Field(default=10.0, alias="for")
 
 
-def act(exchange: Exchange) -> Reply:
+def act(exchange: Exchange) -> EndRow:
     """Connect with a small buffer, send, read in small pieces."""
     options: Options = exchange.step.behaviour_options
     rng = random.Random(exchange.step.seed)
@@ -43,4 +43,4 @@ def act(exchange: Exchange) -> Reply:
             if pauses > 0:
                 pauses -= 1
                 exchange.pause(options.pause)
-    return exchange.reply()
+    return exchange.end_row()

@@ -1,8 +1,8 @@
 """Endpoints that requests are sent to; one file each.
 
 A file makes a `ModelEndpoint` (base.py): path, body, the payloads that a body can hold, the reader of its answers, headers.
-To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `Completion` (wire/completion.py) or
-of `TypedEvents` (wire/typed_events.py), or of `Results` (wire/results.py).
+To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `AnswerReader`
+(wire/answer_reader.py), of `TypedEvents` (wire/typed_events.py), or of `Results` (wire/results.py).
 """
 
 from __future__ import annotations

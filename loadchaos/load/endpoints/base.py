@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.payloads import sampling
-from loadchaos.load.payloads.base import Draft
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.request import Request
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class ModelEndpoint:
     """
 
     path: str
-    body: Callable[[Draft, Step, Facts], bytes]
+    body: Callable[[Request, Facts], bytes]
     payloads: frozenset[str] | None
-    answer: type[Completion] = Completion
+    answer: type[AnswerReader] = AnswerReader
     streams: bool = True
     generates: bool = True
     exact_fields: frozenset[str] | None = None
@@ -58,12 +58,12 @@ def all_sampling_but(*kept: str) -> frozenset[str]:
     return frozenset(f"sampling.{name}" for name in sampling.Options.model_fields if name not in kept)
 
 
-def content_parts(draft: Draft) -> list[dict[str, Any]]:
+def content_parts(request: Request) -> list[dict[str, Any]]:
     """Parse the content parts of chat, which another endpoint writes anew."""
-    joined = b"".join(draft.parts).removesuffix(b",")
+    joined = b"".join(request.parts).removesuffix(b",")
     return list(orjson.loads(b"[%s]" % joined)) if joined else []
 
 
-def earlier_messages(draft: Draft) -> list[dict[str, Any]]:
+def earlier_messages(request: Request) -> list[dict[str, Any]]:
     """Parse the earlier messages of a conversation."""
-    return [orjson.loads(message.removesuffix(b",")) for message in draft.history]
+    return [orjson.loads(message.removesuffix(b",")) for message in request.history]

@@ -15,10 +15,10 @@ from array import array
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.units import IntRange, Range, Share
 from loadchaos.load.payloads import images
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 
 ORDER = 2
 RATE = 16_000
@@ -93,20 +93,21 @@ class Options(BaseModel):
         return {"audio_files": mean, "audio_s": mean * (self.seconds.low + self.seconds.high) / 2}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
     """Put the files in front of the text; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
-    base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 13)
-    for slot in range(images.image_count(options, base, step.ordinal)):
-        ordinal, place, variation = images.resolve_repeat(options, base, step.ordinal, slot)
+    base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 13)
+    for slot in range(images.image_count(options, base, request.step.ordinal)):
+        ordinal, place, variation = images.resolve_repeat(options, base, request.step.ordinal, slot)
         low, high = options.seconds.low, options.seconds.high
         seconds = low + draws.hash64(base, 9, ordinal, place) % (high - low + 1)
         file = wav(seconds, images.image_identity(base, ordinal, place), variation)
-        draft.audio.append(file)
-        draft.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
-        if options.new < 1 and draft.image_names is not None:
-            draft.image_names.append(draws.hash64(base, 8, ordinal, place, variation) >> 11)
-        draft.length_known = False
+        request.audio += 1
+        request.audio_files.append(file)
+        request.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
+        if options.new < 1 and request.image_names is not None:
+            request.image_names.append(draws.hash64(base, 8, ordinal, place, variation) >> 11)
+        request.length_known = False
 
 
 def wav(seconds: int, identity: bytes, variation: int) -> bytes:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.wire.request import Request
 
 ORDER = 40
 _TOKENS = 64
@@ -39,21 +39,21 @@ class Options(BaseModel):
         return f"{self.count} such texts in one request"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - drawn by the generator
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Write more texts like the first; their number is also that of results."""
     assert isinstance(options, Options)
     count = rng.between(options.count.low, options.count.high)
-    wanted = draft.wanted_tokens or _TOKENS
+    wanted = request.wanted_tokens or _TOKENS
     tokens = min(wanted, facts.max_model_len or wanted)  # the limit holds for each text, not for their sum
     if tokens < wanted:
-        draft.notes.append(f"{tokens} tokens a text instead of {wanted}: the server's limit")
-    if draft.text is None or tokens < wanted:
-        write_prompt(draft, facts, tokens, rng)
-    first, counted, nonce, sent = draft.text, draft.text_tokens, draft.nonce, draft.secret_sent
+        request.notes.append(f"{tokens} tokens a text instead of {wanted}: the server's limit")
+    if request.text is None or tokens < wanted:
+        write_prompt(request, facts, tokens, rng)
+    first, counted, nonce, sent = request.text, request.text_tokens, request.nonce, request.secret_sent
     for _ in range(count - 1):
-        write_prompt(draft, facts, tokens, rng)
-        draft.more_texts.append(draft.text or "")
-    draft.text, draft.nonce, draft.secret_sent = first, nonce, sent
-    draft.text_tokens = None if counted is None else counted * count
-    draft.fixed_length = True
-    draft.results = count
+        write_prompt(request, facts, tokens, rng)
+        request.more_texts.append(request.text or "")
+    request.text, request.nonce, request.secret_sent = first, nonce, sent
+    request.text_tokens = None if counted is None else counted * count
+    request.fixed_length = True
+    request.answers = count

@@ -16,11 +16,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step, TextFacts
+from loadchaos.core.model import Facts, TextFacts
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads import live, secret_word
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.wire.request import Request
 
 ORDER = 12
 _CACHED_MESSAGES = 512
@@ -188,55 +188,53 @@ class Options(BaseModel):
             yield f"prompts of at most {self.most_tokens} tokens"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     """Put the earlier turns in front and set the newest question."""
     assert isinstance(options, Options)
     if options.is_live:
-        live.add(draft, step, facts)
+        live.add(request, facts)
         return
+    step = request.step
     number, turn_number = options.place(step.ordinal)
     seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
     overhead = facts.text.overhead if facts.text else 0
     each = facts.text.turn_overhead if facts.text else None
-    last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
+    last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), request, facts)
     sizes = _sizes(last - overhead - (options.turns.low - 1) * (each or 0), options.turns.low)
-    draft.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
-    draft.secret = secret_word.encode(draft.owner, step.run_seed)
-    draft.history = [
-        _message(facts.text, seed, i, size, draft.secret) for i, size in enumerate(sizes[: 2 * turn_number])
+    request.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
+    request.secret = secret_word.encode(request.owner, step.run_seed)
+    request.history = [
+        _message(facts.text, seed, i, size, request.secret) for i, size in enumerate(sizes[: 2 * turn_number])
     ]
-    draft.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
-    draft.text_style = None
+    request.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
+    request.text_style = None
     own = draws.Rng(draws.hash64(seed, 2 * turn_number))
-    write_prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn_number], own)
+    write_prompt(request, facts, overhead + request.history_tokens + sizes[2 * turn_number], own)
     if options.previous_response:
-        _name_responses(draft, step, turn_number)
+        _name_responses(request, turn_number)
     elif turn_number and each is None:
-        draft.length_known = False  # what the template puts between turns is not known here
+        request.length_known = False  # what the template puts between turns is not known here
 
 
-def _name_responses(draft: Draft, step: Step, turn: int) -> None:
+def _name_responses(request: Request, turn: int) -> None:
     """Name the response, and the one before it in place of earlier messages."""
-    name = f"resp_lc{step.run_seed & 0xFFFFFFFF:x}-{draft.owner or 0:x}"
-    draft.extra["request_id"] = f"{name}-{turn}"
-    draft.history, draft.history_tokens = [], 0
+    name = f"resp_lc{request.step.run_seed & 0xFFFFFFFF:x}-{request.owner or 0:x}"
+    request.extra["request_id"] = f"{name}-{turn}"
+    request.history, request.history_tokens = [], 0
     if turn:
-        draft.extra["previous_response_id"] = f"{name}-{turn - 1}"
-        draft.length_known = False  # the server's own answers are in the prompt
-        draft.secret_sent = True  # in an earlier turn
-        if "rejected" not in draft.expect:
-            draft.expect = (
-                *draft.expect,
-                "rejected",
-            )  # the response before may have failed, or may not be complete yet
+        request.extra["previous_response_id"] = f"{name}-{turn - 1}"
+        request.length_known = False  # the server's own answers are in the prompt
+        request.secret_sent = True  # in an earlier turn
+        if "rejected" not in request.expect:  # the response before may have failed, or may not be complete yet
+            request.expect.append("rejected")
 
 
-def _limit_tokens(wanted: int, draft: Draft, facts: Facts) -> int:
+def _limit_tokens(wanted: int, request: Request, facts: Facts) -> int:
     limits = [n - 1 for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
     limits += [facts.input_limit] if facts.input_limit is not None else []
-    available = min(limits, default=wanted + draft.image_tokens) - draft.image_tokens
+    available = min(limits, default=wanted + request.image_tokens) - request.image_tokens
     if available < wanted:
-        draft.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
+        request.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
     return min(available, wanted)
 
 

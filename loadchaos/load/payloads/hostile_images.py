@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
-from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 
 ORDER = 0
 _MAX_NAMED = 5
@@ -92,23 +92,23 @@ class Options(BaseModel):
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
     """Put the image in front of the text.
 
     Its manifest decides the expected outcome.
     """
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
     selected = options.selected()
-    entry = selected[step.ordinal % len(selected)]
-    draft.parts.append(_part(_folder(options.folder), entry))
-    draft.images += 1
-    draft.image_file = entry.file
-    draft.image_tokens_known, draft.image_names = False, None
-    if tuple(step.expect) == ("ok",):
-        draft.expect = _EXPECTED_OUTCOMES[entry.right]
+    entry = selected[request.step.ordinal % len(selected)]
+    request.parts.append(_part(_folder(options.folder), entry))
+    request.images += 1
+    request.image_file = entry.file
+    request.image_tokens_known, request.image_names = False, None
+    if tuple(request.step.expect) == ("ok",):
+        request.expect = list(_EXPECTED_OUTCOMES[entry.right])
 
 
 def _folder(given: str | None) -> Path:

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, Step, TextFacts
+from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import ImageSize, Size
 from loadchaos.load.payloads import image_tokens, images
-from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.wire.request import Request
 
 ORDER = 20
 _USUAL_STEPS = (2048, 8192)
@@ -109,34 +109,34 @@ class Options(BaseModel):
         ]
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Write an earlier turn so long that the image begins at one position."""
     assert isinstance(options, Options)
-    draft.fixed_length = True
-    fitting = options.fitting(facts, output_tokens(draft.output))
+    request.fixed_length = True
+    fitting = options.fitting(facts, request.output_tokens)
     if facts.images is False:
-        write_prompt(draft, facts, _SHORT_TOKENS, rng)
-        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        write_prompt(request, facts, _SHORT_TOKENS, rng)
+        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
     if not fitting or facts.text is None:
-        write_prompt(draft, facts, _SHORT_TOKENS, rng)
-        draft.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
+        write_prompt(request, facts, _SHORT_TOKENS, rng)
+        request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
         return
     tries = template_tokens(facts.text.overhead)
-    position = fitting[step.ordinal // len(tries) % len(fitting)]
-    _write_turn(draft, facts.text, position - tries[step.ordinal % len(tries)], rng)
-    write_prompt(draft, facts, facts.text.overhead + draft.history_tokens + _QUESTION_TOKENS, rng)
-    images.add(draft, _one_image(options.size), step, facts, rng)
+    position = fitting[request.step.ordinal // len(tries) % len(fitting)]
+    _write_turn(request, facts.text, position - tries[request.step.ordinal % len(tries)], rng)
+    write_prompt(request, facts, facts.text.overhead + request.history_tokens + _QUESTION_TOKENS, rng)
+    images.add(request, _one_image(options.size), facts, rng)
 
 
-def _write_turn(draft: Draft, text: TextFacts, tokens: int, rng: Rng) -> None:
+def _write_turn(request: Request, text: TextFacts, tokens: int, rng: Rng) -> None:
     """Write a question and its answer of so many tokens, template included."""
     corpus = corpus_for(text)
     words = tokens - _turn_overhead(text)
     turn = (("user", words - _ANSWER_TOKENS), ("assistant", _ANSWER_TOKENS))
-    draft.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
-    draft.history_tokens = tokens
-    draft.length_known = text.turn_overhead is not None
+    request.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
+    request.history_tokens = tokens
+    request.length_known = text.turn_overhead is not None
 
 
 def _turn_overhead(text: TextFacts) -> int:

@@ -12,11 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from loadchaos.core import rng as draws
 from loadchaos.core.limits import MOST_IMAGE_PIXELS
-from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
 from loadchaos.load.payloads import image_tokens
-from loadchaos.load.payloads.base import SHORTEST_TEXT_TOKENS, Draft
 from loadchaos.load.payloads.image_formats import FORMATS, Format
+from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS
+from loadchaos.load.wire.request import Request
 
 ORDER = 0
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
@@ -144,40 +145,42 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
     return tuple(Size(w, max(1, round(area / w))) for w in widths)
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
     """Put the images before the text, at most as many as the server takes."""
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
-    base = _base(step.run_seed, step.phase, step.traffic)
-    wanted = image_count(options, base, step.ordinal)
+    base = _base(request.step.run_seed, request.step.phase, request.step.traffic)
+    wanted = image_count(options, base, request.step.ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
-        draft.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
+        request.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
     sizes = _sizes(options.size, options.aspect)
     makers = [_SizedImage(options.format, size, facts) for size in sizes]
     fitting = _most_fitting(makers, facts)
-    if "rejected" not in step.expect and fitting is not None and fitting < count:
-        draft.notes.append(f"{fitting} images instead of {count}: the server's limit")
+    if "rejected" not in request.step.expect and fitting is not None and fitting < count:
+        request.notes.append(f"{fitting} images instead of {count}: the server's limit")
         count = fitting
     all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
     for slot in range(count):
         ordinal, place, variation = (
-            (step.ordinal, slot, 0) if all_new else resolve_repeat(options, base, step.ordinal, slot)
+            (request.step.ordinal, slot, 0) if all_new else resolve_repeat(options, base, request.step.ordinal, slot)
         )
         maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, ordinal, place) % len(makers)]
         end = (
             _PART_END
             if options.uuid is None
-            else _uuid_field(options, base, (ordinal, place, variation), (step.ordinal, slot))
+            else _uuid_field(options, base, (ordinal, place, variation), (request.step.ordinal, slot))
         )
-        draft.parts += (part_begin, *maker.base64(image_identity(base, ordinal, place), variation), end)
-        if not all_new and draft.image_names is not None:
-            draft.image_names.append(_ledger_name(options, base, (ordinal, place, variation), (step.ordinal, slot)))
-        draft.image_tokens += maker.tokens
-        draft.image_tokens_known = draft.image_tokens_known and maker.measured
-    draft.images += count
+        request.parts += (part_begin, *maker.base64(image_identity(base, ordinal, place), variation), end)
+        if not all_new and request.image_names is not None:
+            request.image_names.append(
+                _ledger_name(options, base, (ordinal, place, variation), (request.step.ordinal, slot))
+            )
+        request.image_tokens += maker.tokens
+        request.image_tokens_known = request.image_tokens_known and maker.measured
+    request.images += count
 
 
 class _SizedImage:

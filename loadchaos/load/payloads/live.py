@@ -19,9 +19,9 @@ from loadchaos.core.model import Facts, Step
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.core.units import DurationS, Range, describe_duration
 from loadchaos.load.payloads import secret_word, tools
-from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.payloads.text import corpus_for
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
+from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
 from loadchaos.server.dialects import DIALECTS
 
 _TURNS, _QUESTION, _RESULT, _THINK, _SYSTEM = range(101, 106)
@@ -308,7 +308,7 @@ class Session:
     def _limit(self) -> int:
         """Most tokens of a prompt that leaves room for its answer."""
         facts, dialect = self.facts, DIALECTS.get(self.facts.dialect)
-        output = output_tokens(self.step.output)
+        output = self.step.output.exact or self.step.output.max or DEFAULT_MAX_TOKENS
         limits = [n - output for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
         if facts.input_limit is not None:
             whole = dialect is not None and not dialect.context_fits
@@ -321,24 +321,24 @@ class Session:
         return draws.Rng(draws.hash64(self.step.seed, kind, branch, number)).between(bounds.low, bounds.high)
 
 
-def add(draft: Draft, step: Step, facts: Facts) -> None:
+def add(request: Request, facts: Facts) -> None:
     """Put the history in front and set the newest question.
 
     There is none where tools have just answered.
     """
-    session = Session(step, facts)
+    session = Session(request.step, facts)
     history = session.options.history or session.begin()
-    draft.fixed_length = True
-    draft.contract = draft.contract or AnswerContract()  # the answer is read for its text and calls
-    draft.history = list(history.messages)
-    draft.calls_over = history.round >= session.options.tool_rounds
+    request.fixed_length = True
+    request.contract = request.contract or AnswerContract()  # the answer is read for its text and calls
+    request.history = list(history.messages)
+    request.calls_over = history.round >= session.options.tool_rounds
     if history.round:
-        draft.text, draft.continues, draft.secret_sent = "", True, True
+        request.text, request.continues, request.secret_sent = "", True, True
         return
-    draft.text, tokens, draft.nonce, draft.secret_sent = session.question(history)
+    request.text, tokens, request.nonce, request.secret_sent = session.question(history)
     if not history.messages and facts.text is not None:
-        draft.text_tokens = facts.text.overhead + tokens
-    draft.length_known = draft.text_tokens is not None
+        request.text_tokens = facts.text.overhead + tokens
+    request.length_known = request.text_tokens is not None
 
 
 def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:

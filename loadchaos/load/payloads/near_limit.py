@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output, Step
+from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS
 
 ORDER = 20
@@ -99,25 +99,25 @@ class Options(BaseModel):
         )
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Set text, output and expected outcome of one rung.
 
     If the limit is unknown, a short prompt is sent instead.
     """
     assert isinstance(options, Options)
-    rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
+    rung = options.rung or options.rungs()[request.step.ordinal % len(options.rungs())]
     limit = _limit(facts, options.limit)
-    draft.fixed_length = True
-    if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
-        write_prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
-        draft.output = Output(max=1)
-        draft.notes.append(f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}")
+    request.fixed_length = True
+    if limit is None or facts.text is None or limit + rung.margin - request.image_tokens <= facts.text.overhead:
+        write_prompt(request, facts, _UNKNOWN_LIMIT_TOKENS, rng)
+        request.output = Output(max=1)
+        request.notes.append(f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}")
         return
-    write_prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
-    draft.edge = rung.margin
-    draft.output = _output(rung.output, max(1, _sequence_limit(facts, limit) - (limit + rung.margin)))
-    if tuple(step.expect) == ("ok",):
-        draft.expect = expected_outcomes(rung, facts)
+    write_prompt(request, facts, limit + rung.margin - request.image_tokens, rng)
+    request.edge = rung.margin
+    request.output = _output(rung.output, max(1, _sequence_limit(facts, limit) - (limit + rung.margin)))
+    if tuple(request.step.expect) == ("ok",):
+        request.expect = list(expected_outcomes(rung, facts))
 
 
 def _output(reach: Reach, remaining: int) -> Output:

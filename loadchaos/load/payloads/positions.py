@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from loadchaos.core.model import SENT_SHORT, Facts, Output, Step
+from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.wire.request import Request
 
 ORDER = 20
 _SHORT_TOKENS = 64
@@ -68,17 +68,17 @@ class Options(BaseModel):
         return [p for p in self.at if p > least and longest is not None and p + self.past.high <= longest]
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Set text and output so that the answer crosses one position."""
     assert isinstance(options, Options)
     fitting = options.fitting(facts)
-    draft.fixed_length = True
+    request.fixed_length = True
     if not fitting or facts.text is None:
-        write_prompt(draft, facts, _SHORT_TOKENS, rng)
-        draft.output = Output(max=1)
-        draft.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
+        write_prompt(request, facts, _SHORT_TOKENS, rng)
+        request.output = Output(max=1)
+        request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
         return
     before = rng.between(options.before.low, options.before.high)
     past = rng.between(options.past.low, options.past.high)
-    write_prompt(draft, facts, fitting[step.ordinal % len(fitting)] - before, rng)
-    draft.output = Output(exact=before + past)
+    write_prompt(request, facts, fitting[request.step.ordinal % len(fitting)] - before, rng)
+    request.output = Output(exact=before + past)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 
 ORDER = 5
 
@@ -36,9 +36,9 @@ class Options(BaseModel):
         return f"answers that repeat the secret word of their prompt {self.times} times"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
     """Order the quote behind the text; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
-    draft.quotes = options.times
-    draft.length_known = False
-    draft.extra["temperature"] = 0
+    request.quotes = options.times
+    request.length_known = False
+    request.extra["temperature"] = 0

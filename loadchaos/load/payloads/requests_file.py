@@ -21,12 +21,12 @@ import orjson
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.core.errors import why_unread
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
+from loadchaos.load.wire.request import Request
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -110,35 +110,25 @@ class FileRequest:
     contract: AnswerContract | None = None
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Set the whole request; nothing of it is fitted to the server."""
     assert isinstance(options, Options)
     found = read(options.file, options.turns)
-    request = found[rng.bits() % len(found) if options.order == "sampled" else step.ordinal % len(found)]
-    stream = step.stream if request.stream is None else request.stream
-    model = request.model if options.keep_model and request.model is not None else facts.model
+    given = found[rng.bits() % len(found) if options.order == "sampled" else request.step.ordinal % len(found)]
+    request.stream = request.stream if given.stream is None else given.stream
+    model = given.model if options.keep_model and given.model is not None else facts.model
     parts = [b'{"model":', orjson.dumps(model)]
-    limit = request.max_tokens
-    if request.open_ended:
-        limit = step.output.exact or step.output.max or 128
-        parts.append(b',"max_tokens":%d' % limit)
-    if stream:
+    request.max_tokens = given.max_tokens
+    if given.open_ended:
+        request.max_tokens = request.output_tokens
+        parts.append(b',"max_tokens":%d' % request.max_tokens)
+    if request.stream:
         parts.append(b',"stream":true')
-        if not request.stream_options:
+        if not given.stream_options:
             parts.append(b',"stream_options":{"include_usage":true}')
-    parts += [b",", request.rest, b"}"]
-    draft.request = Request(
-        step,
-        request.path,
-        b"".join(parts),
-        stream,
-        None,
-        request.images,
-        max_tokens=limit,
-        image_names=None if request.images else (),
-        contract=request.contract,
-        answers=request.answers,
-    )
+    request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
+    request.images, request.image_names = given.images, None if given.images else []
+    request.contract, request.answers = given.contract, given.answers
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:

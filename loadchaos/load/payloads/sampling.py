@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range, Share
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 
 ORDER = 30
 _AS_GIVEN = (
@@ -83,28 +83,28 @@ class Options(BaseModel):
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Add the fields to the body; parameters that are not given are not sent."""
     assert isinstance(options, Options)
     if options.n is not None:
-        draft.extra["n"] = n = rng.between(options.n.low, options.n.high)
+        request.extra["n"] = n = rng.between(options.n.low, options.n.high)
         if n > 1:
-            draft.extra["temperature"] = 1.0  # equal answers to one question are refused
+            request.extra["temperature"] = 1.0  # equal answers to one question are refused
     if options.logprobs is not None:
-        draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
-    draft.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
+        request.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
+    request.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
     if options.seeded is not None:
-        draft.extra["seed"] = step.seed & 0x7FFFFFFF if options.seeded else None
+        request.extra["seed"] = request.step.seed & 0x7FFFFFFF if options.seeded else None
     if options.thinking is not None:
-        draft.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
+        request.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
     if options.reasoning_effort is not None:
-        draft.extra["reasoning_effort"] = options.reasoning_effort
+        request.extra["reasoning_effort"] = options.reasoning_effort
     if options.thinking is not None or options.reasoning_effort is not None:
-        draft.length_known = False  # a template says it in words of its own
+        request.length_known = False  # a template says it in words of its own
     if options.models:
-        draft.model = _draw_model(options.models, rng.share())
+        request.model = _draw_model(options.models, rng.share())
     if options.adapters is not None and facts.lora_adapters and rng.share() < options.adapters:
-        draft.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
+        request.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
 
 
 def _draw_model(models: dict[str, float], share: float) -> str:

@@ -9,7 +9,8 @@ finds it, and prompts differ from their first word on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from loadchaos.core import rng as draws
 
@@ -23,6 +24,9 @@ _INVERSE = pow(_FACTOR, -1, 1 << _CODE_BITS)
 _SPREAD = 0x9E3779B97F4A7C15
 _TABLE_BITS = 10
 _MOST_FOUND = 20
+
+_PROBE = re.compile(r"\b(?:canary|probe)-\d{10}\b")
+"""Words of canary and probes; no prompt of the load contains one."""
 
 Word = tuple[str, int]
 """A word with its leading blank, and its tokens."""
@@ -155,3 +159,33 @@ def _overlap(word: str, other: str) -> bool:
 def alphabet(words: tuple[Word, ...]) -> Alphabet:
     """Make the alphabet of a server's words."""
     return Alphabet(words)
+
+
+class SecretWords:
+    """Secret words of all requests of the run, those of other workers too.
+
+    They need no memory: a word names its request.
+    """
+
+    def __init__(self, alphabets: Iterable[Alphabet], seed: int, id_prefix: str) -> None:
+        self._alphabets = [alphabet for alphabet in alphabets if alphabet.bits]
+        self._markers = [alphabet.marker for alphabet in self._alphabets]
+        self._seed, self._id_prefix = seed, id_prefix
+
+    def checker(self, own: int | None) -> Callable[[str], str | None]:
+        """Return the check of one request's answer.
+
+        It returns the name of the other request whose word is in the answer, or None.
+        """
+
+        def foreign(text: str) -> str | None:
+            for n, marker in enumerate(self._markers):
+                if marker in text:
+                    for owner in self._alphabets[n].read(text, self._seed):
+                        if owner != own:
+                            return owner_text(owner, self._id_prefix)
+            if ("canary-" in text or "probe-" in text) and (probe := _PROBE.search(text)) is not None:
+                return probe[0]
+            return None
+
+        return foreign

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
+from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 31
@@ -75,7 +75,7 @@ class Options(BaseModel):
         return f"answers in a {kind} JSON schema{many}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Ask for an answer that follows the rule, and hold it to the rule."""
     assert isinstance(options, Options)
     variant = rng.bits() % options.variants
@@ -83,18 +83,18 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         regex = options.regex or "|".join(re.escape(choice) for choice in options.choices)
         field = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version).regex_field
         if field:
-            draft.extra |= _regex_fields(field, regex)
-            draft.contract = _regex_contract(regex, options.choices) if options.strict else None
+            request.extra |= _regex_fields(field, regex)
+            request.contract = _regex_contract(regex, options.choices) if options.strict else None
             return
         schema: dict[str, Any] = {"enum": list(options.choices)} if options.choices else _pattern_schema(regex)
     else:
         kind = options.json_schema
         schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
-    draft.extra["response_format"] = {
+    request.extra["response_format"] = {
         "type": "json_schema",
         "json_schema": {"name": f"answer_{variant}", "schema": schema, "strict": options.strict},
     }
-    draft.contract = schema_contract(orjson.dumps(schema)) if options.strict else None
+    request.contract = schema_contract(orjson.dumps(schema)) if options.strict else None
 
 
 def _regex_fields(field: str, regex: str) -> dict[str, object]:

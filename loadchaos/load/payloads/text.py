@@ -16,12 +16,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step, TextFacts
+from loadchaos.core.model import Facts, TextFacts
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.secret_word import Alphabet, alphabet
+from loadchaos.load.wire.request import Request
 
 ORDER = 10
+SHORTEST_TEXT_TOKENS = 16
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = (
@@ -114,7 +115,7 @@ class Options(BaseModel):
         return {"tokens": (self.tokens.low + self.tokens.high) / 2}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - the draws carry the step's seed
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:
     """Set the prompt's text."""
     assert isinstance(options, Options)
     wanted = rng.between(options.tokens.low, options.tokens.high)
@@ -122,9 +123,9 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     if script == "mixed":
         script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
     if options.shared_prefix is not None or options.blocks or script != _PLAIN.script:
-        draft.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
-    draft.wanted_tokens = wanted
-    write_prompt(draft, facts, wanted, rng)
+        request.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
+    request.wanted_tokens = wanted
+    write_prompt(request, facts, wanted, rng)
 
 
 @dataclass(frozen=True)
@@ -143,40 +144,40 @@ QUOTE_ORDER = "Repeat these words, with single blanks between them and nothing e
 _ORDER_RESERVE = 1.5
 
 
-def write_prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> None:
+def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) -> None:
     """Write a text that costs exactly `tokens` with the template.
 
     Where that is not possible, it costs as little more as words allow.
     """
-    style = draft.text_style if isinstance(draft.text_style, TextStyle) else _PLAIN
+    style = request.text_style if isinstance(request.text_style, TextStyle) else _PLAIN
     known = facts.text or _GUESS
-    template_tokens = known.overhead + draft.history_tokens
+    template_tokens = known.overhead + request.history_tokens
     own_tokens = max(1, tokens - template_tokens)
     if own_tokens + template_tokens > tokens and facts.text is not None:
-        draft.notes.append(
+        request.notes.append(
             f"{own_tokens + template_tokens} prompt tokens instead of {tokens}: the chat template needs that many"
         )
     if style.script != "latin" and style.script not in dict(known.scripts):
-        draft.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
+        request.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
     corpus = _cached_corpus(known, style.script)
     opening = ""
     if facts.text is not None and style is not _PLAIN:
         parts = _shared_opening(corpus, known, style, own_tokens - 1, rng)
         own_tokens -= sum(cost for _, cost in parts)
         opening = "".join([text for text, _ in parts])
-    draft.nonce, used, whole = corpus.make_nonce(own_tokens, draft.secret, rng)
-    draft.secret_sent = whole
+    request.nonce, used, whole = corpus.make_nonce(own_tokens, request.secret, rng)
+    request.secret_sent = whole
     own_tokens -= used
     order = ""
-    if draft.quotes and not draft.fixed_length:
-        needed = corpus.order_tokens() + draft.quotes * used
+    if request.quotes and not request.fixed_length:
+        needed = corpus.order_tokens() + request.quotes * used
         if whole and needed <= own_tokens:
-            order = f"\n{QUOTE_ORDER}{draft.nonce * draft.quotes}"
+            order = f"\n{QUOTE_ORDER}{request.nonce * request.quotes}"
             own_tokens -= needed
         else:
-            draft.notes.append("no quote: the prompt is too short for its secret word and the order to repeat it")
-    draft.text = opening + draft.nonce + corpus.text_of(own_tokens, rng) + order
-    draft.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
+            request.notes.append("no quote: the prompt is too short for its secret word and the order to repeat it")
+    request.text = opening + request.nonce + corpus.text_of(own_tokens, rng) + order
+    request.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
 
 
 def _shared_opening(
@@ -260,6 +261,11 @@ class _Corpus:
                 break
             start = 0
         return "".join(parts) + self.unit * tokens
+
+
+def alphabets_of(known: TextFacts | None) -> list[Alphabet]:
+    """The alphabets that secret words may be written in on a server."""
+    return [corpus_for(known).alphabet, *(alphabet(words) for _, words in (known.scripts if known is not None else ()))]
 
 
 def corpus_for(known: TextFacts | None) -> _Corpus:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
+from loadchaos.load.wire.request import Request
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 32
@@ -59,10 +59,10 @@ class Options(BaseModel):
         return f"{self.count} tools to choose from ({self.choice}){marks}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the step is not needed
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Add the tools; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
-    choice = "none" if draft.calls_over else options.choice
+    choice = "none" if request.calls_over else options.choice
     # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
     # the tool is strict.
     guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
@@ -70,10 +70,10 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         _tool(i, strict=guided, marks=options.marks) for i in range(rng.between(options.count.low, options.count.high))
     ]
     named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
-    draft.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
-    draft.length_known = False
+    request.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
+    request.length_known = False
     if guided:
-        draft.contract = _contract(1 if choice == "named" else len(tools), marks=options.marks)
+        request.contract = _contract(1 if choice == "named" else len(tools), marks=options.marks)
 
 
 @functools.lru_cache(maxsize=128)

@@ -9,10 +9,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts
 from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
 from loadchaos.load.payloads import avi, images, jpeg
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 
 ORDER = 1
 _PART_BEGINS = {
@@ -89,24 +89,24 @@ class Options(BaseModel):
         return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
     """Put the videos in front of the text."""
     assert isinstance(options, Options)
     tokens = facts.video_tokens.get(options.kind())
     if facts.videos is False:
-        draft.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")
+        request.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")
         return
-    base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 12)
-    count = images.image_count(options, base, step.ordinal)
+    base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 12)
+    count = images.image_count(options, base, request.step.ordinal)
     for slot in range(count):
-        ordinal, place, _ = images.resolve_repeat(options, base, step.ordinal, slot)
-        draft.parts.append(_part(options, images.image_identity(base, ordinal, place)))
-        if options.unique < 1 and draft.image_names is not None:
-            draft.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
+        ordinal, place, _ = images.resolve_repeat(options, base, request.step.ordinal, slot)
+        request.parts.append(_part(options, images.image_identity(base, ordinal, place)))
+        if options.unique < 1 and request.image_names is not None:
+            request.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
     if count:
-        draft.videos += count
-        draft.image_tokens += count * (tokens or 0)
-        draft.image_tokens_known = draft.image_tokens_known and tokens is not None
+        request.videos += count
+        request.image_tokens += count * (tokens or 0)
+        request.image_tokens_known = request.image_tokens_known and tokens is not None
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
-"""One request on one connection: connect, send, receive, hang up, reply.
+"""One request on one connection: connect, send, receive, hang up; then its end row.
 
 A behaviour is written with these steps alone. Network errors never leave here: they are part of the outcome. A step
-returns False when the exchange has ended, and `reply` says how it ended.
+returns False when the exchange has ended, and `end_row` says how it ended.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
+
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED
-from loadchaos.core.ledger.rows import WrongPart
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow, WrongPart
 from loadchaos.core.outcome_rules import (
     MAX_ERROR_CHARS,
     End,
@@ -21,14 +22,11 @@ from loadchaos.core.outcome_rules import (
     describe_os_error,
 )
 from loadchaos.core.units import NS_PER_S
-from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.load.wire.http1 import ResponseParser
-from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts
+from loadchaos.load.wire.request import AnswerRules, Progress, Request
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
-
-__all__ = ["CONNECT_AGAIN_S", "SWEEP_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
 
 _JOIN_BYTES = 64 * 1024
 _STALE_WITHIN_NS = NS_PER_S
@@ -46,9 +44,9 @@ _READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under whic
 
 
 class Exchange:
-    """A request in progress, from taking a connection to its reply.
+    """A request in progress, from taking a connection to its end row.
 
-    Call the steps in order, then `reply()`. `sweep` may be called from elsewhere at any time.
+    Call the steps in order, then `end_row()`. `sweep` may be called from elsewhere at any time.
 
     Attributes:
         due_ns: When the request was due, monotonic ns.
@@ -59,46 +57,15 @@ class Exchange:
     """
 
     __slots__ = (
-        "_bytes_in",
-        "_bytes_out",
-        "_connect_ns",
-        "_connection",
-        "_end",
-        "_ended_from_outside",
-        "_error_body",
-        "_hang_up_at_ns",
-        "_next_check_ns",
-        "_outside_why",
-        "_parser",
-        "_pausing",
-        "_replaced",
-        "_resent",
-        "_send_ns",
-        "_sent_all_ns",
-        "_slot",
-        "_why",
-        "answer",
-        "begun_ns",
-        "connection_number",
-        "due_ns",
-        "ended",
-        "first_body_ns",
-        "first_byte_ns",
-        "has_successor",
-        "last_byte_ns",
-        "leftover",
-        "pipelined",
-        "progress",
-        "reused",
-        "sent_ns",
-        "slowed",
-        "step",
-        "wire",
-    )
+        "_bytes_in", "_bytes_out", "_connect_ns", "_connection", "_end", "_ended_from_outside", "_error_body",
+        "_hang_up_at_ns", "_next_check_ns", "_outside_why", "_parser", "_pausing", "_replaced", "_resent",
+        "_send_ns", "_sent_all_ns", "_slot", "_why", "answer", "begun_ns", "connection_number", "due_ns",
+        "ended", "first_body_ns", "first_byte_ns", "has_successor", "last_byte_ns", "leftover", "pipelined",
+        "progress", "request", "reused", "sent_ns", "slowed", "step",
+    )  # fmt: skip
 
-    def __init__(self, wire: WireRequest, slot: Slot, progress: Progress, due_ns: int | None = None) -> None:
-        self.wire = wire
-        self.step = wire.request.step
+    def __init__(self, request: Request, slot: Slot, progress: Progress, due_ns: int | None = None) -> None:
+        self.request, self.step = request, request.step
         self.progress = progress
         self.begun_ns = time.monotonic_ns()
         self.due_ns = self.begun_ns if due_ns is None else due_ns
@@ -106,7 +73,7 @@ class Exchange:
         self.first_byte_ns: int | None = None
         self.first_body_ns: int | None = None
         self.last_byte_ns: int | None = None
-        self.answer: Completion | None = None
+        self.answer: AnswerReader | None = None
         self.ended = False
         self.slowed = False
         self.pipelined: Sequence[Exchange] = ()
@@ -128,7 +95,7 @@ class Exchange:
         self._send_ns = 0
         self._sent_all_ns = 0
         self._resent = 0
-        self._connection, self._replaced = (None, False) if wire.fresh else slot.acquire(self.begun_ns)
+        self._connection, self._replaced = (None, False) if request.fresh else slot.acquire(self.begun_ns)
         self.reused = self._connection is not None
         if self._connection is None:
             slot.opened += 1
@@ -141,7 +108,7 @@ class Exchange:
         if self._connection is not None:
             return True
         begun = time.monotonic_ns()
-        timeout_s = min(self.wire.limits.first_byte_ns, self.wire.limits.total_ns) / 1e9
+        timeout_s = min(self.request.limits.first_byte_ns, self.request.limits.total_ns) / 1e9
         try:
             self._connection = Connection.open(
                 self._slot.target, self.connection_number, timeout_s, receive_buffer_bytes=receive_buffer_bytes
@@ -155,7 +122,7 @@ class Exchange:
 
     def send(self) -> bool:
         """Send the whole request at once."""
-        head, body = self.wire.head, self.wire.request.body
+        head, body = self.request.head, self.request.body
         if len(body) <= _JOIN_BYTES:
             return self.send_piece(head + body)
         return self.send_piece(head) and self.send_piece(body)
@@ -256,7 +223,7 @@ class Exchange:
         """End the exchange if a timeout has passed; a waiting step wakes up."""
         if now_ns < self._next_check_ns or self.ended or self._ended_from_outside:
             return
-        limits = self.wire.limits
+        limits = self.request.limits
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
             self.end("hung_up", "")
         elif now_ns - self.begun_ns > limits.total_ns:
@@ -298,90 +265,82 @@ class Exchange:
     @property
     def planned_tokens(self) -> int:
         """Planned prompt tokens; 0 where they are not known."""
-        return self.wire.request.tokens or 0
+        return self.request.tokens or 0
 
     # ---- the end ----
 
-    def reply(self) -> Reply:
-        """Make the reply; each exchange has exactly one outcome."""
+    def end_row(self) -> EndRow:
+        """Make the end row; each exchange has exactly one outcome.
+
+        `length_mismatch`: the server counted other prompt tokens than planned.
+        """
         if not self.ended:
             self._finish("hung_up", "")
-        now = time.monotonic_ns()
-        events, wrong = self._decide(now)
-        a = self.answer
-        first, *others = events
-        if a is not None and first.outcome == "ok":
-            return self._good_reply(now, a, first, others)
-        text = a.text if a else ""
-        return Reply(
-            outcome=first.outcome,
-            status=self._parser.status if self._parser.has_head else None,
-            sent_ns=self.sent_ns,
-            first_byte_ns=self.first_byte_ns,
-            first_token_ns=a.first_token_ns if a else None,
-            first_answer_ns=a.first_answer_ns if a else None,
-            last_byte_ns=self.last_byte_ns,
-            end_ns=now,
-            chunks=a.chunks if a else 0,
-            itl_hist=self._gaps(now, first),
-            largest_gap_ns=self._largest_gap(now, first),
-            finish_reason=a.finish_reason if a else None,
-            prompt_tokens=a.prompt_tokens if a else None,
-            completion_tokens=a.completion_tokens if a else None,
-            cached_tokens=a.cached_tokens if a else None,
-            drafted_tokens=a.drafts.drafted if a and a.drafts else None,
-            accepted_tokens=a.drafts.accepted if a and a.drafts else None,
-            request_id=self._parser.request_id or (a.answer_id if a else None),
-            error=first.text[:MAX_ERROR_CHARS] or None,
-            error_code=first.code,
-            detail=self._detail(first),
-            evidence=_evidence(others),
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
-            text=text,
-            wrong=wrong,
-        )
-
-    def _good_reply(self, now: int, a: Completion, first: OutcomeEvent, others: Sequence[OutcomeEvent]) -> Reply:
-        """Make the reply of a good answer; by position, as keywords take 1 us."""
-        text, parser = a.text, self._parser
-        prompt_tokens = completion_tokens = cached_tokens = drafted = accepted = None
-        if a.usage is not None:
-            prompt_tokens, completion_tokens, cached_tokens = a.prompt_tokens, a.completion_tokens, a.cached_tokens
+        now_ns = time.monotonic_ns()
+        (first, *others), wrong = self._decide(now_ns)
+        request, step, parser, a = self.request, self.step, self._parser, self.answer or _NO_ANSWER
+        gaps, largest_gap_ns = self._gaps(now_ns, first, a)
+        tokens, prompt_tokens = request.tokens, a.prompt_tokens
+        row: EndRow = {
+            "row": "end",
+            "id": request.id,
+            "step": step.index,
+            "phase": step.phase,
+            "traffic": step.traffic,
+            "at_ns": now_ns,
+            "due_ns": self.due_ns,
+            "sent_ns": self.sent_ns,
+            "outcome": first.outcome,
+            "status": parser.status if parser.has_head else None,
+            "first_byte_ns": self.first_byte_ns,
+            "first_token_ns": a.first_token_ns,
+            "first_answer_ns": a.first_answer_ns,
+            "last_byte_ns": self.last_byte_ns,
+            "chunks": a.chunks,
+            "itl_hist": gaps,
+            "largest_gap_ns": largest_gap_ns,
+            "finish_reason": a.finish_reason,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": a.completion_tokens,
+            "cached_tokens": a.cached_tokens,
+            "request_id": parser.request_id or a.answer_id,
+            "error": first.text[:MAX_ERROR_CHARS] or None,
+            "error_code": first.code,
+            "detail": self._detail(first),
+            "evidence": _evidence(others) if others else [],
+            "bytes_in": self._bytes_in,
+            "bytes_out": self._bytes_out,
+            "expect": request.expect,
+            "planned_tokens": tokens,
+            "length_mismatch": tokens is not None and prompt_tokens is not None and tokens != prompt_tokens,
+            "images": request.images,
+            "image_tokens": request.image_tokens,
+            "edge": request.edge,
+            "exact_tokens": request.exact,
+            "most_tokens": request.most,
+        }
+        if request.image_file:
+            row["image_file"] = request.image_file
         if a.drafts:
-            drafted, accepted = a.drafts
-        return Reply(
-            "ok",
-            parser.status,
-            self.sent_ns,
-            self.first_byte_ns,
-            a.first_token_ns,
-            a.first_answer_ns,
-            self.last_byte_ns,
-            now,
-            a.chunks,
-            {} if self.slowed else a.itl_hist,
-            0 if self.slowed else a.largest_gap_ns,
-            a.finish_reason,
-            prompt_tokens,
-            completion_tokens,
-            cached_tokens,
-            drafted,
-            accepted,
-            parser.request_id or a.answer_id,
-            None,
-            first.code,
-            self._detail(first),
-            _evidence(others) if others else [],
-            self._bytes_in,
-            self._bytes_out,
-            text,
-            (),
-            answer_checks.signs(a, text),
-            answer_checks.text_ratio(text),
-        )
+            row["drafted_tokens"], row["accepted_tokens"] = a.drafts
+        if wrong:
+            row["wrong"] = wrong
+        if first.outcome == "ok" and self.answer is not None:
+            self._add_signs(row, a)
+        return row
 
     # ---- inside ----
+
+    def _add_signs(self, row: EndRow, answer: AnswerReader) -> None:
+        text, detail = answer.text, row["detail"]
+        found = signs(answer, text)
+        if detail.get("no_text") and row["finish_reason"] == "length" and _demands_call(self.request.body):
+            row["detail"] = {**{k: v for k, v in detail.items() if k != "no_text"}, "call_cut": True}
+            found = [sign for sign in found if sign != "no_text"]
+        if found:
+            row["signs"] = found
+        if (ratio := text_ratio(text)) is not None:
+            row["text_ratio"] = ratio
 
     def _feed_until(self, until: Callable[[], bool]) -> Feed:
         return lambda at_ns, data: self._feed(at_ns, data) and not until()
@@ -429,8 +388,8 @@ class Exchange:
         body = parser.feed(data)
         if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
             declared = parser.headers.get("content-type", "").startswith("text/event-stream")
-            wire = self.wire
-            self.answer = wire.reader(wire.rules, asked_stream=wire.request.stream, declared_stream=declared)
+            request = self.request
+            self.answer = request.reader(request.rules, asked_stream=request.stream, declared_stream=declared)
         if body:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
@@ -452,7 +411,7 @@ class Exchange:
         connection, self._connection = self._connection, None
         if connection is None:
             return False
-        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.wire.fresh:
+        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.request.fresh:
             self._slot.release(connection, time.monotonic_ns())
         elif end == "complete" and self.has_successor and not self._ended_from_outside:
             self.leftover = connection, self._parser.excess
@@ -472,7 +431,7 @@ class Exchange:
         if self._resent or self._ended_from_outside:
             return False
         sent_ns = self.sent_ns or self.begun_ns
-        if sent_ns - connection.idle_since_ns <= self.wire.limits.retry_idle_ns:
+        if sent_ns - connection.idle_since_ns <= self.request.limits.retry_idle_ns:
             return False
         if time.monotonic_ns() - (self._sent_all_ns or sent_ns) > _STALE_WITHIN_NS:
             return False
@@ -481,7 +440,7 @@ class Exchange:
         self._slot.opened += 1
         try:
             self._connection = Connection.open(self._slot.target, self._slot.opened, CONNECT_AGAIN_S)
-            self._connection.send(self.wire.head + self.wire.request.body)
+            self._connection.send(self.request.head + self.request.body)
         except OSError:
             return False  # the server is gone: the first error stands
         self._sent_all_ns = time.monotonic_ns()
@@ -504,34 +463,25 @@ class Exchange:
         parser, answer = self._parser, self.answer
         head = ResponseHead(parser.status or 0, parser.reason, parser.headers) if parser.has_head else None
         ended = ExchangeEnd(self._end or "hung_up", self._why, self.last_byte_ns or now_ns)
-        decided = decide(ended, head, answer, self._error_body, self.wire.rules)
+        decided = decide(ended, head, answer, self._error_body, self.request.rules)
         if answer is not None and not answer.is_stream and answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
         return decided
 
-    def _gaps(self, now_ns: int, first: OutcomeEvent) -> dict[int, int]:
-        """Count the gaps between tokens, and the open one where it is the longest.
+    def _gaps(self, now_ns: int, first: OutcomeEvent, answer: AnswerReader) -> tuple[dict[int, int], int]:
+        """Return the gaps between tokens and the largest; of an interrupted answer also the open one if it is that.
 
         A server that freezes and is given up would otherwise look as fast as before.
         """
-        if self.answer is None or self.slowed:
-            return {}
-        gaps, open_ns = self.answer.itl_hist, self._open_gap(now_ns, first)
-        if open_ns > self.answer.largest_gap_ns:
+        if self.slowed:
+            return {}, 0
+        gaps, largest_ns, since_ns = answer.itl_hist, answer.largest_gap_ns, answer.last_token_ns
+        if since_ns is None or answer.finished or first.outcome not in INTERRUPTED:
+            return gaps, largest_ns
+        open_ns = now_ns - since_ns
+        if open_ns > largest_ns:
             gaps = {**gaps, bucket(open_ns): gaps.get(bucket(open_ns), 0) + 1}
-        return gaps
-
-    def _largest_gap(self, now_ns: int, first: OutcomeEvent) -> int:
-        if self.answer is None or self.slowed:
-            return 0
-        return max(self.answer.largest_gap_ns, self._open_gap(now_ns, first))
-
-    def _open_gap(self, now_ns: int, first: OutcomeEvent) -> int:
-        """Time since the last token of an answer that was interrupted, else 0."""
-        answer = self.answer
-        if answer is None or answer.last_token_ns is None or answer.finished or first.outcome not in INTERRUPTED:
-            return 0
-        return now_ns - answer.last_token_ns
+        return gaps, max(largest_ns, open_ns)
 
     def _detail(self, first: OutcomeEvent) -> dict[str, Any]:
         detail: dict[str, Any] = {}
@@ -554,6 +504,21 @@ class Exchange:
         if self.answer is not None and first.outcome == "ok":
             detail |= self.answer.anomalies(self._parser.headers.get("content-type", ""))
         return detail
+
+
+_NO_ANSWER = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
+
+
+def _demands_call(body: bytes) -> bool:
+    """True for a request that demands a tool call.
+
+    Where its answer is cut before the tool's name, vLLM's tool parsers pass nothing on.
+    """
+    try:
+        asked: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(asked, dict) and asked.get("tool_choice") not in (None, "auto", "none")
 
 
 def _evidence(events: Sequence[OutcomeEvent]) -> list[str]:

@@ -6,7 +6,7 @@ import time
 
 from loadchaos.core.outcome_rules import End
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress, WireRequest
+from loadchaos.load.wire.request import Progress, Request
 from loadchaos.load.wire.sockets import Slot
 
 _CLOSED_BETWEEN = "the server closed the connection after the previous answer, which it may"
@@ -22,9 +22,9 @@ class PipelinedExchange(Exchange):
 
     __slots__ = ("_before",)
 
-    def __init__(self, wire: WireRequest, before: Exchange, slot: Slot, progress: Progress) -> None:
-        """`wire` is fresh, and no other exchange uses the slot."""
-        super().__init__(wire, slot, progress, before.due_ns)
+    def __init__(self, request: Request, before: Exchange, slot: Slot, progress: Progress) -> None:
+        """`request` is fresh, and no other exchange uses the slot."""
+        super().__init__(request, slot, progress, before.due_ns)
         self.connection_number = before.connection_number
         self.slowed = True  # its times are those of the answers before it, too
         self._pausing = True

@@ -10,12 +10,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.load.wire.completion import Completion, WrongShapeError
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError
 
 _EXCERPT = 200
 
 
-class Results(Completion):
+class Results(AnswerReader):
     """Base of answers without text; a subclass reads one in `read_results`.
 
     The answer is complete when it has a result. `rules.answers` is the number of results that were asked for.

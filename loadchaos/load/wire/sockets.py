@@ -1,6 +1,6 @@
 """Blocking sockets with arrival timestamps; cooperative under gevent.
 
-Where the kernel stamps packets (timestamps.py), its stamp is used: a token's time is its packet's, however busy the
+Where the kernel stamps packets (py), its stamp is used: a token's time is its packet's, however busy the
 reading process was. For behaviours and workers only.
 """
 
@@ -11,22 +11,35 @@ import fcntl
 import socket
 import ssl
 import struct
+import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from loadchaos.load.wire import timestamps
+from loadchaos.core.units import NS_PER_S
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
 """A connection idle longer is not used again: uvicorn, under most of these servers, closes after 5 s."""
 CONNECT_LIMIT_S = 30.0
 
-ReadNow = Callable[[], tuple[bytes, timestamps.ArrivalStamp, int, Any]]
+_TIMESTAMPNS = 35 if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
+"""asm-generic/socket.h; Python's socket module has no name for it. Its value is a struct timespec."""
+_timespec = struct.Struct("qq")
+ANCILLARY_BYTES = socket.CMSG_SPACE(_timespec.size)
+"""Space that recvmsg(2) needs for one stamp."""
+_CLOCK_STEP_NS = 1_000_000
+_CONFIRMATIONS = 3
+_OLDEST_NS = 60_000_000_000
+
+ArrivalStamp = int | Sequence[tuple[int, int, bytes]]
+"""Arrival time: monotonic ns where it was stamped when read, else recvmsg's ancillary data."""
+
+ReadNow = Callable[[], tuple[bytes, ArrivalStamp, int, Any]]
 """Read what has arrived, with its time stamp; BlockingIOError if nothing has.
 
 Where one read finds several packets, the time is that of the last one.
@@ -104,7 +117,7 @@ class Connection:
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
         """Wrap a connected socket.
 
-        `stamped`: the kernel stamps packets (timestamps.enable); inside TLS the stamps are lost.
+        `stamped`: the kernel stamps packets (enable); inside TLS the stamps are lost.
         """
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
@@ -162,7 +175,7 @@ class Connection:
             sock.settimeout(min(timeout_s, CONNECT_LIMIT_S))
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stamped = timestamps.enable(sock)
+            stamped = _ask_for_stamps(sock)
             if target.tls_context is not None and target.tls:
                 sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
             # No timeout per read: it would cost a timer each; the sweeper looks after silence.
@@ -255,16 +268,16 @@ def _read_now(sock: socket.socket, plain: Any, *, stamped: bool) -> ReadNow:
     if isinstance(sock, ssl.SSLSocket):
         return partial(_decrypted, sock)
     if stamped:
-        return partial(plain.recvmsg, RECEIVE_BYTES, timestamps.ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+        return partial(plain.recvmsg, RECEIVE_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
     return partial(_read_and_stamped, plain)
 
 
-def _read_and_stamped(plain: Any) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
+def _read_and_stamped(plain: Any) -> tuple[bytes, ArrivalStamp, int, Any]:
     data = plain.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
     return data, time.monotonic_ns(), 0, None
 
 
-def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
+def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, ArrivalStamp, int, Any]:
     """Read what TLS has decrypted already, stamped with the time of reading.
 
     TLS reads the packets' kernel stamps itself, so they are lost here.
@@ -279,7 +292,7 @@ def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, timestamps.ArrivalStamp, int
         sock.settimeout(None)
 
 
-def _decrypted_at_once(read: Callable[[int], bytes]) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
+def _decrypted_at_once(read: Callable[[int], bytes]) -> tuple[bytes, ArrivalStamp, int, Any]:
     """Read decrypted bytes from gevent's TLS object, which never waits."""
     try:
         data = read(RECEIVE_BYTES)
@@ -355,3 +368,54 @@ class Slot:
         if self._idle is not None:
             self._idle.close()
             self._idle = None
+
+
+def _ask_for_stamps(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what arrives on a socket.
+
+    Returns False where it cannot.
+    """
+    if _TIMESTAMPNS is None:
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+class StampClock:
+    """Convert stamps to monotonic ns. `ahead_ns` is the monotonic clock minus the wall clock."""
+
+    __slots__ = ("_disagreements", "ahead_ns")
+
+    def __init__(self) -> None:
+        self.ahead_ns = time.monotonic_ns() - time.time_ns()
+        self._disagreements = 0
+
+    def sync(self, now_ns: int, wall_ns: int) -> None:
+        """Compare the clocks. Call it before converting, with `wall_ns` read right after `now_ns`."""
+        ahead_ns = now_ns - wall_ns
+        if ahead_ns > self.ahead_ns:
+            self.ahead_ns = ahead_ns
+        if ahead_ns > self.ahead_ns - _CLOCK_STEP_NS:
+            self._disagreements = 0
+        else:
+            self._on_disagreement(ahead_ns)
+
+    def arrival(self, stamp: ArrivalStamp, now_ns: int) -> int:
+        """Convert the arrival time of something that was read before `now_ns`."""
+        if isinstance(stamp, int):
+            return stamp
+        if not stamp:
+            return now_ns
+        seconds, ns = _timespec.unpack(stamp[0][2])
+        at_ns: int = seconds * NS_PER_S + ns + self.ahead_ns
+        # Anything else was stamped before somebody set the clock.
+        return at_ns if now_ns - _OLDEST_NS < at_ns < now_ns else now_ns
+
+    def _on_disagreement(self, ahead_ns: int) -> None:
+        """Count a smaller difference. It is an interruption between both reads, or a clock set forward."""
+        self._disagreements += 1
+        if self._disagreements >= _CONFIRMATIONS:  # an interruption does not come each time
+            self.ahead_ns, self._disagreements = ahead_ns, 0

@@ -20,13 +20,13 @@ from loadchaos.core.outcome_rules import (
     error_object,
     finish_outcome,
 )
-from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, final_event
 from loadchaos.load.wire.sse import Event
 
 _EXCERPT = 400
 
 
-class TypedEvents(Completion):
+class TypedEvents(AnswerReader):
     """Base of answers whose stream is typed events.
 
     A subclass reads an event in `read_typed` and a whole answer in `_read_whole`. Usage is kept under the names of a chat

@@ -13,33 +13,32 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import ClockRow
+from loadchaos.core.ledger.rows import ClockRow, EndRow
 from loadchaos.core.limits import HEARTBEAT_S
-from loadchaos.core.model import Reply, Step
+from loadchaos.core.model import Step
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.disk_space import DiskMonitor
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import SWEEP_S, Exchange, WireRequest
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import backoff
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.control import Control
-from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, spawn
+from loadchaos.load.worker.greenlets import Greenlet, Timer, flag, hub, resume, sleep, spawn
 from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.load.worker.rounds import Rounds
 from loadchaos.load.worker.sessions import Hands, SessionRun
-from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 from loadchaos.profile.request_trace import RequestTrace
 
@@ -58,8 +57,8 @@ _GC_THRESHOLDS = (20_000, 50, 100)
 
 _TOO_MANY_OPEN_FILES = os.strerror(errno.EMFILE)
 
-ReportRequest = Callable[[str, Reply, int], None]
-"""Reports a request to Locust: its traffic, its reply, its due time in monotonic ns."""
+ReportRequest = Callable[[EndRow], None]
+"""Reports a request to Locust."""
 
 UserCount = Callable[[], int]
 """Number of Locust users of this worker; they replace the plan's once edited in the web UI."""
@@ -217,7 +216,7 @@ class Dispatcher:
         sends = [recorded.sends[position] for position in sorted(by_position)]
         ordered = [by_position[position] for position in sorted(by_position)]
         order = ReplayOrder(sends, time.monotonic_ns(), phase.speed)
-        prepared: WireRequest | None = None
+        prepared: Request | None = None
         while not order.done and not self.control.stopping.is_set():
             due_ns = order.next_due_ns
             if due_ns is None or due_ns > time.monotonic_ns():
@@ -235,13 +234,13 @@ class Dispatcher:
             self._assign(partial(self._run_recorded, order, sends[position].id, prepared, due_ns))
             sleep(0)
 
-    def _run_recorded(self, order: ReplayOrder, name: str, wire: WireRequest, due_ns: int, slot: Slot) -> None:
+    def _run_recorded(self, order: ReplayOrder, name: str, request: Request, due_ns: int, slot: Slot) -> None:
         """Send a recorded request and note its events."""
         if order.note((name, "begin", 1), time.monotonic_ns()):
             self._cause.set()
         if order.waits_for_tokens(name):
-            self._watched[name] = wire.request_id
-        self._run_request(wire, due_ns, slot)
+            self._watched[name] = request.id
+        self._run_request(request, due_ns, slot)
         self._watched.pop(name, None)
         if order.note_end(name, time.monotonic_ns()):
             self._cause.set()
@@ -290,8 +289,8 @@ class Dispatcher:
         ):
             prepared = self.plan.build_request(step)
             begun_ns = time.monotonic_ns()
-            reply = self._send(prepared, begun_ns, slot)
-            pause_s = backoff.pause_s(self.plan, prepared, reply, (time.monotonic_ns() - begun_ns) / 1e9, slot)
+            row = self._send(prepared, begun_ns, slot)
+            pause_s = backoff.pause_s(self.plan, row, (time.monotonic_ns() - begun_ns) / 1e9, slot)
             if phase.for_s is not None:
                 pause_s = min(pause_s, phase.for_s - self._phase_time_s(begin_ns))
             if pause_s > 0:
@@ -394,60 +393,61 @@ class Dispatcher:
 
     # ---- one request ----
 
-    def _run_due(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
-        self._send(wire, due_ns, slot)
+    def _run_due(self, request: Request, due_ns: int, slot: Slot) -> None:
+        self._send(request, due_ns, slot)
 
-    def _run_step(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
+    def _run_step(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
         """Send a request, or the whole session that begins with it."""
-        if wire.request.step.traffic not in self.plan.sessions:
-            return self._run_request(wire, due_ns, slot)
-        return SessionRun(self.plan, self.control, self._hands, wire).run(due_ns, slot)
+        if request.step.traffic not in self.plan.sessions:
+            return self._run_request(request, due_ns, slot)
+        return SessionRun(self.plan, self.control, self._hands, request).run(due_ns, slot)
 
     def _run_turn(
-        self, wire: WireRequest, due_ns: int, slot: Slot, least: int | None
-    ) -> tuple[Reply, Completion | None]:
+        self, request: Request, due_ns: int, slot: Slot, least: int | None
+    ) -> tuple[EndRow, AnswerReader | None]:
         """Send one request of a session. A prompt of fewer tokens than `least` is recorded as a mismatch."""
-        exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
+        exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        reply = BEHAVIOURS[wire.request.step.behaviour].act(exchange)
-        if least is not None and wire.request.tokens is None and (reply.prompt_tokens or least) < least:
-            exchange.wire = replace(wire, request=replace(wire.request, tokens=least))
-        return self._end(exchange, reply), exchange.answer
+        row = BEHAVIOURS[request.step.behaviour].act(exchange)
+        if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
+            row["planned_tokens"], row["length_mismatch"] = least, True
+        self._end(exchange, row)
+        return row, exchange.answer
 
-    def _run_request(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
-        step = wire.request.step
-        exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
+    def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
+        behaviour = request.step.behaviour
+        exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        pipelining = PIPELINING.get(step.behaviour)
+        pipelining = PIPELINING.get(behaviour)
         followers = [] if pipelining is None else self._begin_followers(exchange)
-        reply = self._end(exchange, BEHAVIOURS[step.behaviour].act(exchange))
+        row = BEHAVIOURS[behaviour].act(exchange)
+        self._end(exchange, row)
         if pipelining is not None:
             for follower in followers:
                 self._end(follower, pipelining.act_pipelined(follower, exchange))
-        return reply
+        return row
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
         """Begin the other requests of a pipeline; each has its own ledger rows."""
         before, found = first, []
         slot = Slot(self.plan.target, self._receiver.collect)  # it keeps no connection
-        for wire in self.plan.pipelined(first.wire):
-            found.append(PipelinedExchange(wire, before, slot, self._recorder.progress))
+        for request in self.plan.pipelined(first.request):
+            found.append(PipelinedExchange(request, before, slot, self._recorder.progress))
             self._recorder.begin(found[-1])
             before = found[-1]
         first.pipelined = found
         return found
 
-    def _end(self, exchange: Exchange, reply: Reply) -> Reply:
+    def _end(self, exchange: Exchange, row: EndRow) -> None:
         """Record a finished request in the ledger and in Locust's statistics."""
-        reply = self.plan.redact(reply)
-        if reply.outcome == "connect_error" and _TOO_MANY_OPEN_FILES in (reply.error or ""):
+        self.plan.redact(row)
+        if row["outcome"] == "connect_error" and _TOO_MANY_OPEN_FILES in (row["error"] or ""):
             # The request never left this machine, so the server is not to blame. The next row may find no handle either.
             raise LedgerError(
-                f"no file handle is left for a connection ({reply.error}): raise `ulimit -n`, or use fewer users"
+                f"no file handle is left for a connection ({row['error']}): raise `ulimit -n`, or use fewer users"
             )
-        self._recorder.end(exchange, reply)
-        self._report(exchange.step.traffic, reply, exchange.due_ns)
-        return reply
+        self._recorder.end(exchange, row)
+        self._report(row)
 
     # ---- beside the dispatcher ----
 

@@ -27,13 +27,14 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.core import resources
 from loadchaos.core.errors import LoadchaosError, TargetError
-from loadchaos.core.model import Facts, Reply, Step
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Facts, Step
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress, WireRequest
-from loadchaos.load.wire.headers import headers_from_plan
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange
+from loadchaos.load.wire.request import Progress, Request, headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.backoff import pause_s
@@ -172,27 +173,30 @@ class ProfileUser(User):
             return
         step = shared.next()
         begun_s = time.monotonic()
-        wire = shared.plan.build_request(step)
+        request = shared.plan.build_request(step)
         if step.traffic in shared.plan.sessions:
             hands = Hands(self._send, lambda _: None, lambda: Slot(shared.plan.target))
-            reply = SessionRun(shared.plan, shared, hands, wire).run(time.monotonic_ns(), slot)
+            row = SessionRun(shared.plan, shared, hands, request).run(time.monotonic_ns(), slot)
         else:
-            reply = self._send(wire, time.monotonic_ns(), slot, None)[0]
-        if (paused_s := pause_s(shared.plan, wire, reply, time.monotonic() - begun_s, slot)) > 0:
+            row = self._send(request, time.monotonic_ns(), slot, None)[0]
+        if (paused_s := pause_s(shared.plan, row, time.monotonic() - begun_s, slot)) > 0:
             sleep(paused_s)
 
-    def _send(self, wire: WireRequest, due_ns: int, slot: Slot, _least: int | None) -> tuple[Reply, Completion | None]:
+    def _send(
+        self, request: Request, due_ns: int, slot: Slot, _least: int | None
+    ) -> tuple[EndRow, AnswerReader | None]:
         """Send one request and report it to Locust."""
         shared = self._shared
         assert shared is not None, "it was discovered"
-        exchange = Exchange(wire, slot, shared.progress, due_ns)
+        exchange = Exchange(request, slot, shared.progress, due_ns)
         shared.exchanges.add(exchange)
         try:
-            reply = shared.plan.redact(BEHAVIOURS[wire.request.step.behaviour].act(exchange))
+            row = BEHAVIOURS[request.step.behaviour].act(exchange)
         finally:
             shared.exchanges.discard(exchange)
-        locust_stats.report(self.environment, wire.request.step.traffic, reply, exchange.due_ns, tokens=True)
-        return reply, exchange.answer
+        shared.plan.redact(row)
+        locust_stats.report(self.environment, row, tokens=True)
+        return row, exchange.answer
 
 
 def from_profile(

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from loadchaos.core.units import NS_PER_S
-from loadchaos.load.wire import timestamps
-from loadchaos.load.wire.sockets import Connection, Feed, Origin, unread_bytes
-from loadchaos.load.worker.greenlets import block_process, current, hub, loop, ready
-from loadchaos.load.worker.timer import Timer
+from loadchaos.load.wire.sockets import ArrivalStamp, Connection, Feed, Origin, StampClock, unread_bytes
+from loadchaos.load.worker.greenlets import Timer, block_process, current, hub, loop, ready
 
 _SLICE_NS = 500_000
 """Time for which arrivals are delivered before new ones are read and stamped."""
@@ -51,8 +49,8 @@ class Receiver:
         self, on_slice: Callable[[bool], None], timer: Timer | None = None, target: Origin | None = None
     ) -> None:
         self._on_slice, self._timer, self._target = on_slice, timer, target
-        self._arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]] = deque()
-        self._clock = timestamps.StampClock()
+        self._arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]] = deque()
+        self._clock = StampClock()
         self._yielded: list[Any] = []
         self._switch = hub().switch
         self._check = loop().check(ref=False, priority=_AFTER_READS)
@@ -172,9 +170,7 @@ class _Watcher:
         "greenlet",
     )
 
-    def __init__(
-        self, connection: Connection, arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]]
-    ) -> None:
+    def __init__(self, connection: Connection, arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]]) -> None:
         self.feed: Feed | None = None
         self.greenlet: Any = None
         self.end: bytes | Exception | None = None

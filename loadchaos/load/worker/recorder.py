@@ -1,4 +1,4 @@
-"""Write one worker's request rows and heartbeats; track what is in flight."""
+"""Write requests-<w>.jsonl: the rows of one worker's requests and its heartbeats; track what is in flight."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.parquet import HOUR_S
@@ -20,14 +21,16 @@ from loadchaos.core.ledger.rows import (
     ClockRow,
     ConversationRow,
     DiskRow,
+    EndRow,
     LoadRow,
+    MissedRow,
     MissReason,
 )
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import SILENT_STREAMS
-from loadchaos.core.model import Reply, Step
-from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.worker import request_rows
+from loadchaos.core.model import Step
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 
@@ -67,8 +70,8 @@ class RequestRecorder:
 
     def begin(self, exchange: Exchange) -> None:
         """Record a request's begin before its first byte. Waits while rows are held."""
-        request_id = exchange.wire.request_id
-        row = request_rows.begin_row(exchange)
+        request_id = exchange.request.id
+        row = begin_row(exchange)
         if self._compact:
             self._unwritten_begins[request_id] = row
         else:
@@ -78,18 +81,17 @@ class RequestRecorder:
                 hub().switch()
                 self.note_lag(time.monotonic_ns() - exchange.begun_ns)
         self.in_flight[request_id] = exchange
-        if exchange.wire.request.images:
+        if exchange.request.images:
             self._in_flight_with_images[request_id] = exchange
         self.begun += 1
 
-    def end(self, exchange: Exchange, reply: Reply) -> None:
+    def end(self, exchange: Exchange, row: EndRow) -> None:
         """Record a request's end."""
-        request_id = exchange.wire.request_id
+        request_id = exchange.request.id
         self.in_flight.pop(request_id, None)
         self._in_flight_with_images.pop(request_id, None)
         self.ended += 1
-        self._aborted += reply.outcome in _ABORTED
-        row = request_rows.end_row(exchange, reply)
+        self._aborted += row["outcome"] in _ABORTED
         begin = self._unwritten_begins.pop(request_id, None)
         if begin is not None and batch.can_fold(begin, row):
             self._successes.append((begin, row))
@@ -138,7 +140,7 @@ class RequestRecorder:
             self._put(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
-            self._put(request_rows.missed_row(traffic, phase, why, count, time.monotonic_ns()))
+            self._put(missed_row(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
         """Record the begin or end of a phase's round."""
@@ -195,3 +197,46 @@ class RequestRecorder:
         self._write_begins(list(self._unwritten_begins))
         self._writer.sync()
         self._writer.close()
+
+
+def begin_row(exchange: Exchange) -> BeginRow:
+    """Build the begin row, written before the first byte.
+
+    `len` and `hash` prove that a body rebuilt later is the one that was sent.
+    """
+    step, request = exchange.step, exchange.request
+    row: BeginRow = {
+        "row": "begin",
+        "id": request.id,
+        "step": step.index,
+        "phase": step.phase,
+        "round": step.round,
+        "traffic": step.traffic,
+        "at_ns": exchange.begun_ns,
+        "due_ns": exchange.due_ns,
+        "conn": exchange.connection_number,
+        "reused": exchange.reused,
+        "len": len(request.body),
+        "hash": body_hash(request.body),
+        "tokens": request.tokens,
+        "images": request.images,
+        "image_tokens": request.image_tokens,
+        "max_tokens": request.max_tokens,
+        "behaviour": step.behaviour,
+        "expect": request.expect,
+        "edge": request.edge,
+        "seed": step.seed,
+        "fitted": request.fitted,
+        "image_names": request.image_names,
+        "videos": request.videos,
+    }
+    if request.image_file:
+        row["image_file"] = request.image_file
+    if request.audio:
+        row["audio"] = request.audio
+    return row
+
+
+def missed_row(traffic: str, phase: int, why: MissReason, count: int, at_ns: int) -> MissedRow:
+    """Build one row for `count` requests that were due and never sent."""
+    return {"row": "missed", "at_ns": at_ns, "traffic": traffic, "phase": phase, "why": why, "count": count}

@@ -10,12 +10,11 @@ from loadchaos.load.worker.backoff import DEAD_SERVER_PAUSE_S, pause_s
 
 def pauses_s(*outcomes: str, took_s: float = 0.0) -> list[float]:
     plan: Any = SimpleNamespace(
-        backoff_s=lambda before: min(2.0, 0.1 * 2.0**before), server_is_gone=lambda reply: reply.outcome == "refused"
+        backoff_s=lambda before: min(2.0, 0.1 * 2.0**before), server_is_gone=lambda row: row["outcome"] == "refused"
     )
-    wire: Any = SimpleNamespace(request=SimpleNamespace(expect=frozenset({"ok"})))
     slot: Any = SimpleNamespace(errors_in_row=0)
-    replies: list[Any] = [SimpleNamespace(outcome=outcome) for outcome in outcomes]
-    return [pause_s(plan, wire, reply, took_s, slot) for reply in replies]
+    rows: list[Any] = [{"outcome": outcome, "expect": ["ok"]} for outcome in outcomes]
+    return [pause_s(plan, row, took_s, slot) for row in rows]
 
 
 def test_pause_doubles_after_each_error_in_a_row() -> None:

@@ -2,7 +2,7 @@
 
 Answers of other endpoints are subclasses (load/endpoints). Bytes are stamped by the receiver. Nearly every event of a
 stream repeats the one before it with another text: such events are recognised by their first and last bytes
-(event_template.py) and never parsed. Sans-I/O.
+(sse.EventTemplate) and never parsed. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from loadchaos.core.outcome_rules import (
     error_object,
     finish_outcome,
 )
-from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
-from loadchaos.load.wire.sse import MAX_EVENT_BYTES, Event, SseParser
+from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, SseParser, json_string
 
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
@@ -47,7 +46,7 @@ class WrongShapeError(Exception):
     """A JSON value of the wrong type inside the answer; the text says which."""
 
 
-class Completion:
+class AnswerReader:
     """The body of one 2xx answer.
 
     `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can decide the outcome, in byte order.
@@ -461,7 +460,7 @@ class Completion:
             self.disorder.append(f"a chunk is {kind}: number {number} follows {before}")
 
     def _read_extras(self, index: int, choice: dict[str, Any], message: Any) -> None:
-        """Read what the checks of the content need (answer_checks.py)."""
+        """Read what the checks of the content need (decision.py)."""
         if self.rules.answers is not None and not 0 <= index < self.rules.answers and not self.disorder:
             self.disorder.append(f"choice {index} was not requested: there are {self.rules.answers}")
         logprobs = choice.get("logprobs")
@@ -635,7 +634,7 @@ class Completion:
 _OK = OutcomeEvent("ok")
 
 
-def final_event(answer: Completion) -> OutcomeEvent:
+def final_event(answer: AnswerReader) -> OutcomeEvent:
     """Make the outcome event of a complete body in which nothing was decisive."""
     rules = answer.rules
     if answer.is_stream and not answer.asked_stream:
