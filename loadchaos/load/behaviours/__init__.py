@@ -27,27 +27,22 @@ class Behaviour(Protocol):
 
     @property
     def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
-        """The pydantic model of its options."""
+        ...
 
     @property
     def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
         """True if each request has a connection of its own."""
 
     def act(self, exchange: Exchange) -> EndRow:
-        """Run one exchange from connecting to its reply.
-
-        Network errors never raise.
-        """
+        """Run one exchange from connecting to its reply. Network errors never raise."""
 
 
 class PipeliningBehaviour(Behaviour, Protocol):
     """A behaviour whose connection carries more requests after the step's own."""
 
-    def follower_count(self, options: BaseModel, seed: int) -> int:
-        """Number of requests that follow the step's own."""
+    def follower_count(self, options: BaseModel, seed: int) -> int: ...
 
-    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow:
-        """Run the exchange of a request that follows `first`."""
+    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow: ...
 
 
 BEHAVIOURS: Mapping[str, Behaviour] = {

@@ -38,10 +38,7 @@ class Options(BaseModel):
 
     @property
     def needs_stream(self) -> bool:
-        """True if the moment only exists in a stream.
-
-        Other answers have no tokens to count.
-        """
+        """True if the moment only exists in a stream. Other answers have no tokens to count."""
         return self.at_token is not None or self.before == "end"
 
     @model_validator(mode="after")
@@ -57,7 +54,6 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect, send, read up to the chosen moment, hang up."""
     options: Options = exchange.step.behaviour_options
     reset = options.leave == "reset"
     if not exchange.connect():
@@ -81,7 +77,6 @@ def act(exchange: Exchange) -> EndRow:
 
 
 def _hang_up_condition(exchange: Exchange, options: Options) -> Callable[[], bool]:
-    """Make the check, asked after each read, that the moment has come."""
     if options.before == "end":
         return lambda: exchange.answered
     if options.at_token is None:

@@ -34,7 +34,6 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect, send the request with more header lines, read to the end."""
     options: Options = exchange.step.behaviour_options
     head, end = exchange.request.head[:-2], exchange.request.head[-2:]
     whole = head + _lines(options, exchange.step.seed) + end + exchange.request.body

@@ -32,7 +32,6 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect, send piece by piece, read to the end."""
     options: Options = exchange.step.behaviour_options
     rng = random.Random(exchange.step.seed)
     exchange.slowed = True

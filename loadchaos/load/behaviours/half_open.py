@@ -28,7 +28,6 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect, send a part, wait, leave."""
     options: Options = exchange.step.behaviour_options
     exchange.slowed = True
     if not exchange.connect():

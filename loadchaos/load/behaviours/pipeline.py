@@ -33,13 +33,11 @@ class Options(BaseModel):
 
 
 def follower_count(options: BaseModel, seed: int) -> int:
-    """Number of requests that follow the step's own."""
     assert isinstance(options, Options)
     return options.depth.low + seed % (options.depth.high - options.depth.low + 1) - 1
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect, send all requests at once, read the first answer."""
     sent = b"".join(c.request.head + c.request.body for c in (exchange, *exchange.pipelined))
     if exchange.connect() and exchange.send_piece(sent):
         exchange.receive_all()
@@ -47,7 +45,6 @@ def act(exchange: Exchange) -> EndRow:
 
 
 def act_pipelined(exchange: PipelinedExchange, first: Exchange) -> EndRow:
-    """Read the answer of a request further back."""
     if exchange.start_reading():
         exchange.receive_all()
     return _checked_row(exchange, first)

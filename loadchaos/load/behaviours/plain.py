@@ -20,7 +20,6 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect, send, read to the end."""
     if exchange.connect() and exchange.send():
         exchange.receive_all()
     return exchange.end_row()

@@ -33,7 +33,6 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> EndRow:
-    """Connect with a small buffer, send, read in small pieces."""
     options: Options = exchange.step.behaviour_options
     rng = random.Random(exchange.step.seed)
     exchange.slowed = True

@@ -99,7 +99,6 @@ def _request_slot(client: Any, token: str, deadline: float, report: Callable[[st
 
 
 def _client_name(token: str) -> str:
-    """Identity that Locust's master replies to."""
     return f"{socket.gethostname()}_join_{token}"
 
 

@@ -39,8 +39,7 @@ _MAX_REFUSALS = 100
 class LocustMaster(Protocol):
     """The part of Locust's MasterRunner that is used here."""
 
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
-        """Send to one worker."""
+    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None: ...
 
     def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
         """Call `listener(environment, msg)` for messages of a kind."""
@@ -48,9 +47,8 @@ class LocustMaster(Protocol):
 
 @dataclass
 class WorkerSlot:
-    """One share of the plan and the worker that has it.
-
-    `state` is free, given (told where to connect), here, away or done.
+    """One share of the plan and the worker that has it. `state` is free, given (told where to connect), here, away or
+    done.
     """
 
     number: int
@@ -135,10 +133,7 @@ class Coordinator:
         self._unplaced[token] = time.monotonic()
 
     def _slot_of(self, msg: Any) -> WorkerSlot | None:
-        """Return the slot of a message's sender.
-
-        Returns None if it has none any more.
-        """
+        """Return the slot of a message's sender. Returns None if it has none any more."""
         number = msg.data.get("slot")
         if not isinstance(number, int) or not 0 <= number < len(self._slots):
             return None
@@ -284,10 +279,7 @@ class Coordinator:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Handle Locust's own quit, as when its last worker has left.
-
-        A worker that did not report its end has failed.
-        """
+        """Handle Locust's own quit, as when its last worker has left. A worker that did not report its end has failed."""
         if self._began and not self._ended:
             for slot in self._slots:
                 if slot.state in ("here", "away"):

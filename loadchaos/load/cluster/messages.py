@@ -43,9 +43,8 @@ def versions() -> dict[str, str]:
 
 
 def mismatch(theirs: Mapping[str, Any]) -> str | None:
-    """Explain why a worker of these versions cannot take part.
-
-    Returns None if it can. Locust's own messages change with minor versions.
+    """Explain why a worker of these versions cannot take part. Returns None if it can. Locust's own messages change with
+    minor versions.
     """
     ours = versions()
     if theirs.get("loadchaos") != ours["loadchaos"]:
@@ -65,10 +64,7 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
-    """Undo `compress`.
-
-    Raises ValueError for anything else, or for more than one piece.
-    """
+    """Undo `compress`. Raises ValueError for anything else, or for more than one piece."""
     engine = zlib.decompressobj()
     try:
         found = engine.decompress(data, 4 * PIECE_BYTES)

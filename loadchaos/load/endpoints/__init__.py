@@ -29,7 +29,6 @@ ENDPOINTS: Mapping[str, ModelEndpoint] = {
 
 
 def path_at(name: str, dialect_name: str) -> str:
-    """Return the path of an endpoint at a dialect."""
     dialect = DIALECTS.get(dialect_name)
     own = dialect.endpoint_paths.get(name) if dialect is not None else None
     return own or ENDPOINTS[name].path
@@ -41,6 +40,5 @@ def endpoint_of_path(path: str) -> str:
 
 
 def known_endpoint_of_path(path: str) -> str | None:
-    """Return the endpoint of a path; None if none has it."""
     found = (name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path.removeprefix("/v1")))
     return next(found, None)

@@ -45,7 +45,6 @@ class ModelEndpoint:
     lacks: frozenset[str] = frozenset()
 
     def carries(self, payload: str) -> bool:
-        """Tell if a body can hold a payload."""
         return payload not in self.lacks and (self.payloads is None or payload in self.payloads)
 
     def can_ask_exact(self, fields: Mapping[str, str]) -> bool:
@@ -65,5 +64,4 @@ def content_parts(request: Request) -> list[dict[str, Any]]:
 
 
 def earlier_messages(request: Request) -> list[dict[str, Any]]:
-    """Parse the earlier messages of a conversation."""
     return [orjson.loads(message.removesuffix(b",")) for message in request.history]

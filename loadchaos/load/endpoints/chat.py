@@ -38,10 +38,7 @@ def _tail(request: Request, facts: Facts) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _cached_tail(count: int, exact: bool, stream: bool, dialect: str) -> bytes:
-    """Build the body's tail with a placeholder for the seed.
-
-    In most traffic only the seed differs.
-    """
+    """Build the body's tail with a placeholder for the seed. In most traffic only the seed differs."""
     return b"," + orjson.dumps(_options(count, exact, stream, dialect, 0)).replace(b'"seed":0', b'"seed":%d', 1)[1:-1]
 
 

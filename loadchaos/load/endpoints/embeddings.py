@@ -28,7 +28,6 @@ class EmbeddingsAnswer(Results):
     __slots__ = ()
 
     def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Read the vectors, and check their numbers."""
         results = results_of(data, "data")
         lengths = {len(self._vector(result)) for result in results}
         if len(lengths) > 1:

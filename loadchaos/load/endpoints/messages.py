@@ -45,7 +45,6 @@ def _image(part: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _translated(extra: Mapping[str, Any]) -> dict[str, object]:
-    """Rename the fields of chat that have another name here."""
     found: dict[str, object] = {name: extra[name] for name in _KEPT if name in extra}
     form = extra.get("response_format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":

@@ -24,7 +24,6 @@ _QUERY_TOKENS = 8
 
 
 def query(request: Request, facts: Facts) -> str:
-    """Write the query of a request."""
     return corpus_for(facts.text).text_of(_QUERY_TOKENS, Rng(hash64(request.step.seed, 41)))
 
 
@@ -39,7 +38,6 @@ class RerankAnswer(Results):
     __slots__ = ()
 
     def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Read the results, and check their order."""
         results = results_of(data, "results")
         scores: list[Any] = [result.get("relevance_score") for result in results]
         for score in scores:

@@ -49,7 +49,6 @@ def _content(request: Request) -> object:
 
 
 def _translated(extra: dict[str, Any]) -> dict[str, Any]:
-    """Rename the fields of chat that have another name here."""
     if extra.pop("logprobs", None):
         extra["include"] = ["message.output_text.logprobs"]
     if (effort := extra.pop("reasoning_effort", None)) is not None:
@@ -155,7 +154,6 @@ def _number(data: Mapping[str, Any]) -> int:
 
 
 def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str | None:
-    """Translate the status of a response to a finish_reason of chat."""
     status = response.get("status") or of_event
     details = response.get("incomplete_details")
     why = details.get("reason") if isinstance(details, dict) else None

@@ -25,7 +25,6 @@ class ScoreAnswer(Results):
     __slots__ = ()
 
     def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Read the scores."""
         results = results_of(data, "data")
         for result in results:
             self.check_number(result.get("score"), "a score")

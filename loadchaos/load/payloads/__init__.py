@@ -50,7 +50,7 @@ class Payload(Protocol):
 
     @property
     def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
-        """The pydantic model of its options."""
+        ...
 
     @property
     def ORDER(self) -> int:  # noqa: N802 - a constant of a module
@@ -183,6 +183,5 @@ def _complete(request: Request, server: _Server) -> None:
 
 
 def _answers(request: Request) -> int:
-    """Choices that a request asks for."""
     answers = request.extra.get("n", 1) if request.extra else 1
     return answers if isinstance(answers, int) else 1

@@ -67,11 +67,9 @@ class Options(BaseModel):
 
     @property
     def new(self) -> float:
-        """Share that was never sent before, near duplicates aside."""
         return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         what = f"{self.count} audio file{'s' if self.count.high > 1 else ''} of {self.seconds} s"
         if self.new >= 1:
             return f"{what}, always new"
@@ -79,7 +77,6 @@ class Options(BaseModel):
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        """Warn if a phase ends before a file can repeat."""
         if self.new >= 1 or requests is None or requests > self.reuse_distance:
             return None
         return (
@@ -94,7 +91,6 @@ class Options(BaseModel):
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
-    """Put the files in front of the text; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
     base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 13)
     for slot in range(images.image_count(options, base, request.step.ordinal)):
@@ -111,10 +107,7 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
 
 
 def wav(seconds: int, identity: bytes, variation: int) -> bytes:
-    """Make a WAV file: 16 kHz, one channel, 16 bits.
-
-    Variations of an identity differ in one sample.
-    """
+    """Make a WAV file: 16 kHz, one channel, 16 bits. Variations of an identity differ in one sample."""
     samples = bytearray(_tone(seconds, identity[-1] % _TONES))
     noise = array("h", (n % _LOUD for n in array("h", random.Random(identity).randbytes(2 * _BURST))))
     samples[: 2 * _BURST] = noise.tobytes()

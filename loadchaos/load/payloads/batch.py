@@ -35,7 +35,6 @@ class Options(BaseModel):
         return value
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return f"{self.count} such texts in one request"
 
 

@@ -107,7 +107,6 @@ class Options(BaseModel):
 
     @property
     def is_live(self) -> bool:
-        """True if the server's own answers are sent back."""
         return self.answers == "live"
 
     @property
@@ -117,13 +116,11 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """Payloads that would also write the prompt."""
         return [name for name in names if name in ("text", "near_limit")]
 
     def refusals(
         self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
     ) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield (key, reason) of what a session cannot go with."""
         if not self.is_live:
             return
         if endpoint != "chat":
@@ -143,12 +140,10 @@ class Options(BaseModel):
                 )
 
     def place(self, ordinal: int) -> tuple[int, int]:
-        """Return (conversation, turn from 0) of a request."""
         group, within = divmod(ordinal, self.turns.low * self.parallel)
         return group * self.parallel + within % self.parallel, within // self.parallel
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
-        """Warn if there are more requests in flight than conversations."""
         if self.is_live or in_flight <= self.parallel:
             return None
         conversations = "1 conversation runs" if self.parallel == 1 else f"{self.parallel} conversations run"
@@ -158,13 +153,11 @@ class Options(BaseModel):
         )
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         if self.is_live:
             return "; ".join(self._describe_session())
         return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`."""
         if self.is_live:
             return {}  # how long the answers are is not known
         last, turns = (self.tokens.low + self.tokens.high) / 2, self.turns.low
@@ -189,7 +182,6 @@ class Options(BaseModel):
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
-    """Put the earlier turns in front and set the newest question."""
     assert isinstance(options, Options)
     if options.is_live:
         live.add(request, facts)
@@ -217,7 +209,6 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
 
 
 def _name_responses(request: Request, turn: int) -> None:
-    """Name the response, and the one before it in place of earlier messages."""
     name = f"resp_lc{request.step.run_seed & 0xFFFFFFFF:x}-{request.owner or 0:x}"
     request.extra["request_id"] = f"{name}-{turn}"
     request.history, request.history_tokens = [], 0
@@ -248,10 +239,7 @@ def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=_CACHED_MESSAGES)
 def _message(known: TextFacts | None, seed: int, index: int, tokens: int, secret: int) -> bytes:
-    """Build an earlier message as JSON.
-
-    A question as it was sent, or a made-up answer.
-    """
+    """Build an earlier message as JSON. A question as it was sent, or a made-up answer."""
     own = draws.Rng(draws.hash64(seed, index))
     corpus = corpus_for(known)
     opening, used, _ = corpus.make_nonce(tokens, secret, own) if index % 2 == 0 else ("", 0, False)

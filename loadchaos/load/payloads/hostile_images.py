@@ -58,7 +58,6 @@ class Options(BaseModel):
         return self
 
     def selected(self) -> Sequence[image_corpus.CorpusImage]:
-        """Images that are sent, in this order."""
         entries = _corpus(self.folder)
         if self.only:
             return [e for e in entries if e.file in self.only]
@@ -66,7 +65,6 @@ class Options(BaseModel):
         return [e for e in entries if e.file not in non_images]
 
     def notes(self) -> Sequence[str]:
-        """Notes for the user before the load."""
         return [f"{self.folder}: {skipped}"] if (skipped := self._skipped()) else []
 
     def _skipped(self) -> str:
@@ -79,24 +77,17 @@ class Options(BaseModel):
         )
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
         note = f" ({skipped})" if (skipped := self._skipped()) else ""
         return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        The images' tokens are unknown.
-        """
+        """Average content of a request for `explain`. The images' tokens are unknown."""
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
-    """Put the image in front of the text.
-
-    Its manifest decides the expected outcome.
-    """
+    """Put the image in front of the text. Its manifest decides the expected outcome."""
     assert isinstance(options, Options)
     if facts.images is False:
         request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")

@@ -30,9 +30,8 @@ _PILLOW_PIXEL_LIMIT = 178_956_970
 
 @dataclass(frozen=True)
 class CorpusImage:
-    """One image of the corpus, as in manifest.json.
-
-    `pixels` is the size in its header such as "64x64", "" where there is none.
+    """One image of the corpus, as in manifest.json. `pixels` is the size in its header such as "64x64", "" where there
+    is none.
     """
 
     file: str
@@ -53,9 +52,8 @@ class _CorpusEntry:
 
 
 def build(folder: Path) -> list[CorpusImage]:
-    """Write every file and the manifest; returns the images that were written.
-
-    Formats that this Pillow cannot write are left out.
+    """Write every file and the manifest; returns the images that were written. Formats that this Pillow cannot write are
+    left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -73,7 +71,6 @@ def build(folder: Path) -> list[CorpusImage]:
 
 
 def _pixels(data: bytes) -> str:
-    """Read the size in the header; PNG by hand, as Pillow refuses the largest."""
     if data[:8] == _SIGNATURE and len(data) >= 24:
         return "{}x{}".format(*struct.unpack(">II", data[16:24]))
     from PIL import Image, UnidentifiedImageError
@@ -97,9 +94,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def _png(
     width: int, height: int, *, bits: int = 8, color: int = 2, data: bytes | None = None, extra: bytes = b""
 ) -> bytes:
-    """Make a PNG by hand.
-
-    Rows are flat zeros unless `data` (already deflated) is given; `extra` chunks follow the header.
+    """Make a PNG by hand. Rows are flat zeros unless `data` (already deflated) is given; `extra` chunks follow the
+    header.
     """
     header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
     if data is None:
@@ -111,7 +107,6 @@ def _png(
 
 
 def _gradient(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
-    """Make a small gradient in a mode; returns Pillow's Image."""
     from PIL import Image
 
     plain = Image.new("RGB", size)
@@ -155,10 +150,7 @@ def _wrong_crc() -> bytes:
 
 
 def _unpacking_text() -> bytes:
-    """Make a PNG whose 20 kB comment unpacks to 20 MB.
-
-    Pillow's limit for it is MAX_TEXT_CHUNK.
-    """
+    """Make a PNG whose 20 kB comment unpacks to 20 MB. Pillow's limit for it is MAX_TEXT_CHUNK."""
     packer = zlib.compressobj(9)
     packed = b"".join([*(packer.compress(b"\x00" * 1_000_000) for _ in range(20)), packer.flush()])
     return _png(_SIDE, _SIDE, extra=_chunk(b"zTXt", b"comment\x00\x00" + packed))
@@ -181,10 +173,7 @@ def _zip_behind() -> bytes:
 
 
 def _gif_and_script() -> bytes:
-    """Make a GIF that is also JavaScript.
-
-    Its width is "/*", and its comment closes what that begins.
-    """
+    """Make a GIF that is also JavaScript. Its width is "/*", and its comment closes what that begins."""
     whole = _encode(_gradient("P", (16, 16)), "GIF")
     return whole[:6] + b"/*" + whole[8:-1] + b"\x21\xfe\x08*/=1;//\n\x00\x3b"
 
@@ -303,10 +292,7 @@ def _entries() -> Sequence[_CorpusEntry]:
 
 
 def read(folder: Path) -> list[CorpusImage]:
-    """Read the manifest, or list all files but dot files if there is none.
-
-    Raises OSError or ValueError.
-    """
+    """Read the manifest, or list all files but dot files if there is none. Raises OSError or ValueError."""
     manifest = folder / MANIFEST
     if manifest.is_file():
         data = json.loads(manifest.read_text(encoding="utf-8"))
@@ -339,8 +325,5 @@ def _mime(name: str) -> str | None:
 
 
 def non_images(folder: Path) -> list[str]:
-    """List files without an image's suffix, in a folder without a manifest.
-
-    Raises OSError.
-    """
+    """List files without an image's suffix, in a folder without a manifest. Raises OSError."""
     return [] if (folder / MANIFEST).is_file() else [e.file for e in read(folder) if _mime(e.file) is None]

@@ -18,10 +18,8 @@ Encoder = Callable[[bytes, int], Sequence[bytes]]
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """One format.
-
-    `media_type` goes into the data URL, `label` into `explain`. `max_side` is in pixels. `encoder` makes the encoder of
-    one size.
+    """One format. `media_type` goes into the data URL, `label` into `explain`. `max_side` is in pixels. `encoder` makes
+    the encoder of one size.
     """
 
     media_type: bytes

@@ -58,7 +58,6 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """Payloads that would also write the prompt or its images."""
         writes = (
             "text",
             "quote",
@@ -73,20 +72,15 @@ class Options(BaseModel):
         return [name for name in names if name in writes]
 
     def sizes(self) -> Sequence[Size]:
-        """All sizes that are sent."""
         return (self.size,)
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        Without `at`, with the usual size of a step.
-        """
+        """Average content of a request for `explain`. Without `at`, with the usual size of a step."""
         at = self.at or (_USUAL_STEPS[0],)
         cost = image_tokens.predict("", self.size.width, self.size.height)
         return {"tokens": sum(at) / len(at), "images": 1.0, "image_tokens": float(cost)}
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         where = " or ".join(f"{p:,}" for p in self.at) or "at the end of the first or second step of prefill"
         return (
             f"a turn of text, and then a new image of {self.size} that begins {'at token ' if self.at else ''}{where}"
@@ -140,10 +134,7 @@ def _write_turn(request: Request, text: TextFacts, tokens: int, rng: Rng) -> Non
 
 
 def _turn_overhead(text: TextFacts) -> int:
-    """Tokens that the template adds to an earlier turn.
-
-    Where they were not measured, twice those of one message.
-    """
+    """Tokens that the template adds to an earlier turn. Where they were not measured, twice those of one message."""
     return 2 * text.overhead if text.turn_overhead is None else text.turn_overhead
 
 

@@ -94,15 +94,12 @@ class Options(BaseModel):
 
     @property
     def new(self) -> float:
-        """Share that was never sent before, near duplicates aside."""
         return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def sizes(self) -> Sequence[Size]:
-        """All sizes that are sent, one for each shape."""
         return _sizes(self.size, self.aspect)
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         kind = FORMATS[self.format].label
         shapes = f" in the shapes {', '.join(f'{w}:{h}' for w, h in self.aspect)}" if self.aspect else ""
         what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
@@ -118,7 +115,6 @@ class Options(BaseModel):
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        """Warn if a phase ends before an image can repeat."""
         if self.new >= 1 or requests is None or requests > self.reuse_distance:
             return None
         return (
@@ -127,10 +123,7 @@ class Options(BaseModel):
         )
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        Image tokens are those of Qwen3-VL's formula.
-        """
+        """Average content of a request for `explain`. Image tokens are those of Qwen3-VL's formula."""
         mean = (self.count.low + self.count.high) / 2
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
         return {"images": mean, "image_tokens": mean * sum(costs) / len(costs)}
@@ -184,10 +177,7 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
 
 
 class _SizedImage:
-    """Encoder of images of one size, and their cost in tokens.
-
-    Looked up once per request.
-    """
+    """Encoder of images of one size, and their cost in tokens. Looked up once per request."""
 
     __slots__ = ("base64", "measured", "tokens")
 
@@ -197,10 +187,7 @@ class _SizedImage:
 
 
 def _most_fitting(makers: Sequence[_SizedImage], facts: Facts) -> int | None:
-    """Most images of the largest size beside a short text.
-
-    None where a length is unknown.
-    """
+    """Most images of the largest size beside a short text. None where a length is unknown."""
     if facts.prompt_room is None or not all(maker.measured for maker in makers):
         return None
     return room_for_images(facts, max(maker.tokens for maker in makers))
@@ -218,9 +205,8 @@ def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: t
 
 
 def _ledger_name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
-    """Number of an image in the ledger.
-
-    Equal for images that the server sees as equal. It has 53 bits, as JSON numbers do.
+    """Number of an image in the ledger. Equal for images that the server sees as equal. It has 53 bits, as JSON numbers
+    do.
     """
     return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
@@ -234,33 +220,27 @@ class ReuseOptions(Protocol):
     """Options that decide how many images there are and which of them repeat."""
 
     @property
-    def count(self) -> Range:
-        """Number per request."""
+    def count(self) -> Range: ...
 
     @property
-    def new(self) -> float:
-        """Share never sent before."""
+    def new(self) -> float: ...
 
     @property
-    def near_duplicates(self) -> float:
-        """Share that differs a little from one sent before."""
+    def near_duplicates(self) -> float: ...
 
     @property
-    def reuse_distance(self) -> int:
-        """Requests between an image and its repeat."""
+    def reuse_distance(self) -> int: ...
 
 
 def image_count(options: ReuseOptions, base: int, ordinal: int) -> int:
-    """Number of images in a request of the traffic."""
     low, high = options.count.low, options.count.high
     return low if low == high else low + draws.hash64(base, 3, ordinal) % (high - low + 1)
 
 
 def resolve_repeat(options: ReuseOptions, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
-    """Find the image at a place of a request.
-
-    A new one, or the one it repeats. Returns (ordinal, slot, variation). Each step back is drawn from (base, ordinal,
-    slot) alone, so any worker finds the same image. A variation other than 0 is a near duplicate.
+    """Find the image at a place of a request. A new one, or the one it repeats. Returns (ordinal, slot, variation). Each
+    step back is drawn from (base, ordinal, slot) alone, so any worker finds the same image. A variation other than 0 is
+    a near duplicate.
     """
     variation = 0
     while options.new < 1 and ordinal >= options.reuse_distance:

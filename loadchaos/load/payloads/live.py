@@ -88,7 +88,6 @@ class Think(BaseModel):
         return self
 
     def draw_s(self, rng: draws.Rng) -> float:
-        """Draw a time in seconds."""
         share = rng.share()
         if self.law == "uniform":
             seconds = 2 * self.mean * share
@@ -102,7 +101,6 @@ class Think(BaseModel):
         return seconds if self.most is None else min(seconds, self.most)
 
     def describe(self) -> str:
-        """Describe the times in words."""
         most = "" if self.most is None else f", at most {describe_duration(self.most)}"
         return f"{describe_duration(self.mean)} ({self.law}{most})"
 
@@ -111,40 +109,31 @@ class LiveOptions(Protocol):
     """Options of a conversation as its turns need them."""
 
     @property
-    def turns(self) -> Range:
-        """Questions of a session."""
+    def turns(self) -> Range: ...
 
     @property
-    def question(self) -> Range:
-        """Tokens of a question."""
+    def question(self) -> Range: ...
 
     @property
-    def most_tokens(self) -> int | None:
-        """Most tokens of a prompt."""
+    def most_tokens(self) -> int | None: ...
 
     @property
-    def think(self) -> Think | None:
-        """Time before the next question."""
+    def think(self) -> Think | None: ...
 
     @property
-    def system(self) -> SystemPrompt | None:
-        """The system prompt."""
+    def system(self) -> SystemPrompt | None: ...
 
     @property
-    def branches(self) -> Branches | None:
-        """Continuations."""
+    def branches(self) -> Branches | None: ...
 
     @property
-    def tool_rounds(self) -> int:
-        """Most rounds of tool calls for a question."""
+    def tool_rounds(self) -> int: ...
 
     @property
-    def tool_result(self) -> Range:
-        """Tokens of the result of a tool."""
+    def tool_result(self) -> Range: ...
 
     @property
-    def history(self) -> History | None:
-        """The turns so far."""
+    def history(self) -> History | None: ...
 
 
 class SentBack(NamedTuple):
@@ -154,12 +143,10 @@ class SentBack(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
 
     def calls_json(self) -> list[CallText]:
-        """Convert the calls to those of an `answer` row."""
         return [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls]
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> SentBack:
-        """Read an `answer` row back."""
         calls = [ToolCall(str(c["name"]), str(c["arguments"]), str(c["id"])) for c in row.get("calls") or ()]
         return cls(str(row.get("text") or ""), tuple(calls))
 
@@ -184,10 +171,8 @@ class History:
 
 
 class Session:
-    """Requests of one session, made of its step.
-
-    `turns` are the questions on one path. After `fork` of them there are `branches` continuations. `tools`: the requests
-    define tools.
+    """Requests of one session, made of its step. `turns` are the questions on one path. After `fork` of them there are
+    `branches` continuations. `tools`: the requests define tools.
     """
 
     def __init__(self, step: Step, facts: Facts) -> None:
@@ -202,11 +187,9 @@ class Session:
 
     @property
     def planned_turns(self) -> int:
-        """Questions of the session, those of all branches together."""
         return self.fork + self.branches * (self.turns - self.fork)
 
     def begin(self) -> History:
-        """History of the first request: the system prompt."""
         system = self.options.system
         if system is None:
             return History()
@@ -216,7 +199,6 @@ class Session:
         return History(messages=(_message({"role": "system", "content": text}),), own_tokens=system.tokens)
 
     def step_of(self, history: History) -> Step:
-        """Step of the request that follows a history."""
         options: Any = self.options
         own = options.model_copy(update={"history": history})
         return replace(self.step, payload={**self.step.payload, "conversation": own})
@@ -243,10 +225,7 @@ class Session:
         return replace(history, round=history.round + 1, messages=tuple(messages), own_tokens=own)
 
     def question(self, history: History) -> tuple[str, int, str, bool]:
-        """Make the question that follows a history.
-
-        Returns (text, tokens, secret word, True if the word is whole).
-        """
+        """Make the question that follows a history. Returns (text, tokens, secret word, True if the word is whole)."""
         wanted = self._draw(_QUESTION, history.question, self.options.question, history.branch)
         if not history.question:
             wanted = max(1, min(wanted, self._limit() - self.first_tokens(history)))
@@ -277,9 +256,8 @@ class Session:
         return overhead + system + self._tool_tokens()
 
     def tokens_after(self, history: History, before: History, used: int) -> int:
-        """Tokens that a history has in a prompt, estimated from above.
-
-        `used` are those of the prompt after `before`, and of its answer.
+        """Tokens that a history has in a prompt, estimated from above. `used` are those of the prompt after `before`,
+        and of its answer.
         """
         sent = self.question(before)[1] if before.round == 0 else 0
         new = history.own_tokens - before.own_tokens - sent
@@ -306,7 +284,6 @@ class Session:
         return _TOOL_ORDER_TOKENS + math.ceil(per_byte * tools.definition_bytes(options.count.high))
 
     def _limit(self) -> int:
-        """Most tokens of a prompt that leaves room for its answer."""
         facts, dialect = self.facts, DIALECTS.get(self.facts.dialect)
         output = self.step.output.exact or self.step.output.max or DEFAULT_MAX_TOKENS
         limits = [n - output for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
@@ -322,10 +299,7 @@ class Session:
 
 
 def add(request: Request, facts: Facts) -> None:
-    """Put the history in front and set the newest question.
-
-    There is none where tools have just answered.
-    """
+    """Put the history in front and set the newest question. There is none where tools have just answered."""
     session = Session(request.step, facts)
     history = session.options.history or session.begin()
     request.fixed_length = True
@@ -342,9 +316,8 @@ def add(request: Request, facts: Facts) -> None:
 
 
 def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
-    """Average content of a session with `rounds` of tool calls a question.
-
-    `requests` in all, `in_a_row` on the longest path, and seconds to think on it.
+    """Average content of a session with `rounds` of tool calls a question. `requests` in all, `in_a_row` on the longest
+    path, and seconds to think on it.
     """
     branches, lengths = options.branches, range(options.turns.low, options.turns.high + 1)
     turns = sum(lengths) / len(lengths)
@@ -358,10 +331,8 @@ def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
 
 
 def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
-    """Make the step of a request of a session from the answers before it.
-
-    None if one is missing.
-    `answers` are by the id of their requests.
+    """Make the step of a request of a session from the answers before it. None if one is missing. `answers` are by the
+    id of their requests.
     """
     place = place_of(request_id)
     session = Session(step, facts)
@@ -379,15 +350,12 @@ def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[
 
 
 def is_session(payload: Mapping[str, Any]) -> bool:
-    """Tell if the options of payloads are those of a session."""
     return bool(getattr(payload.get("conversation"), "is_live", False))
 
 
 def answer_of(text: str, calls: Sequence[ToolCall]) -> SentBack:
-    """Make the answer that is sent back.
-
-    It has the calls whose arguments are a JSON object.
-    A server refuses a history with others, or cannot write it.
+    """Make the answer that is sent back. It has the calls whose arguments are a JSON object. A server refuses a history
+    with others, or cannot write it.
     """
     kept = [
         c if c.id else c._replace(id=f"call_{n}") for n, c in enumerate(calls) if c.name and _is_object(c.arguments)

@@ -65,14 +65,10 @@ class Options(BaseModel):
         return self
 
     def variants(self) -> Sequence[Options]:
-        """One variant for each rung, from below the limit to above it."""
         return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
 
     def rungs(self) -> list[Rung]:
-        """All lengths with all outputs.
-
-        Above the limit the output makes no difference.
-        """
+        """All lengths with all outputs. Above the limit the output makes no difference."""
         margins = list(range(self.band.low, self.band.high + 1, self.step))
         if margins[-1] != self.band.high:
             margins.append(self.band.high)
@@ -80,18 +76,15 @@ class Options(BaseModel):
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        The context's length is known only when the server is, unless the profile sets it.
+        """Average content of a request for `explain`. The context's length is known only when the server is, unless the
+        profile sets it.
         """
         return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
-        """Maximum output tokens of each rung in turn, for `explain`."""
         return [_max_output(rung) for rung in self.rungs()]
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
             f"{len(self.rungs())} cases around the context limit: {self.band} tokens from it in steps of "
@@ -100,10 +93,7 @@ class Options(BaseModel):
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
-    """Set text, output and expected outcome of one rung.
-
-    If the limit is unknown, a short prompt is sent instead.
-    """
+    """Set text, output and expected outcome of one rung. If the limit is unknown, a short prompt is sent instead."""
     assert isinstance(options, Options)
     rung = options.rung or options.rungs()[request.step.ordinal % len(options.rungs())]
     limit = _limit(facts, options.limit)
@@ -133,10 +123,8 @@ def _max_output(rung: Rung) -> int:
 
 
 def _limit(facts: Facts, from_profile: int | None) -> int | None:
-    """Return the shortest prompt that is too long.
-
-    It is the context, or one more than the longest prompt. The profile's limit is used where the server does not report
-    one: no context, or one its KV cache may not hold.
+    """Return the shortest prompt that is too long. It is the context, or one more than the longest prompt. The profile's
+    limit is used where the server does not report one: no context, or one its KV cache may not hold.
     """
     dialect = DIALECTS.get(facts.dialect)
     context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
@@ -145,10 +133,8 @@ def _limit(facts: Facts, from_profile: int | None) -> int | None:
 
 
 def _sequence_limit(facts: Facts, limit: int) -> int:
-    """Return the limit of prompt and answer together: the context.
-
-    Where LMDeploy's KV cache holds less, one bound holds for both: `max_session_len` of its pytorch engine, to which it cuts
-    `max_new_tokens` silently.
+    """Return the limit of prompt and answer together: the context. Where LMDeploy's KV cache holds less, one bound holds
+    for both: `max_session_len` of its pytorch engine, to which it cuts `max_new_tokens` silently.
     """
     dialect = DIALECTS.get(facts.dialect)
     if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
@@ -157,9 +143,8 @@ def _sequence_limit(facts: Facts, limit: int) -> int:
 
 
 def expected_outcomes(rung: Rung, facts: Facts) -> Sequence[Outcome]:
-    """Correct outcomes of a rung: ok below the limit, a refusal from 0 on.
-
-    The refusal is the dialect's. Too much output may be cut or refused.
+    """Correct outcomes of a rung: ok below the limit, a refusal from 0 on. The refusal is the dialect's. Too much output
+    may be cut or refused.
     """
     dialect = DIALECTS.get(facts.dialect)
     refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)

@@ -54,10 +54,7 @@ class PngTemplate:
         self._head64, self._tail64 = base64.b64encode(self._head), base64.b64encode(self._tail)
 
     def _changing(self, identity: bytes, variation: int) -> tuple[bytes, bytes]:
-        """Build the chunks that change, for 16 bytes of identity.
-
-        Returns (first IDAT chunk, last IDAT chunk and IEND).
-        """
+        """Build the chunks that change, for 16 bytes of identity. Returns (first IDAT chunk, last IDAT chunk and IEND)."""
         pixels = identity * 4
         if variation:
             pixels = (int.from_bytes(pixels[:3], "big") ^ variation).to_bytes(3, "big") + pixels[3:]
@@ -70,15 +67,13 @@ class PngTemplate:
         return first, _CLOSING + closing + _word(zlib.crc32(closing, _CLOSING_CRC)) + _END
 
     def file(self, identity: bytes, variation: int = 0) -> bytes:
-        """Build the PNG file whose first pixels are made of `identity` (16 bytes).
-
-        `variation` (24 bits) changes the first of them.
+        """Build the PNG file whose first pixels are made of `identity` (16 bytes). `variation` (24 bits) changes the
+        first of them.
         """
         first, last = self._changing(identity, variation)
         return self._head + first + self._tail + last
 
     def base64(self, identity: bytes, variation: int = 0) -> tuple[bytes, ...]:
-        """Build the same file in base64, as pieces to be joined."""
         if not self._aligned:  # an image of a few pixels: encoding the whole of it costs nothing
             return (base64.b64encode(self.file(identity, variation)),)
         first, last = self._changing(identity, variation)
@@ -91,11 +86,10 @@ class PngTemplate:
 
 
 def _pixels(width: int, height: int) -> bytes:
-    """Make a gradient whose filtered bytes are long runs.
-
-    A megapixel takes 3 kB. Up (filter type 2) with every difference 2 is a row that is two brighter than the one
-    above. Sub (1) with every difference 1 is one that brightens to the right: filter byte and data are the same byte.
-    The first row is unfiltered, as it changes; the second depends on nothing, so that only that one row changes.
+    """Make a gradient whose filtered bytes are long runs. A megapixel takes 3 kB. Up (filter type 2) with every
+    difference 2 is a row that is two brighter than the one above. Sub (1) with every difference 1 is one that brightens
+    to the right: filter byte and data are the same byte. The first row is unfiltered, as it changes; the second depends
+    on nothing, so that only that one row changes.
     """
     length = 1 + 3 * width
     drift, ramp = b"\x02" * length, b"\x01" * length
@@ -104,8 +98,5 @@ def _pixels(width: int, height: int) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def template(width: int, height: int) -> PngTemplate:
-    """Return the template of a size.
-
-    Made once, in tens of milliseconds for a megapixel.
-    """
+    """Return the template of a size. Made once, in tens of milliseconds for a megapixel."""
     return PngTemplate(width, height)

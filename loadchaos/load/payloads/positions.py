@@ -52,11 +52,9 @@ class Options(BaseModel):
         return {"tokens": sum(self.at) / len(self.at)}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each position has its own
-        """Maximum output tokens of a request, for `explain`."""
         return [float(self.before.high + self.past.high)]
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         shown = ", ".join(f"{position:,}" for position in self.at)
         return f"answers that cross the positions {shown}, in turn, as far as the context of the server allows"
 
@@ -69,7 +67,6 @@ class Options(BaseModel):
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
-    """Set text and output so that the answer crosses one position."""
     assert isinstance(options, Options)
     fitting = options.fitting(facts)
     request.fixed_length = True

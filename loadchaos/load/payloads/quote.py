@@ -28,11 +28,9 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """Payloads that write prompts of lengths of their own."""
         return [name for name in names if name in ("conversation", "near_limit", "positions")]
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return f"answers that repeat the secret word of their prompt {self.times} times"
 
 

@@ -31,7 +31,6 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """All other payloads; a recorded body is sent as it is."""
         return [name for name in names if name != "recorded"]
 
     @model_validator(mode="after")
@@ -53,7 +52,6 @@ class Options(BaseModel):
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return f"the recorded bodies of {Path(self.trace).name}"
 
 

@@ -56,7 +56,6 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """All other payloads; a request of a file is sent as it is."""
         return [name for name in names if name != "requests"]
 
     @model_validator(mode="after")
@@ -66,10 +65,7 @@ class Options(BaseModel):
         return self
 
     def outputs(self, traffic_output: float) -> list[float | None]:
-        """Maximum output tokens of each request in turn, for `explain`.
-
-        None where a request sets no limit.
-        """
+        """Maximum output tokens of each request in turn, for `explain`. None where a request sets no limit."""
         found = read(self.file, self.turns)
         return [
             traffic_output if g.open_ended else None if g.max_tokens is None else g.max_tokens * g.answers
@@ -83,7 +79,6 @@ class Options(BaseModel):
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return (
             f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"
         )
@@ -91,11 +86,9 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class FileRequest:
-    """One request of the file.
-
-    `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no limit and is not an OpenAI
-    body, so the traffic's `output` is asked for. `answers` is the number it asks for at once (`n`). `contract`: the rules
-    that its structured output sets.
+    """One request of the file. `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no
+    limit and is not an OpenAI body, so the traffic's `output` is asked for. `answers` is the number it asks for at once
+    (`n`). `contract`: the rules that its structured output sets.
     """
 
     path: str
@@ -132,9 +125,8 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
-    """Read every request of a file.
-
-    Raises ValueError with file and line of an invalid request, or of an image that is missing or may not be sent.
+    """Read every request of a file. Raises ValueError with file and line of an invalid request, or of an image that is
+    missing or may not be sent.
     """
     return read_once(file, turns, images_by_path.allowed())
 
@@ -163,10 +155,7 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (location, value) of each record.
-
-    Records are the items of a JSON array, of `{"data": [...]}`, or the lines.
-    """
+    """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         try:
@@ -189,10 +178,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
-    """Yield the request bodies of a record in any known form.
-
-    Each is (path, body, True if it is an OpenAI body).
-    """
+    """Yield the request bodies of a record in any known form. Each is (path, body, True if it is an OpenAI body)."""
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
     if isinstance(record.get("body"), dict):  # OpenAI's batch files
@@ -238,7 +224,6 @@ def _role(name: object) -> str:
 def _one_per_question(
     messages: list[dict[str, Any]], all_turns: bool
 ) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
-    """Yield a request for each question, with all messages before it."""
     questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
     for i in questions if all_turns else questions[:1]:
         yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
@@ -299,7 +284,6 @@ def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _embed(part: dict[str, Any], folder: Path) -> None:
-    """Replace an image's path by a data URL; URLs stay as they are."""
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or not url or url.startswith(_URL_PREFIXES):

@@ -70,15 +70,12 @@ class Options(BaseModel):
 
     @property
     def prompts_differ(self) -> bool:
-        """True unless a request asks for several answers to its prompt."""
         return self.n is None or self.n.high <= 1
 
     def answers_per_request(self) -> float:
-        """Average number of answers that a request asks for, for `explain`."""
         return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         given = self.model_dump(mode="json", exclude_unset=True)
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 

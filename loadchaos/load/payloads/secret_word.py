@@ -33,12 +33,10 @@ Word = tuple[str, int]
 
 
 def of_request(index: int) -> int:
-    """Return the owner of a request's secret word."""
     return index & (_CONVERSATION - 1)
 
 
 def of_conversation(traffic_seed: int, phase: int, number: int) -> int:
-    """Return the owner of the word that a conversation's turns share."""
     return _CONVERSATION | (traffic_seed & 0x7F) << 32 | (phase & 0xFF) << 24 | number & 0xFFFFFF
 
 
@@ -71,14 +69,12 @@ def decode(code: int, seed: int) -> int | None:
 
 @functools.lru_cache(maxsize=16)
 def _keys(seed: int) -> tuple[int, int]:
-    """Return the mask of a run's codes, and the salt of their checks."""
     return draws.hash64(seed, 31) & _MASK, draws.hash64(seed, 37) & _MASK
 
 
 class Alphabet:
-    """Words that write codes: cheap ones, none the begin or end of another.
-
-    `bits` are those of one word; 0 where there are too few words for a code.
+    """Words that write codes: cheap ones, none the begin or end of another. `bits` are those of one word; 0 where there
+    are too few words for a code.
     """
 
     def __init__(self, words: Sequence[Word]) -> None:
@@ -114,7 +110,6 @@ class Alphabet:
         return ("".join(parts), used) if used <= available else None
 
     def read(self, text: str, seed: int) -> list[int]:
-        """Find the owners of all codes in a text."""
         found: list[int] = []
         at = text.find(self.marker) if self.bits else -1
         if at >= 0:
@@ -157,14 +152,12 @@ def _overlap(word: str, other: str) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def alphabet(words: tuple[Word, ...]) -> Alphabet:
-    """Make the alphabet of a server's words."""
     return Alphabet(words)
 
 
 class SecretWords:
-    """Secret words of all requests of the run, those of other workers too.
-
-    They need no memory: a word names its request.
+    """Secret words of all requests of the run, those of other workers too. They need no memory: a word names its
+    request.
     """
 
     def __init__(self, alphabets: Iterable[Alphabet], seed: int, id_prefix: str) -> None:
@@ -173,9 +166,8 @@ class SecretWords:
         self._seed, self._id_prefix = seed, id_prefix
 
     def checker(self, own: int | None) -> Callable[[str], str | None]:
-        """Return the check of one request's answer.
-
-        It returns the name of the other request whose word is in the answer, or None.
+        """Return the check of one request's answer. It returns the name of the other request whose word is in the
+        answer, or None.
         """
 
         def foreign(text: str) -> str | None:

@@ -65,7 +65,6 @@ class Options(BaseModel):
         return self
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         if self.regex is not None:
             return f"answers that match the regex {self.regex}"
         if self.choices:

@@ -93,30 +93,25 @@ class Options(BaseModel):
         return self
 
     def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Options:
-        """Copy the options for one row of a trace."""
         return self.model_copy(
             update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
         )
 
     @property
     def prompts_differ(self) -> bool:
-        """True without a shared prefix."""
         return self.shared_prefix is None and not self.blocks
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         prefix = self.shared_prefix
         shared = f", the first {prefix.tokens} shared within {prefix.groups} groups" if prefix else ""
         script = "" if self.script == "latin" else f" ({self.script})"
         return f"{self.tokens} tokens of text{script}{shared}"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`."""
         return {"tokens": (self.tokens.low + self.tokens.high) / 2}
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:
-    """Set the prompt's text."""
     assert isinstance(options, Options)
     wanted = rng.between(options.tokens.low, options.tokens.high)
     script: str = options.script
@@ -145,9 +140,8 @@ _ORDER_RESERVE = 1.5
 
 
 def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) -> None:
-    """Write a text that costs exactly `tokens` with the template.
-
-    Where that is not possible, it costs as little more as words allow.
+    """Write a text that costs exactly `tokens` with the template. Where that is not possible, it costs as little more as
+    words allow.
     """
     style = request.text_style if isinstance(request.text_style, TextStyle) else _PLAIN
     known = facts.text or _GUESS
@@ -198,9 +192,8 @@ def _shared_opening(
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Words in a random order with running sums of their tokens.
-
-    A text of any length is found by bisection and cut out by one slice.
+    """Words in a random order with running sums of their tokens. A text of any length is found by bisection and cut out
+    by one slice.
     """
 
     words: tuple[tuple[str, int], ...]
@@ -211,9 +204,8 @@ class _Corpus:
     alphabet: Alphabet
 
     def make_nonce(self, available: int, code: int, rng: draws.Rng) -> tuple[str, int, bool]:
-        """Make words that no other prompt has: a secret word.
-
-        Returns (words, their tokens, True). Without enough tokens it returns fewer random words, and False.
+        """Make words that no other prompt has: a secret word. Returns (words, their tokens, True). Without enough tokens
+        it returns fewer random words, and False.
         """
         written = self.alphabet.write(code, available)
         if written is not None:
@@ -230,17 +222,13 @@ class _Corpus:
             used += cost
 
     def order_tokens(self) -> int:
-        """Estimate the tokens of the order to quote, from above.
-
-        Its words were not measured; a character costs what it does in those that were.
+        """Estimate the tokens of the order to quote, from above. Its words were not measured; a character costs what it
+        does in those that were.
         """
         return ceil(_ORDER_RESERVE * len(QUOTE_ORDER) * self.sums[-1] / self.chars[-1])
 
     def text_of(self, tokens: int, rng: draws.Rng) -> str:
-        """Return text of exactly `tokens` tokens from a random place on.
-
-        The corpus repeats; unit words fill the rest.
-        """
+        """Return text of exactly `tokens` tokens from a random place on. The corpus repeats; unit words fill the rest."""
         start = rng.between(0, len(self.chars) - 2)
         sums = self.sums
         reach = sums[start] + tokens

@@ -54,7 +54,6 @@ class Options(BaseModel):
         return self
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         marks = ", with marks of tool parsers in their arguments" if self.marks else ""
         return f"{self.count} tools to choose from ({self.choice}){marks}"
 

@@ -56,41 +56,30 @@ class Options(BaseModel):
 
     @property
     def new(self) -> float:
-        """Share that was never sent before."""
         return self.unique
 
     @property
     def near_duplicates(self) -> float:
-        """Share of near duplicates; videos have none."""
         return 0.0
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        Its tokens depend on the model.
-        """
+        """Average content of a request for `explain`. Its tokens depend on the model."""
         mean = (self.count.low + self.count.high) / 2
         return {"videos": mean, "frames": mean * self.frames}
 
     def kind(self) -> str:
-        """Key of `Facts.video_tokens`.
-
-        The properties that decide the prompt tokens.
-        """
+        """Key of `Facts.video_tokens`. The properties that decide the prompt tokens."""
         return f"{self.size}x{self.frames} {self.format} {self.fps}/s"
 
     def sample(self) -> bytes:
-        """A content part to measure with."""
         return _part(self, bytes(16))
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         new = "always new" if self.unique >= 1 else f"{self.unique * 100:g}% new"
         return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
-    """Put the videos in front of the text."""
     assert isinstance(options, Options)
     tokens = facts.video_tokens.get(options.kind())
     if facts.videos is False:
@@ -111,10 +100,7 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> N
 
 @functools.lru_cache(maxsize=64)
 def _part(options: Options, name: bytes) -> bytes:
-    """Build one video as JSON bytes with a trailing comma.
-
-    Its frames are near duplicates.
-    """
+    """Build one video as JSON bytes with a trailing comma. Its frames are near duplicates."""
     template = jpeg.template(options.size.width, options.size.height)
     if options.format == "frames":
         data = b",".join(b"".join(template.base64(name, n)) for n in range(options.frames))

@@ -47,12 +47,10 @@ class WrongShapeError(Exception):
 
 
 class AnswerReader:
-    """The body of one 2xx answer.
-
-    `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can decide the outcome, in byte order.
-    `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the packet that completed the event.
-    `chunks` counts those with content. `contradictions`: wrong parts that a subclass found. `fault`: why the rest is not
-    read, as the body is too long.
+    """The body of one 2xx answer. `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can
+    decide the outcome, in byte order. `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the
+    packet that completed the event. `chunks` counts those with content. `contradictions`: wrong parts that a subclass
+    found. `fault`: why the rest is not read, as the body is too long.
     """
 
     FINISH = "a finish_reason"
@@ -145,10 +143,7 @@ class AnswerReader:
         self._body_bytes = 0
 
     def feed(self, at_ns: int, piece: bytes) -> int:
-        """Read bytes that arrived at `at_ns`.
-
-        Returns how many chunks with content they complete.
-        """
+        """Read bytes that arrived at `at_ns`. Returns how many chunks with content they complete."""
         template = self._template
         if template.learned and piece.startswith(template.frame_begin) and piece.endswith(template.frame_end):
             text = json_string(piece[len(template.frame_begin) : -len(template.frame_end)])
@@ -204,12 +199,10 @@ class AnswerReader:
 
     @property
     def completion_tokens(self) -> int | None:
-        """Output tokens as the server counted them."""
         return self._count("completion_tokens")
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Prompt tokens as the server counted them."""
         return self._count("prompt_tokens")
 
     @property
@@ -231,16 +224,13 @@ class AnswerReader:
 
     @property
     def finished(self) -> bool:
-        """True when every choice that began has a finish_reason."""
         return bool(self.finish) and None not in self.finish.values()
 
     @property
     def reasoning_only(self) -> bool:
-        """True when there is reasoning but no answer text."""
         return self.has_text and not self.has_answer
 
     def is_empty(self) -> bool:
-        """True when the body held no event and no JSON at all."""
         return self._events == 0
 
     def anomalies(self, content_type: str) -> dict[str, Any]:
@@ -259,7 +249,6 @@ class AnswerReader:
         return found
 
     def _add_count_anomalies(self, found: dict[str, Any]) -> None:
-        """Compare the text and the chunks with the tokens that the server counted."""
         tokens = self.completion_tokens
         if tokens is None:
             return
@@ -304,7 +293,6 @@ class AnswerReader:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def _detect_stream(self, *, final: bool) -> bool:
-        """Decide if the body is a stream, by its bytes or else its declared type."""
         if len(self._prefix.lstrip()) < 6 and not final:
             return False
         self.is_stream = begins_stream(self._prefix, declared=self.is_stream)
@@ -451,7 +439,6 @@ class AnswerReader:
         return choices
 
     def _read_number(self, number: object) -> None:
-        """Read the number of a chunk, where a server numbers them."""
         if not isinstance(number, int):
             return
         before, self._number = self._number, number
@@ -508,10 +495,7 @@ class AnswerReader:
         return self._text
 
     def _read_message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
-        """Read a delta or message.
-
-        Returns (it has a token, it has a token of the answer itself).
-        """
+        """Read a delta or message. Returns (it has a token, it has a token of the answer itself)."""
         text = delta.get("content")
         if text and isinstance(text, str) and len(delta) == 1 + ("role" in delta):
             self._text.append(text)  # nearly every message: there is nothing else
@@ -563,7 +547,6 @@ class AnswerReader:
         self.last_token_ns = at_ns
 
     def _read_json_body(self, body: bytes) -> None:
-        """Read a body that is one JSON value. It may be an error under a 2xx status."""
         try:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -586,9 +569,8 @@ class AnswerReader:
             self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
     def _read_usual(self, data: object) -> bool:
-        """Read an answer of one finished choice with a text and nothing else.
-
-        Returns False, with nothing read, for any other.
+        """Read an answer of one finished choice with a text and nothing else. Returns False, with nothing read, for any
+        other.
         """
         if self._content is not None or not isinstance(data, dict) or not data.keys() <= ANSWER_KEYS:
             return False
@@ -613,7 +595,6 @@ class AnswerReader:
         return True
 
     def _read_whole(self, data: object) -> None:
-        """Read the JSON value of an answer that is not streamed."""
         if self._read_usual(data):
             return
         for choice in self._read_choices(data):
@@ -663,7 +644,6 @@ def begins_stream(begin: bytes, *, declared: bool) -> bool:
 
 
 def _all_objects(choices: list[Any]) -> bool:
-    """Tell if every choice is an object."""
     for choice in choices:  # noqa: SIM110 - all() makes a generator for what is nearly always one choice
         if not isinstance(choice, dict):
             return False
@@ -671,7 +651,6 @@ def _all_objects(choices: list[Any]) -> bool:
 
 
 def _has_token(message: Any) -> bool:
-    """Tell if a delta or text choice holds a token."""
     if not isinstance(message, dict):
         return False
     return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))

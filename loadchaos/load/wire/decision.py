@@ -76,7 +76,6 @@ def decide(
 
 
 def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
-    """Find contradictions in a complete answer."""
     found: list[WrongPart] = []
     if answer.second_done:
         found.append({"id": "second_done", "text": "a second [DONE] follows the first"})
@@ -154,7 +153,6 @@ def signs(answer: AnswerReader, text: str) -> list[str]:
 
 
 def _longest_run(pieces: list[str]) -> int:
-    """Length of the longest run of equal pieces."""
     if len(set(pieces)) > len(pieces) - _RUN + 1:
         return 1  # so many different pieces leave no room for a run
     longest = run = 1
@@ -165,9 +163,8 @@ def _longest_run(pieces: list[str]) -> int:
 
 
 def text_ratio(text: str) -> float | None:
-    """Compressed size of the last 256 characters, relative to their size.
-
-    About 0.6 for prose, 0.1 for one repeated word. A text that degenerates does so to its end. None for a shorter text.
+    """Compressed size of the last 256 characters, relative to their size. About 0.6 for prose, 0.1 for one repeated
+    word. A text that degenerates does so to its end. None for a shorter text.
     """
     if len(text) < _WINDOW:
         return None

@@ -104,7 +104,6 @@ class Exchange:
     # ---- the steps ----
 
     def connect(self, receive_buffer_bytes: int | None = None) -> bool:
-        """Use the slot's idle connection, or open a new one."""
         if self._connection is not None:
             return True
         begun = time.monotonic_ns()
@@ -121,16 +120,14 @@ class Exchange:
         return True
 
     def send(self) -> bool:
-        """Send the whole request at once."""
         head, body = self.request.head, self.request.body
         if len(body) <= _JOIN_BYTES:
             return self.send_piece(head + body)
         return self.send_piece(head) and self.send_piece(body)
 
     def send_piece(self, piece: bytes, *, whole: bool = True) -> bool:
-        """Send some bytes of the request.
-
-        With `whole=False` the request will never be complete, so a stale connection is not retried.
+        """Send some bytes of the request. With `whole=False` the request will never be complete, so a stale connection
+        is not retried.
         """
         assert self._connection is not None, "connect() comes first"
         now = time.monotonic_ns()
@@ -160,9 +157,8 @@ class Exchange:
         return self._feed(at_ns, data) if data else self._on_peer_closed()
 
     def receive_all(self, until: Callable[[], bool] | None = None) -> bool:
-        """Read until the exchange ends or `until` holds.
-
-        Returns True if `until`, which is asked after each read, held; False if the exchange ended.
+        """Read until the exchange ends or `until` holds. Returns True if `until`, which is asked after each read, held;
+        False if the exchange ended.
         """
         while not self.ended:
             assert self._connection is not None, "connect() comes first"
@@ -176,9 +172,8 @@ class Exchange:
         return False
 
     def pause(self, seconds: float) -> bool:
-        """Wait without reading.
-
-        Returns False when the exchange was ended from outside. Silence in this time never counts as a stall.
+        """Wait without reading. Returns False when the exchange was ended from outside. Silence in this time never
+        counts as a stall.
         """
         until_s = time.monotonic() + seconds
         self._pausing = True
@@ -206,15 +201,11 @@ class Exchange:
 
     @property
     def tokens(self) -> int:
-        """Chunks with content so far."""
         return 0 if self.answer is None else self.answer.chunks
 
     @property
     def answered(self) -> bool:
-        """True once every choice has a finish_reason.
-
-        [DONE] and usage may still follow.
-        """
+        """True once every choice has a finish_reason. [DONE] and usage may still follow."""
         return self.answer is not None and self.answer.finished
 
     # ---- from outside ----
@@ -239,7 +230,6 @@ class Exchange:
                 self._next_check_ns = min(now_ns + silence_ns, self.begun_ns + limits.total_ns)
 
     def end(self, end: End, why: str) -> None:
-        """End the exchange from another greenlet."""
         if self.ended or self._ended_from_outside:
             return
         self._ended_from_outside, self._outside_why = end, why
@@ -252,9 +242,8 @@ class Exchange:
         return now_ns - (since or self.begun_ns)
 
     def token_silence_ns(self, now_ns: int) -> int:
-        """Time without a token of an answer that streams, in ns.
-
-        0 where it proves nothing: no stream, a client that sends or reads slowly, or an answer that is complete.
+        """Time without a token of an answer that streams, in ns. 0 where it proves nothing: no stream, a client that
+        sends or reads slowly, or an answer that is complete.
         """
         if not self.step.stream or self.step.behaviour not in _READS_AT_ONCE or self._pausing or self.answered:
             return 0
@@ -264,15 +253,13 @@ class Exchange:
 
     @property
     def planned_tokens(self) -> int:
-        """Planned prompt tokens; 0 where they are not known."""
         return self.request.tokens or 0
 
     # ---- the end ----
 
     def end_row(self) -> EndRow:
-        """Make the end row; each exchange has exactly one outcome.
-
-        `length_mismatch`: the server counted other prompt tokens than planned.
+        """Make the end row; each exchange has exactly one outcome. `length_mismatch`: the server counted other prompt
+        tokens than planned.
         """
         if not self.ended:
             self._finish("hung_up", "")
@@ -360,10 +347,9 @@ class Exchange:
         return self._finish("cut", text)
 
     def _closed_unannounced(self) -> str:
-        """Error text of a request whose kept-alive connection was closed.
-
-        Empty where the server may have had a reason: an answer that began, or work on the request. One that reads the
-        request and drops it at once looks the same from here.
+        """Error text of a request whose kept-alive connection was closed. Empty where the server may have had a reason:
+        an answer that began, or work on the request. One that reads the request and drops it at once looks the same from
+        here.
         """
         sent_ns = self._sent_all_ns or self.sent_ns or self.begun_ns
         if not self.reused or self._resent or self.first_byte_ns is not None or self._ended_from_outside:
@@ -420,10 +406,9 @@ class Exchange:
         return False
 
     def _retry_as_stale(self) -> bool:
-        """Send again, once, if an idle connection closed before a byte came.
-
-        A server may close a connection that has been idle for a while just as we send (RFC 9112, 9.3.1). It has no reason
-        to close one that was idle for a moment only, or one that closes long after sending: it dropped the request.
+        """Send again, once, if an idle connection closed before a byte came. A server may close a connection that has
+        been idle for a while just as we send (RFC 9112, 9.3.1). It has no reason to close one that was idle for a moment
+        only, or one that closes long after sending: it dropped the request.
         """
         connection = self._connection
         if not self.reused or connection is None or self.first_byte_ns is not None:
@@ -447,7 +432,6 @@ class Exchange:
         return True
 
     def _read_early_answer(self, error: OSError) -> bool:
-        """Read the answer that the server sent before it closed. Sending has failed."""
         connection = self._connection
         while not self.ended and connection is not None and self._connection is connection:
             try:
@@ -469,9 +453,8 @@ class Exchange:
         return decided
 
     def _gaps(self, now_ns: int, first: OutcomeEvent, answer: AnswerReader) -> tuple[dict[int, int], int]:
-        """Return the gaps between tokens and the largest; of an interrupted answer also the open one if it is that.
-
-        A server that freezes and is given up would otherwise look as fast as before.
+        """Return the gaps between tokens and the largest; of an interrupted answer also the open one if it is that. A
+        server that freezes and is given up would otherwise look as fast as before.
         """
         if self.slowed:
             return {}, 0
@@ -510,9 +493,8 @@ _NO_ANSWER = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=Fal
 
 
 def _demands_call(body: bytes) -> bool:
-    """True for a request that demands a tool call.
-
-    Where its answer is cut before the tool's name, vLLM's tool parsers pass nothing on.
+    """True for a request that demands a tool call. Where its answer is cut before the tool's name, vLLM's tool parsers
+    pass nothing on.
     """
     try:
         asked: object = orjson.loads(body)
@@ -522,5 +504,4 @@ def _demands_call(body: bytes) -> bool:
 
 
 def _evidence(events: Sequence[OutcomeEvent]) -> list[str]:
-    """Describe the decisive events that follow the first one."""
     return [f"{d.outcome}: {d.text}"[:MAX_ERROR_CHARS] for d in events if d.outcome != "ok"][:20]

@@ -14,10 +14,8 @@ _CUT_BEFORE = "the connection was cut during a previous answer"
 
 
 class PipelinedExchange(Exchange):
-    """An exchange that waits for the answer before its own.
-
-    Call `start_reading`, then receive as usual. A server may close between two answers. A request it then has not answered
-    is no fault, and is not retried.
+    """An exchange that waits for the answer before its own. Call `start_reading`, then receive as usual. A server may
+    close between two answers. A request it then has not answered is no fault, and is not retried.
     """
 
     __slots__ = ("_before",)
@@ -32,10 +30,7 @@ class PipelinedExchange(Exchange):
         before.has_successor = True
 
     def start_reading(self) -> bool:
-        """Take the connection from the answer before.
-
-        Returns False when nothing can follow.
-        """
+        """Take the connection from the answer before. Returns False when nothing can follow."""
         before, self._before = self._before, None
         assert before is not None, "once"
         self._pausing = False

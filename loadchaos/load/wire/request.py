@@ -32,9 +32,8 @@ def _ns(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class WireTimeouts:
-    """Longest silences allowed, in ns: until the first body byte, between bytes, and for the whole request.
-
-    A request is sent again only if its connection had been idle for longer than `retry_idle_ns`.
+    """Longest silences allowed, in ns: until the first body byte, between bytes, and for the whole request. A request is
+    sent again only if its connection had been idle for longer than `retry_idle_ns`.
     """
 
     first_byte_ns: int = _ns(_DEFAULT_LIMITS.first_byte)
@@ -44,7 +43,6 @@ class WireTimeouts:
 
     @classmethod
     def of(cls, limits: ClientLimits) -> WireTimeouts:
-        """Convert the limits of a profile to ns."""
         seconds = (limits.first_byte, limits.between_bytes, limits.total, limits.retry_idle)
         return cls(*(_ns(s) for s in seconds))
 
@@ -180,7 +178,6 @@ class Request:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens of output that it asks for."""
         return self.output.exact or self.output.max or DEFAULT_MAX_TOKENS
 
     @property
@@ -203,9 +200,8 @@ def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: 
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str], content_type: str = "application/json") -> bytes:
-    """Build the head of a POST up to its Content-Length, which `content_length` makes.
-
-    Raises ValueError for a header that would break out of its line.
+    """Build the head of a POST up to its Content-Length, which `content_length` makes. Raises ValueError for a header
+    that would break out of its line.
     """
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}"]
     for name, value in headers.items():

@@ -16,9 +16,8 @@ _EXCERPT = 200
 
 
 class Results(AnswerReader):
-    """Base of answers without text; a subclass reads one in `read_results`.
-
-    The answer is complete when it has a result. `rules.answers` is the number of results that were asked for.
+    """Base of answers without text; a subclass reads one in `read_results`. The answer is complete when it has a result.
+    `rules.answers` is the number of results that were asked for.
     """
 
     __slots__ = ()
@@ -53,7 +52,6 @@ class Results(AnswerReader):
             self.contradictions[0]["got"] = str(got)[:_EXCERPT]
 
     def check_number(self, value: object, what: str) -> None:
-        """Check that a value is a finite number."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.add_wrong(f"{what} is no number", value)
         elif not math.isfinite(value):
@@ -74,7 +72,6 @@ class Results(AnswerReader):
 
 
 def results_of(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of results."""
     value = data.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise WrongShapeError(f"{key} is not a list of objects")

@@ -48,10 +48,9 @@ Where one read finds several packets, the time is that of the last one.
 
 @dataclass
 class Origin:
-    """Address of the server under load, with TLS and a gateway's path prefix.
-
-    `base_url` may end in /v1 or not. Connections are made to `via` (host, port) where a proxy stands in the path; Host
-    header and TLS name stay the server's. `blocked` counts connections that are being made or cannot send on.
+    """Address of the server under load, with TLS and a gateway's path prefix. `base_url` may end in /v1 or not.
+    Connections are made to `via` (host, port) where a proxy stands in the path; Host header and TLS name stay the
+    server's. `blocked` counts connections that are being made or cannot send on.
     """
 
     base_url: str
@@ -78,7 +77,6 @@ class Origin:
             self.tls_context = ssl.create_default_context()
 
     def path(self, path: str) -> str:
-        """Put the gateway's prefix in front of `/v1/chat/completions`."""
         return self.prefix + path
 
     def addresses(self) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -105,20 +103,14 @@ class SocketWatcher(Protocol):
 
 
 class Connection:
-    """One TCP or TLS connection.
-
-    Errors are OSError. `receive` returns b"" when the peer closed.
-    """
+    """One TCP or TLS connection. Errors are OSError. `receive` returns b"" when the peer closed."""
 
     __slots__ = (
         "_inner", "_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watcher",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
-        """Wrap a connected socket.
-
-        `stamped`: the kernel stamps packets (enable); inside TLS the stamps are lost.
-        """
+        """Wrap a connected socket. `stamped`: the kernel stamps packets (enable); inside TLS the stamps are lost."""
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self._inner: Any = getattr(sock, "_sslobj", None) if self._plain is not sock else None
@@ -186,11 +178,9 @@ class Connection:
         return cls(sock, number, target, stamped=stamped)
 
     def fileno(self) -> int:
-        """The file descriptor."""
         return self._sock.fileno()
 
     def send(self, data: bytes) -> None:
-        """Send all of the data."""
         done = 0
         # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
         if not self.tls:
@@ -211,10 +201,7 @@ class Connection:
                 self._target.blocked -= 1
 
     def receive(self, most: int = RECEIVE_BYTES) -> tuple[int, bytes]:
-        """Read up to `most` bytes.
-
-        Returns (arrival in monotonic ns, data), with b"" when the peer closed.
-        """
+        """Read up to `most` bytes. Returns (arrival in monotonic ns, data), with b"" when the peer closed."""
         if self.watcher is not None:
             self.watcher.stop()
         data = self._sock.recv(most)
@@ -278,9 +265,8 @@ def _read_and_stamped(plain: Any) -> tuple[bytes, ArrivalStamp, int, Any]:
 
 
 def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, ArrivalStamp, int, Any]:
-    """Read what TLS has decrypted already, stamped with the time of reading.
-
-    TLS reads the packets' kernel stamps itself, so they are lost here.
+    """Read what TLS has decrypted already, stamped with the time of reading. TLS reads the packets' kernel stamps
+    itself, so they are lost here.
     """
     sock.settimeout(0)
     try:
@@ -293,7 +279,6 @@ def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, ArrivalStamp, int, Any]:
 
 
 def _decrypted_at_once(read: Callable[[int], bytes]) -> tuple[bytes, ArrivalStamp, int, Any]:
-    """Read decrypted bytes from gevent's TLS object, which never waits."""
     try:
         data = read(RECEIVE_BYTES)
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
@@ -330,9 +315,8 @@ def collect(connection: Connection, feed: Feed) -> bool:
 
 
 class Slot:
-    """One user's connection pool: at most one idle connection.
-
-    `collect` is how answers are read. `errors_in_row`: the user's failed requests since its last good one.
+    """One user's connection pool: at most one idle connection. `collect` is how answers are read. `errors_in_row`: the
+    user's failed requests since its last good one.
     """
 
     def __init__(self, target: Origin, collect: Collect = collect) -> None:
@@ -343,10 +327,7 @@ class Slot:
         self._idle: Connection | None = None
 
     def acquire(self, now_ns: int) -> tuple[Connection | None, bool]:
-        """Take the idle connection if it is still good.
-
-        Returns it or None, and True if a stale one was closed.
-        """
+        """Take the idle connection if it is still good. Returns it or None, and True if a stale one was closed."""
         kept, self._idle = self._idle, None
         if kept is None:
             return None, False
@@ -359,22 +340,17 @@ class Slot:
         return kept, False
 
     def release(self, connection: Connection, now_ns: int) -> None:
-        """Keep a connection whose exchange ended cleanly."""
         connection.idle_since_ns = now_ns
         self._idle = connection
 
     def close(self) -> None:
-        """Close the idle connection."""
         if self._idle is not None:
             self._idle.close()
             self._idle = None
 
 
 def _ask_for_stamps(sock: socket.socket) -> bool:
-    """Ask the kernel to stamp what arrives on a socket.
-
-    Returns False where it cannot.
-    """
+    """Ask the kernel to stamp what arrives on a socket. Returns False where it cannot."""
     if _TIMESTAMPNS is None:
         return False
     try:

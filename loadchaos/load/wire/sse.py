@@ -30,10 +30,9 @@ class Event(NamedTuple):
 
 
 class SseParser:
-    """Incremental parser: any split of the bytes gives the same events.
-
-    `comments` counts comment lines (keep-alives). After the last byte, `close` returns an unfinished event. `too_long`: an
-    event has passed MAX_EVENT_BYTES, and nothing more is read.
+    """Incremental parser: any split of the bytes gives the same events. `comments` counts comment lines (keep-alives).
+    After the last byte, `close` returns an unfinished event. `too_long`: an event has passed MAX_EVENT_BYTES, and
+    nothing more is read.
     """
 
     __slots__ = ("_at_start", "_data", "_data_bytes", "_name", "_rest", "_skip_lf", "_tail", "comments", "too_long")
@@ -86,7 +85,6 @@ class SseParser:
         return self._dispatch()
 
     def _take_rest(self) -> bytes:
-        """Take the unfinished line."""
         rest = self._rest
         if self._tail:
             rest = b"".join((rest, *self._tail))
@@ -154,10 +152,7 @@ class SseParser:
 
 
 def json_string(between: bytes) -> str | None:
-    """Decode bytes as the inside of a JSON string.
-
-    Returns None where they cannot stand in one.
-    """
+    """Decode bytes as the inside of a JSON string. Returns None where they cannot stand in one."""
     try:
         text: str = orjson.loads(b'"%s"' % between)
     except orjson.JSONDecodeError:
@@ -166,10 +161,9 @@ def json_string(between: bytes) -> str | None:
 
 
 class EventTemplate:
-    """Bytes around the text of a stream's token events, once `learned`.
-
-    `is_answer`: the text belongs to the answer itself, not to its reasoning. `index`: its choice. `frame_begin` and
-    `frame_end` are the same bytes with the SSE line around them.
+    """Bytes around the text of a stream's token events, once `learned`. `is_answer`: the text belongs to the answer
+    itself, not to its reasoning. `index`: its choice. `frame_begin` and `frame_end` are the same bytes with the SSE line
+    around them.
     """
 
     __slots__ = ("_begin", "_end", "_tries", "frame_begin", "frame_end", "index", "is_answer", "learned")
@@ -183,10 +177,7 @@ class EventTemplate:
         self._tries = _TRIES
 
     def token_text(self, data: bytes) -> str | None:
-        """Return the text of an event like the learned one.
-
-        Returns None or "" where the event must be parsed.
-        """
+        """Return the text of an event like the learned one. Returns None or "" where the event must be parsed."""
         if self.learned and data.startswith(self._begin) and data.endswith(self._end):
             return json_string(data[len(self._begin) : -len(self._end)])
         return None
@@ -224,10 +215,7 @@ UNLEARNED = EventTemplate()
 
 
 def _token(choices: Any) -> tuple[dict[str, Any], str] | None:
-    """Find the event's only token.
-
-    Returns None where there are several, or a finish_reason.
-    """
+    """Find the event's only token. Returns None where there are several, or a finish_reason."""
     if not isinstance(choices, list) or len(choices) != 1 or choices[0].get("finish_reason") is not None:
         return None
     delta = choices[0].get("delta")

@@ -11,10 +11,8 @@ DEAD_SERVER_PAUSE_S = 0.5
 
 
 def pause_s(plan: WorkerPlan, row: EndRow, took_s: float, slot: Slot) -> float:
-    """Pause of a user after a request, in seconds; 0 or less: none.
-
-    Without it, users send thousands of requests a second to a gateway whose server is gone, and use up their whole plan
-    before a pause of the load can arrive.
+    """Pause of a user after a request, in seconds; 0 or less: none. Without it, users send thousands of requests a
+    second to a gateway whose server is gone, and use up their whole plan before a pause of the load can arrive.
     """
     if row["outcome"] == "aborted" or row["outcome"] in row["expect"]:
         slot.errors_in_row = 0

@@ -9,11 +9,9 @@ from loadchaos.load.worker.greenlets import flag
 
 
 class Control:
-    """State of the load as the newest commands set it.
-
-    `stopping` ends the load. `paused`: no request may be sent now.
-    `compact_rows`: disk space is low, so successful requests get no rows of their own.
-    `manual_users`: the users are edited in the web UI, so their number is no longer the plan's.
+    """State of the load as the newest commands set it. `stopping` ends the load. `paused`: no request may be sent now.
+    `compact_rows`: disk space is low, so successful requests get no rows of their own. `manual_users`: the users are
+    edited in the web UI, so their number is no longer the plan's.
     """
 
     def __init__(self, tail: Tail) -> None:
@@ -28,7 +26,6 @@ class Control:
         self._paused_since_ns = self._paused_ns = 0
 
     def read(self) -> None:
-        """Apply the rows that are new in control.jsonl."""
         for row in self._tail.rows():
             if row.get("row") == "control":
                 self.apply(str(row.get("what")), row.get("grace_s"))
@@ -52,7 +49,6 @@ class Control:
             self._running.set()  # users that wait must see the end
 
     def paused_ns(self) -> int:
-        """Total time of all pauses, in ns."""
         return self._paused_ns + (time.monotonic_ns() - self._paused_since_ns if self.paused else 0)
 
     def wait(self) -> bool:

@@ -118,9 +118,8 @@ class Dispatcher:
         self._busy_users = 0
 
     def run(self) -> None:
-        """Run the load: begin row, phases, end row. Blocks the calling greenlet.
-
-        Never raises: `failure` holds an unwritable ledger or a bug of ours.
+        """Run the load: begin row, phases, end row. Blocks the calling greenlet. Never raises: `failure` holds an
+        unwritable ledger or a bug of ours.
         """
         allow_many_open_files()
         # Objects that exist now stay: searching them for garbage again and again would only delay timestamps.
@@ -157,7 +156,6 @@ class Dispatcher:
         self.control.apply("stop", grace_s)
 
     def write_row(self, row: ClockRow) -> None:
-        """Write a row about the load beside those of its requests."""
         self._recorder.write(row)
 
     # ---- phases ----
@@ -235,7 +233,6 @@ class Dispatcher:
             sleep(0)
 
     def _run_recorded(self, order: ReplayOrder, name: str, request: Request, due_ns: int, slot: Slot) -> None:
-        """Send a recorded request and note its events."""
         if order.note((name, "begin", 1), time.monotonic_ns()):
             self._cause.set()
         if order.waits_for_tokens(name):
@@ -252,7 +249,6 @@ class Dispatcher:
                 order.note_tokens(name, exchange.tokens, time.monotonic_ns())
 
     def _wait_for_cause(self, until_ns: int) -> None:
-        """Wait until that time, or until an event makes a request due."""
         self._cause.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
         self._cause.clear()
 
@@ -266,7 +262,6 @@ class Dispatcher:
             now_ns = time.monotonic_ns()
 
     def _run_closed(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
-        """Send a step when a user is free. `drain` waits between rounds until all are done."""
         self._resize(phase.slots)
         begin_ns = time.monotonic_ns() - self.control.paused_ns()
         rounds = Rounds(steps, partial(self._recorder.phase, phase.index), drain=phase.drain)
@@ -281,7 +276,6 @@ class Dispatcher:
         rounds.end_round()
 
     def _run_user(self, phase: WorkerPhase, rounds: Rounds, begin_ns: int, slot: Slot) -> None:
-        """Run one user's part of a closed round."""
         while (
             self._phase_continues(phase, begin_ns)
             and not self._retire_user()
@@ -303,16 +297,12 @@ class Dispatcher:
         return one
 
     def _phase_continues(self, phase: WorkerPhase, begin_ns: int) -> bool:
-        """Wait while paused.
-
-        Returns False at the end of a closed phase. Paused time is not counted.
-        """
+        """Wait while paused. Returns False at the end of a closed phase. Paused time is not counted."""
         if not self.control.wait():
             return False
         return phase.for_s is None or self._phase_time_s(begin_ns) < phase.for_s
 
     def _phase_time_s(self, begin_ns: int) -> float:
-        """Time of a closed phase, in seconds, without pauses of the load."""
         return (time.monotonic_ns() - self.control.paused_ns() - begin_ns) / 1e9
 
     def _change_round(self, phase: WorkerPhase, finished: int | None, next_round: int | None) -> None:
@@ -368,7 +358,6 @@ class Dispatcher:
                 self._assign(self._join_phase)
 
     def _assign(self, work: Callable[[Slot], None]) -> None:
-        """Give work to a free user; it begins when the caller next waits."""
         user = self._free_users.pop()
         self._busy_users += 1
         self._idle.clear()
@@ -397,7 +386,6 @@ class Dispatcher:
         self._send(request, due_ns, slot)
 
     def _run_step(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
-        """Send a request, or the whole session that begins with it."""
         if request.step.traffic not in self.plan.sessions:
             return self._run_request(request, due_ns, slot)
         return SessionRun(self.plan, self.control, self._hands, request).run(due_ns, slot)
@@ -428,7 +416,6 @@ class Dispatcher:
         return row
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
-        """Begin the other requests of a pipeline; each has its own ledger rows."""
         before, found = first, []
         slot = Slot(self.plan.target, self._receiver.collect)  # it keeps no connection
         for request in self.plan.pipelined(first.request):
@@ -439,7 +426,6 @@ class Dispatcher:
         return found
 
     def _end(self, exchange: Exchange, row: EndRow) -> None:
-        """Record a finished request in the ledger and in Locust's statistics."""
         self.plan.redact(row)
         if row["outcome"] == "connect_error" and _TOO_MANY_OPEN_FILES in (row["error"] or ""):
             # The request never left this machine, so the server is not to blame. The next row may find no handle either.

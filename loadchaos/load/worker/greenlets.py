@@ -24,34 +24,24 @@ _sleep = cast("Callable[[float], None]", cast("Any", gevent.monkey).get_original
 class Flag(Protocol):
     """A gevent Event: like threading.Event, at a tenth of its cost."""
 
-    def set(self) -> None:
-        """Wake all waiters."""
+    def set(self) -> None: ...
 
-    def clear(self) -> None:
-        """Make the next caller of `wait` wait."""
+    def clear(self) -> None: ...
 
-    def is_set(self) -> bool:
-        """True if it is set."""
+    def is_set(self) -> bool: ...
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set or `timeout` seconds have passed.
-
-        Returns True if it is set.
-        """
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Greenlet(Protocol):
     """A greenlet as `spawn` returns it."""
 
-    def kill(self, block: bool = True) -> None:
-        """End the greenlet."""
+    def kill(self, block: bool = True) -> None: ...
 
-    def join(self) -> None:
-        """Wait until it has ended."""
+    def join(self) -> None: ...
 
 
 def flag() -> Flag:
-    """Make a flag that is not set."""
     return cast("Flag", _gevent.event.Event())
 
 
@@ -66,7 +56,6 @@ def sleep(seconds: float) -> None:
 
 
 def current() -> Any:
-    """The running greenlet."""
     return _gevent.getcurrent()
 
 
@@ -101,9 +90,8 @@ def block_process(seconds: float) -> None:
 
 
 class Timer:
-    """Timer of one greenlet at a time; `due_ns` is set while it waits.
-
-    Without timerfd, which Linux has, gevent's timers are used.
+    """Timer of one greenlet at a time; `due_ns` is set while it waits. Without timerfd, which Linux has, gevent's timers
+    are used.
     """
 
     def __init__(self) -> None:
@@ -140,7 +128,6 @@ class Timer:
             self._io.stop()
 
     def close(self) -> None:
-        """Close the timer's file descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd, self._io = -1, None

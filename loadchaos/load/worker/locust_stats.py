@@ -23,11 +23,9 @@ FLUSH_S = 0.25
 
 
 class CountedRequests:
-    """Good requests that are not yet in Locust's statistics.
-
-    Locust's event and two of its entries take as long as sending a request; for some hundred requests at once they take
-    a tenth of it. Failures, and all requests where somebody else listens to Locust's event, are reported at once. Call
-    `flush` every `FLUSH_S` and at the end.
+    """Good requests that are not yet in Locust's statistics. Locust's event and two of its entries take as long as
+    sending a request; for some hundred requests at once they take a tenth of it. Failures, and all requests where
+    somebody else listens to Locust's event, are reported at once. Call `flush` every `FLUSH_S` and at the end.
     """
 
     def __init__(self, environment: Environment, report_at_once: Callable[[EndRow], None]) -> None:
@@ -37,7 +35,6 @@ class CountedRequests:
         self._bytes: dict[str, int] = {}
 
     def report(self, row: EndRow) -> None:
-        """Count a request, or report it at once."""
         traffic = row["traffic"]
         if row["outcome"] != "ok" or len(cast("Any", self._environment.events.request)._handlers) > 1:
             self._report_at_once(row)
@@ -50,7 +47,6 @@ class CountedRequests:
         self._bytes[traffic] += row["bytes_in"]
 
     def flush(self) -> None:
-        """Add what was counted to Locust's statistics."""
         all_times_ms, self._times_ms = self._times_ms, {}
         stats = cast("Any", self._environment.stats)
         for traffic, times_ms in all_times_ms.items():
@@ -59,7 +55,6 @@ class CountedRequests:
 
 
 def _log_all(entry: Any, times_ms: list[float], length: int) -> None:
-    """Log requests as StatsEntry.log logs one."""
     now = time.time()
     second = int(now)
     if entry.use_response_times_cache and entry.last_request_timestamp and second > int(entry.last_request_timestamp):

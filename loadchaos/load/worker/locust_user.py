@@ -63,7 +63,6 @@ class SharedPlan:
         spawn(self._sweep)
 
     def next(self) -> Step:
-        """Return the step that the next free user sends."""
         return next(self._steps)
 
     def _sweep(self) -> None:
@@ -79,10 +78,7 @@ def _endless(plan: WorkerPlan) -> Iterator[Step]:
 
 
 class ServerState:
-    """Discovery of one server in one process.
-
-    `shared` is None where it failed. `known` is set when discovery has ended.
-    """
+    """Discovery of one server in one process. `shared` is None where it failed. `known` is set when discovery has ended."""
 
     def __init__(self) -> None:
         self.known: Flag = flag()
@@ -135,10 +131,7 @@ class ProfileUser(User):
 
     @classmethod
     def stop_load(cls, environment: Environment, why: str) -> None:
-        """End the load with an error that is also in Locust's failures.
-
-        Without a web UI, Locust ends, too.
-        """
+        """End the load with an error that is also in Locust's failures. Without a web UI, Locust ends, too."""
         runner = cast("Any", environment.runner)
         if isinstance(environment.runner, WorkerRunner):
             runner.send_message(_DISCOVERY_FAILED + cls.title, why)  # only the master knows if there is a web UI
@@ -155,18 +148,15 @@ class ProfileUser(User):
             spawn(runner.quit if environment.web_ui is None else runner.stop)
 
     def on_start(self) -> None:
-        """Discover the server and open a slot."""
         self._shared = type(self).shared_plan(self.host, self.environment)
         self._slot = None if self._shared is None else Slot(self._shared.plan.target)
 
     def on_stop(self) -> None:
-        """Close the connection."""
         if self._slot is not None:
             self._slot.close()
 
     @task
     def request(self) -> None:
-        """Send the profile's next request, or session, and report it to Locust."""
         shared, slot = self._shared, self._slot
         if shared is None or slot is None:  # the error was reported, and the load ends
             sleep(_NO_PLAN_PAUSE_S)
@@ -185,7 +175,6 @@ class ProfileUser(User):
     def _send(
         self, request: Request, due_ns: int, slot: Slot, _least: int | None
     ) -> tuple[EndRow, AnswerReader | None]:
-        """Send one request and report it to Locust."""
         shared = self._shared
         assert shared is not None, "it was discovered"
         exchange = Exchange(request, slot, shared.progress, due_ns)
@@ -246,10 +235,8 @@ def from_profile(
 
 
 def _on_init(user_class: type[ProfileUser], environment: Environment, **_: Any) -> None:
-    """Discover the server before Locust's run time begins.
-
-    Only where nobody presses Start. A master sends no requests, but it waits as long as its workers need, and ends at once
-    for a server that is not there.
+    """Discover the server before Locust's run time begins. Only where nobody presses Start. A master sends no requests,
+    but it waits as long as its workers need, and ends at once for a server that is not there.
     """
     runner = environment.runner
     if isinstance(runner, MasterRunner):
@@ -265,10 +252,7 @@ def _on_init(user_class: type[ProfileUser], environment: Environment, **_: Any) 
 
 
 def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Environment) -> WorkerPlan:
-    """Discover the server in a process of its own.
-
-    Raises LoadchaosError if that fails.
-    """
+    """Discover the server in a process of its own. Raises LoadchaosError if that fails."""
     runner = environment.runner
     if not host:
         raise LoadchaosError("no server is given: start Locust with --host URL, or fill in Host in its web UI")

@@ -38,11 +38,10 @@ _TIMER_LEAD_NS = 1_000_000
 
 
 class Receiver:
-    """Reader of all connections in one hub.
-
-    The worker's slots call `collect`. It waits for more arrivals, for `batch_ns` at most, and until shortly before
-    the `timer` is due. It does not wait while greenlets are ready or a connection to the `target` is blocked in
-    connecting or sending. `on_slice` is called with True before each slice of deliveries and with False after it.
+    """Reader of all connections in one hub. The worker's slots call `collect`. It waits for more arrivals, for
+    `batch_ns` at most, and until shortly before the `timer` is due. It does not wait while greenlets are ready or a
+    connection to the `target` is blocked in connecting or sending. `on_slice` is called with True before each slice of
+    deliveries and with False after it.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class Receiver:
         self.batch_ns = 0
 
     def close(self) -> None:
-        """Stop reading."""
         self._check.stop()
         self._poll_at_once.stop()
 
@@ -124,7 +122,6 @@ class Receiver:
                 self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        """Wait for more arrivals before the next poll, if that saves wake-ups."""
         now_ns = time.monotonic_ns()
         if now_ns - self._window_ns > _WINDOW_NS:
             self._tune_batch(now_ns)
@@ -140,9 +137,8 @@ class Receiver:
         self._polled_ns = now_ns
 
     def _tune_batch(self, now_ns: int) -> None:
-        """Choose `batch_ns` from token density and the shortest gap of a stream.
-
-        The bytes that end an exchange do not count: a wait would delay the user's next request.
+        """Choose `batch_ns` from token density and the shortest gap of a stream. The bytes that end an exchange do not
+        count: a wait would delay the user's next request.
         """
         dense = self._window_count * NS_PER_S > _DENSE_PER_S * (now_ns - self._window_ns)
         self._recent_gaps.append(self._shortest_gap_ns)
@@ -186,9 +182,8 @@ class _Watcher:
 
     @property
     def closed_while_idle(self) -> bool | None:
-        """True if the peer closed or sent data while idle.
-
-        Returns None if not watched, and if data came inside TLS that may be no answer (session tickets).
+        """True if the peer closed or sent data while idle. Returns None if not watched, and if data came inside TLS that
+        may be no answer (session tickets).
         """
         if not (self._started or self._unexpected) or (self._tls and self._unexpected):
             return None
@@ -239,10 +234,7 @@ class _Watcher:
         return False
 
     def deliver_early(self) -> bool:
-        """Feed arrivals from before `collect`.
-
-        Returns True if they end the answer.
-        """
+        """Feed arrivals from before `collect`. Returns True if they end the answer."""
         while self._early:
             assert self.feed is not None, "an exchange collects"
             if self._ends(*self._early.pop(0), self.feed):

@@ -40,11 +40,10 @@ _COMPACT_SILENCE_NS = 2_000_000_000
 
 
 class RequestRecorder:
-    """Writer of one worker's rows. Any method may raise LedgerError.
-
-    The load must then stop, as nothing it does is recorded. In compact mode, when disk space is low, successful requests get
-    one row together each second (core/ledger/batch.py). Any other request keeps its rows, its begin written with its end or
-    after two seconds of silence.
+    """Writer of one worker's rows. Any method may raise LedgerError. The load must then stop, as nothing it does is
+    recorded. In compact mode, when disk space is low, successful requests get one row together each second
+    (core/ledger/batch.py). Any other request keeps its rows, its begin written with its end or after two seconds of
+    silence.
     """
 
     def __init__(self, path: Path, worker: int, clock: MasterClock | None = None) -> None:
@@ -86,7 +85,6 @@ class RequestRecorder:
         self.begun += 1
 
     def end(self, exchange: Exchange, row: EndRow) -> None:
-        """Record a request's end."""
         request_id = exchange.request.id
         self.in_flight.pop(request_id, None)
         self._in_flight_with_images.pop(request_id, None)
@@ -101,7 +99,6 @@ class RequestRecorder:
         self._put(row)
 
     def set_compact(self, compact: bool) -> None:
-        """Switch compact mode on or off."""
         if self._compact and not compact:
             self._write_begins(list(self._unwritten_begins))
         self._compact = compact
@@ -143,11 +140,9 @@ class RequestRecorder:
             self._put(missed_row(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
-        """Record the begin or end of a phase's round."""
         self._put({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
 
     def write(self, row: LoadRow | ClockRow | DiskRow | ConversationRow | AnswerRow) -> None:
-        """Write a row that is not about one request alone."""
         self._put(row)
 
     def note_lag(self, lag_ns: int) -> None:
@@ -193,16 +188,14 @@ class RequestRecorder:
         self._writer.write(row if self._clock is None else self._clock.to_master_time(row))
 
     def close(self) -> None:
-        """Sync and close the file."""
         self._write_begins(list(self._unwritten_begins))
         self._writer.sync()
         self._writer.close()
 
 
 def begin_row(exchange: Exchange) -> BeginRow:
-    """Build the begin row, written before the first byte.
-
-    `len` and `hash` prove that a body rebuilt later is the one that was sent.
+    """Build the begin row, written before the first byte. `len` and `hash` prove that a body rebuilt later is the one
+    that was sent.
     """
     step, request = exchange.step, exchange.request
     row: BeginRow = {

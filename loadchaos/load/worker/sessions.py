@@ -29,8 +29,7 @@ class SendTurn(Protocol):
 
     def __call__(
         self, request: Request, due_ns: int, slot: Slot, least: int | None, /
-    ) -> tuple[EndRow, AnswerReader | None]:
-        """Return the row and the answer that it was made of."""
+    ) -> tuple[EndRow, AnswerReader | None]: ...
 
 
 class Going(Protocol):
@@ -63,21 +62,16 @@ class _Tally:
     why: str = ""
 
     def lose(self, turns: int, why: str) -> None:
-        """Count turns that were lost with the server's answer."""
         self.lost += turns
         self.why = why
 
     def leave(self, turns: int, why: str) -> None:
-        """Count turns that we did not send."""
         self.left += turns
         self.why = self.why or why
 
     @property
     def end(self) -> ConversationEnd:
-        """End of the session.
-
-        A lost turn counts before one that was not sent, this one before one without room.
-        """
+        """End of the session. A lost turn counts before one that was not sent, this one before one without room."""
         return "lost" if self.lost else "left" if self.left else "cut" if self.cut else "finished"
 
 
@@ -90,10 +84,8 @@ class _Position(NamedTuple):
 
 @dataclass(frozen=True)
 class _Path:
-    """Part of a session that runs in order.
-
-    It is the common beginning, or a continuation. It ends when `until` questions are answered. `turns` are those of the
-    session that depend on it.
+    """Part of a session that runs in order. It is the common beginning, or a continuation. It ends when `until`
+    questions are answered. `turns` are those of the session that depend on it.
     """
 
     branch: int
@@ -142,10 +134,7 @@ class SessionRun:
         return row
 
     def _run_branches(self, fork: _Position, slot: Slot) -> EndRow | None:
-        """Run the continuations at the same time.
-
-        Returns the last row of the user's own.
-        """
+        """Run the continuations at the same time. Returns the last row of the user's own."""
         failures: list[BaseException] = []
         rows: list[EndRow] = []
 
@@ -175,10 +164,7 @@ class SessionRun:
     def _run_path(
         self, path: _Path, at: _Position, request: Request, due_ns: int, slot: Slot
     ) -> tuple[_Position | None, EndRow]:
-        """Send the requests of a path.
-
-        Returns (history at its end, None if it ended early; last row).
-        """
+        """Send the requests of a path. Returns (history at its end, None if it ended early; last row)."""
         tally = self._tally
         begun, number = at.history.question, 1 if path.branch else 0
         while True:
@@ -204,7 +190,6 @@ class SessionRun:
             request, due_ns = following, time.monotonic_ns()
 
     def _note_answer(self, request: Request, at: _Position, row: EndRow, completion: AnswerReader) -> _Position:
-        """Record an answer and make the history with it."""
         contents = completion.contents()
         text, calls, reason = contents[0] if contents else ("", [], None)
         answer = live.answer_of(text, () if reason == "length" else calls)

@@ -67,7 +67,6 @@ class WorkerPhase:
 
 
 def with_behaviour_options(step: Step) -> Step:
-    """Validate the plain behaviour options of a replayed step."""
     options = BEHAVIOURS[step.behaviour].Options.model_validate(step.behaviour_options)
     return replace(step, behaviour_options=options)
 
@@ -78,10 +77,7 @@ def user_share(total: int, worker: int, workers: int) -> int:
 
 
 class WorkerPlan:
-    """The contents of plan.json and facts.json, for one worker.
-
-    Raises LedgerError when they cannot be read.
-    """
+    """The contents of plan.json and facts.json, for one worker. Raises LedgerError when they cannot be read."""
 
     def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
@@ -117,9 +113,8 @@ class WorkerPlan:
 
     @classmethod
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
-        """Read the run folder's plan.json and the facts.json beside it.
-
-        With `worker` None, the plan names its worker itself.
+        """Read the run folder's plan.json and the facts.json beside it. With `worker` None, the plan names its worker
+        itself.
         """
         try:
             plan = orjson.loads(path.read_bytes())
@@ -154,10 +149,7 @@ class WorkerPlan:
             yield worker_phase, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
     def build_request(self, step: Step, part: str = "") -> Request:
-        """Build a step's request; the server may log its id (X-Request-Id).
-
-        `part` names a later request of a session.
-        """
+        """Build a step's request; the server may log its id (X-Request-Id). `part` names a later request of a session."""
         request = payloads.build(step, self.facts)
         request.id = f"lc-{self._id_prefix}-{step.index}{part}"
         head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
@@ -172,7 +164,6 @@ class WorkerPlan:
         return request
 
     def pipelined(self, first: Request) -> list[Request]:
-        """Copy a request, under ids of their own, for the rest of its pipeline."""
         count = PIPELINING[first.step.behaviour].follower_count(first.step.behaviour_options, first.step.seed)
         head, found = self._head(first.path, first.endpoint), []
         for n in range(1, count + 1):
@@ -183,7 +174,6 @@ class WorkerPlan:
         return found
 
     def _head(self, path: str, endpoint_name: str) -> bytes:
-        """Return the head that all requests of a path share."""
         head = self._heads.get(path)
         if head is None:
             endpoint = ENDPOINTS[endpoint_name]
@@ -203,7 +193,6 @@ class WorkerPlan:
         return row["outcome"] == "http_error" and matches(self._rules.engine_dead, row["error"] or "")
 
     def redact_answer(self, answer: live.SentBack) -> live.SentBack:
-        """Remove our keys from an answer that is recorded and sent back."""
         calls = tuple(c._replace(arguments=self._redactor.text(c.arguments)) for c in answer.calls)
         return live.SentBack(self._redactor.text(answer.text), calls)
 
