@@ -10,26 +10,25 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS, IntRange
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = False
 _PREFILL_WAIT_S = 0.02
 """Long enough for the server to have taken the request in, short beside any prefill worth cancelling."""
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Moment to hang up: exactly one of `at_token`, `before` and `after`.
 
     `at_token` counts chunks with content, from 1. `before: body` hangs up after the request's head, `first_byte` while it
     is queued or in prefill, `end` when the finish_reason is there and the stream's last events are not.
     `leave: reset` closes with a TCP reset.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at_token: IntRange | None = None
     before: Literal["body", "first_byte", "end"] | None = None

@@ -8,22 +8,21 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS, IntRange, Range
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True  # a stale connection would make it send again, and at once
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Size of the pieces in `bytes` and the `pause` after each.
 
     `of` says if only the `body` or also the head is sent slowly. After `for`, the rest is sent at once.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     bytes: IntRange = Range(1, 16)
     pause: DurationS = 0.01

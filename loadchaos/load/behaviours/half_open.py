@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """The part that is `sent`, the time it waits then, and the way it leaves."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sent: Literal["nothing", "half_head", "head", "half_body", "all"] = "half_body"
     hold: DurationS = 5.0

@@ -7,29 +7,23 @@ answer one by one or close after any answer, but must not mix answers up: an id 
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from typing import Annotated
+
+from pydantic import BaseModel
 
 from loadchaos.core.ledger.rows import EndRow
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`depth` requests on the connection, the step's own included."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    depth: IntRange = Range(2, 2)
-
-    @field_validator("depth")
-    @classmethod
-    def _at_least_two(cls, value: Range) -> Range:
-        if value.low < 2:
-            raise ValueError(f"a pipeline is 2 requests deep or more (got {value})")
-        return value
+    depth: Annotated[IntRange, at_least(2, "a pipeline is 2 requests deep or more")] = Range(2, 2)
 
 
 def follower_count(options: BaseModel, seed: int) -> int:

@@ -5,18 +5,15 @@ Sends the whole request and reads the answer to its end.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = False
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """This behaviour has no options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def act(exchange: Exchange) -> EndRow:

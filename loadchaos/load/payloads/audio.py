@@ -11,14 +11,16 @@ import math
 import random
 import struct
 from array import array
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts
-from loadchaos.core.units import IntRange, Range, Share
+from loadchaos.core.units import IntRange, Range, Share, at_least
 from loadchaos.load.payloads import images
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 2
 RATE = 16_000
@@ -30,34 +32,20 @@ _PART_END = b'","format":"wav"}},'
 _LONGEST_S = 600
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of audio files, and `seconds` of each.
 
     `unique`, `near_duplicates` and `reuse_distance` work as for images: a file that is not new repeats one of that many
     requests earlier, to the byte; a near duplicate differs in one sample. The endpoint `transcriptions` takes one file.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 1)
-    seconds: IntRange = Range(2, 2)
+    count: Annotated[IntRange, at_least(0, "at least one audio file was expected", high=1)] = Range(1, 1)
+    seconds: Annotated[IntRange, at_least(1, f"an audio file has 1 to {_LONGEST_S} seconds here", most=_LONGEST_S)] = (
+        Range(2, 2)
+    )
     unique: Share = 1.0
     near_duplicates: Share = 0.0
     reuse_distance: int = Field(default=200, gt=0)
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_file(cls, value: Range) -> Range:
-        if value.low < 0 or value.high < 1:
-            raise ValueError(f"at least one audio file was expected (got {value})")
-        return value
-
-    @field_validator("seconds")
-    @classmethod
-    def _length_allowed(cls, value: Range) -> Range:
-        if value.low < 1 or value.high > _LONGEST_S:
-            raise ValueError(f"an audio file has 1 to {_LONGEST_S} seconds here (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Options:

@@ -5,34 +5,28 @@ Each has as many tokens as the payload `text` gives to the first.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from typing import Annotated
+
+from pydantic import BaseModel
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 40
 _TOKENS = 64
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`count` texts in one request.
 
     They are inputs of embeddings, documents of rerank and score.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(4, 4)
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_text(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a request has at least 1 text (got {value})")
-        return value
+    count: Annotated[IntRange, at_least(1, "a request has at least 1 text")] = Range(4, 4)
 
     def describe(self) -> str:
         return f"{self.count} such texts in one request"

@@ -10,17 +10,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads import live, secret_word
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 12
 _CACHED_MESSAGES = 512
@@ -32,7 +33,7 @@ _MADE_UP_ONLY = ("parallel", "previous_response")
 _LIVE_PAYLOADS = ("conversation", "tools", "sampling", "structured")
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of `turns` and `tokens` of the last prompt of a conversation.
 
     `tokens` includes the template and all earlier turns. `parallel` conversations go on at a time: request n of this
@@ -47,41 +48,18 @@ class Options(BaseModel):
     `tool_rounds` of these the model has to answer without a tool.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    turns: IntRange = Range(8, 8)
-    tokens: IntRange = Range(2048, 2048)
+    turns: Annotated[IntRange, at_least(1, f"1 to {_MOST_TURNS:,} turns were expected", most=_MOST_TURNS)] = Range(8, 8)
+    tokens: Annotated[IntRange, at_least(1, "a conversation has at least 1 token")] = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
     previous_response: bool = False
     answers: Literal["made_up", "live"] = "made_up"
-    question: IntRange = Range(32, 128)
+    question: Annotated[IntRange, at_least(1, "a length of at least 1 token was expected")] = Range(32, 128)
     think: live.Think | None = None
     system: live.SystemPrompt | None = None
     branches: live.Branches | None = None
     tool_rounds: int = Field(default=4, gt=0, le=100)
-    tool_result: IntRange = Range(32, 128)
+    tool_result: Annotated[IntRange, at_least(1, "a length of at least 1 token was expected")] = Range(32, 128)
     history: live.History | None = Field(default=None, exclude=True)
-
-    @field_validator("turns")
-    @classmethod
-    def _one_to_a_thousand_turns(cls, value: Range) -> Range:
-        if not 1 <= value.low <= value.high <= _MOST_TURNS:
-            raise ValueError(f"1 to {_MOST_TURNS:,} turns were expected (got {value})")
-        return value
-
-    @field_validator("question", "tool_result")
-    @classmethod
-    def _at_least_one_word(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a length of at least 1 token was expected (got {value})")
-        return value
-
-    @field_validator("tokens")
-    @classmethod
-    def _at_least_one_token(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a conversation has at least 1 token (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _turns_fit(self) -> Options:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote_from_bytes
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
@@ -21,6 +21,7 @@ from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _MAX_NAMED = 5
@@ -31,13 +32,12 @@ _EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
 }
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Your own `folder` instead of the shipped corpus; `only` selects files.
 
     Without a manifest, files without an image's suffix are not sent unless `only` names them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     can_kill: ClassVar[bool] = True
 
     folder: str | None = None

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
@@ -24,6 +24,7 @@ from loadchaos.core.units import ImageSize, Size
 from loadchaos.load.payloads import image_tokens, images
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 20
 _USUAL_STEPS = (2048, 8192)
@@ -37,14 +38,12 @@ _MOST_TRIES = 48
 _SHORT_TOKENS = 64
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Tokens at which an image begins, in turn, and the size of the image.
 
     Without `at` they are the ends of the first two steps of prefill. The server tells the size of a step, or 2,048 and 8,192
     are taken. Positions that do not fit the server are left out.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at: tuple[int, ...] = Field(default=(), json_schema_extra={"minItems": 1})
     size: ImageSize = Size(256, 256)

@@ -8,16 +8,17 @@ import struct
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.limits import MOST_IMAGE_PIXELS
 from loadchaos.core.model import SENT_AS_TEXT, Facts
-from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
+from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size, at_least
 from loadchaos.load.payloads import image_tokens
 from loadchaos.load.payloads.image_formats import FORMATS, Format
 from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
@@ -46,7 +47,7 @@ Aspects = Annotated[
 ]
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number, size and format of images, and the share that is new.
 
     `unique` images were never sent before; `near_duplicates` differ in one pixel from one sent before. The others repeat one
@@ -58,9 +59,7 @@ class Options(BaseModel):
     misses the cache.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 1)
+    count: Annotated[IntRange, at_least(0, "at least one image was expected", high=1)] = Range(1, 1)
     size: ImageSize = Size(1024, 1024)
     aspect: Aspects = ()
     format: Format = "png"
@@ -68,13 +67,6 @@ class Options(BaseModel):
     near_duplicates: Share = 0.0
     reuse_distance: int = Field(default=200, gt=0)
     uuid: Literal["content", "fresh"] | None = None
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_image(cls, value: Range) -> Range:
-        if value.low < 0 or value.high < 1:
-            raise ValueError(f"at least one image was expected (got {value})")
-        return value
 
     @field_validator("size")
     @classmethod

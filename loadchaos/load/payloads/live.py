@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.ledger.rows import CallText
@@ -22,6 +22,7 @@ from loadchaos.load.payloads import secret_word, tools
 from loadchaos.load.payloads.text import corpus_for
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS
 
 _TURNS, _QUESTION, _RESULT, _THINK, _SYSTEM = range(101, 106)
@@ -36,38 +37,32 @@ _MERGED_TOKENS = 2
 """Tokens of a message that may merge with its template."""
 
 
-class SystemPrompt(BaseModel):
+class SystemPrompt(ProfilePart):
     """A system prompt of `tokens`; there are `different` ones.
 
     Sessions take turns with them, so that those with the same one share its part of the prefix cache.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tokens: int = Field(gt=0)
     different: int = Field(default=1, gt=0)
 
 
-class Branches(BaseModel):
+class Branches(ProfilePart):
     """Several continuations of one history, at the same time.
 
     It is the history after `after` questions.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     count: int = Field(gt=1, le=64)
     after: int = Field(default=1, gt=0)
 
 
-class Think(BaseModel):
+class Think(ProfilePart):
     """Time between an answer and the next question.
 
     `law` spreads it around `mean`: `lognormal` with the standard deviation `sigma` of its logarithm. `most` cuts it.
     A duration instead of these keys is constant.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mean: DurationS = Field(ge=0)
     law: Literal["constant", "uniform", "exponential", "lognormal"] = "exponential"
@@ -103,37 +98,6 @@ class Think(BaseModel):
     def describe(self) -> str:
         most = "" if self.most is None else f", at most {describe_duration(self.most)}"
         return f"{describe_duration(self.mean)} ({self.law}{most})"
-
-
-class LiveOptions(Protocol):
-    """Options of a conversation as its turns need them."""
-
-    @property
-    def turns(self) -> Range: ...
-
-    @property
-    def question(self) -> Range: ...
-
-    @property
-    def most_tokens(self) -> int | None: ...
-
-    @property
-    def think(self) -> Think | None: ...
-
-    @property
-    def system(self) -> SystemPrompt | None: ...
-
-    @property
-    def branches(self) -> Branches | None: ...
-
-    @property
-    def tool_rounds(self) -> int: ...
-
-    @property
-    def tool_result(self) -> Range: ...
-
-    @property
-    def history(self) -> History | None: ...
 
 
 class SentBack(NamedTuple):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS
 
 ORDER = 20
@@ -26,19 +27,17 @@ _OVERSHOOT_TOKENS = 64
 """Tokens by which prompt and output exceed the context on `over` rungs."""
 
 
-class Rung(BaseModel):
+class Rung(ProfilePart):
     """One length: `margin` from the limit, and the output's reach.
 
     `one` is one token, `edge` fills the context, `over` exceeds it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     margin: int
     output: Reach
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Rungs of the ladder: the `band` below the limit, then `plus` above it.
 
     The band goes in steps of `step` and always includes its last value. Each length is sent with each of `output`. `limit`,
@@ -46,7 +45,6 @@ class Options(BaseModel):
     less than its context). Without it, the limit is searched before the load, with at most 40 one-token answers.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     can_kill: ClassVar[bool] = True
 
     band: IntRange = Range(-1100, -1)

@@ -7,31 +7,35 @@ Longer prompts pass the earlier positions in prefill.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads.text import write_prompt
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 20
 _SHORT_TOKENS = 64
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Positions to cross, in turn.
 
     Those that do not fit the server are left out.
     A prompt ends `before` tokens before its position, and the answer goes on for `past` tokens.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     at: tuple[int, ...] = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
-    before: IntRange = Range(1, 24)
-    past: IntRange = Range(8, 40)
+    before: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
+        1, 24
+    )
+    past: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
+        8, 40
+    )
 
     @field_validator("at")
     @classmethod
@@ -39,13 +43,6 @@ class Options(BaseModel):
         if any(position < 1 for position in at):
             raise ValueError(f"a position is 1 or more (got {min(at)})")
         return at
-
-    @field_validator("before", "past")
-    @classmethod
-    def _at_least_one(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"an answer crosses a position by 1 token or more on each side (got {value})")
-        return value
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`, if all positions fit."""

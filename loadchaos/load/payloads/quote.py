@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 5
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of repetitions of the secret word in the answer.
 
     Several, because answers that are mixed up in the middle then still hold a whole word of the other request.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     times: int = Field(default=3, ge=2, le=8)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
@@ -17,15 +17,14 @@ from loadchaos.core.rng import Rng
 from loadchaos.load.payloads.body_contract import contract_of_recording
 from loadchaos.load.wire.request import Request
 from loadchaos.profile import request_trace
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 0
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trace: str
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts
@@ -27,6 +27,7 @@ from loadchaos.load.payloads import images_by_path
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -39,15 +40,13 @@ _PLACEHOLDER_ANSWER = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Requests of `file`: one per line (.jsonl) or all in one value (.json).
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
     question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
     sends the file's model.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str
     order: Literal["in_order", "sampled"] = "in_order"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range, Share
+from loadchaos.core.units import IntRange, Share, at_least
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 30
 _AS_GIVEN = (
@@ -18,7 +19,7 @@ _AS_GIVEN = (
 )  # fmt: skip
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Sampling parameters of a request.
 
     `n` answers are requested, at temperature 1 where none is given. `logprobs` is the number of candidates per token,
@@ -30,10 +31,8 @@ class Options(BaseModel):
     sent as they are.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    n: IntRange | None = None
-    logprobs: IntRange | None = None
+    n: Annotated[IntRange | None, at_least(0, "0 or more was expected")] = None
+    logprobs: Annotated[IntRange | None, at_least(0, "0 or more was expected")] = None
     prompt_logprobs: int | None = Field(default=None, ge=0)
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -43,17 +42,10 @@ class Options(BaseModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     seeded: bool | None = None
-    models: dict[str, float] = {}
+    models: dict[str, float] = Field(default={})
     adapters: Share | None = None
     thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
-
-    @field_validator("n", "logprobs")
-    @classmethod
-    def _zero_or_more(cls, value: Range | None) -> Range | None:
-        if value is not None and value.low < 0:
-            raise ValueError(f"0 or more was expected (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _several_need_temperature(self) -> Options:

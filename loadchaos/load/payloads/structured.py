@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 31
@@ -34,15 +35,13 @@ def _check_schema(value: object) -> object:
     raise ValueError(f"{', '.join(_KINDS)} or a JSON schema of your own was expected (got {value!r})")
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`json_schema`: `small`, `deep`, `wide`, `choice`, or your own schema.
 
     `deep` nests objects, `wide` has many fields, `choice` is an enumeration. `variants` different schemas of the kind make
     the server's cache of compiled grammars miss. In its place, `regex` asks for a text that matches, `choices` for one of
     some texts. Answers are checked against the rule, unless `strict` is false or their finish_reason is length.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_check_schema)] = "small"
     regex: str | None = Field(default=None, min_length=1)

@@ -11,15 +11,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads.secret_word import Alphabet, alphabet
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 10
 SHORTEST_TEXT_TOKENS = 16
@@ -47,19 +48,17 @@ _GUESS = TextFacts(overhead=0, words=tuple((f" {w}", 1) for w in _GUESS_WORDS), 
 """Used where nothing was measured: nearly right for most tokenizers; the request's length counts as unknown."""
 
 
-class SharedPrefix(BaseModel):
+class SharedPrefix(ProfilePart):
     """The prompts of each of `groups` share their first `tokens`.
 
     They hit the prefix cache on purpose.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tokens: int = Field(gt=0)
     groups: int = Field(default=1, gt=0)
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Length and style of a prompt; prompts differ from their first word on.
 
     `tokens` counts template and text; images come on top. `script` writes in Chinese and Japanese, emoji or code, each word
@@ -67,20 +66,11 @@ class Options(BaseModel):
     of these names, equal words for equal names.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tokens: IntRange = Range(64, 64)
+    tokens: Annotated[IntRange, at_least(1, "a prompt has at least 1 token")] = Range(64, 64)
     shared_prefix: SharedPrefix | None = None
     script: Literal["latin", "cjk", "emoji", "code", "mixed"] = "latin"
     blocks: tuple[int, ...] = Field(default=(), exclude=True)
     block_tokens: int = Field(default=512, gt=0, exclude=True)
-
-    @field_validator("tokens")
-    @classmethod
-    def _at_least_one_token(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a prompt has at least 1 token (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _prefix_fits(self) -> Options:

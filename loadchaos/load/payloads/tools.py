@@ -6,16 +6,17 @@ The chat template writes them into the prompt, so its length is not known before
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 32
@@ -26,7 +27,7 @@ A parser that searches the whole text ends a call at such a mark inside an argum
 """
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`count` tools.
 
     `choice` as in OpenAI's API, `named` requires the first one. All but `none` need a server with a tool parser
@@ -34,18 +35,9 @@ class Options(BaseModel):
     each call has to be a text with a mark of tool parsers, such as `</tool_call>`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 3)
+    count: Annotated[IntRange, at_least(1, "at least one tool was expected")] = Range(1, 3)
     choice: Literal["auto", "required", "none", "named"] = "auto"
     marks: bool = False
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_tool(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"at least one tool was expected (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _marks_in_demanded_calls(self) -> Options:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import functools
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.model import SENT_AS_TEXT, Facts
-from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
+from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size, at_least
 from loadchaos.load.payloads import avi, images, jpeg
 from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 1
 _PART_BEGINS = {
@@ -23,29 +24,20 @@ _PART_END = b'"}},'
 _MAX_PIXELS = 4_000_000
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of videos, and `frames` of `size` at `fps` in each.
 
     `format`: `avi` is Motion-JPEG, `frames` is `video/jpeg`, which vLLM and LMDeploy also take. `unique` and
     `reuse_distance` work as for images: a video that is not new repeats one of that many requests earlier, to the byte.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 1)
+    count: Annotated[IntRange, at_least(0, "at least one video was expected", high=1)] = Range(1, 1)
     frames: int = Field(default=8, gt=0, le=256)
     size: ImageSize = Size(256, 256)
     fps: int = Field(default=2, gt=0, le=60)
     format: Literal["avi", "frames"] = "avi"
     unique: Share = 1.0
     reuse_distance: int = Field(default=200, gt=0)
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_video(cls, value: Range) -> Range:
-        if value.low < 0 or value.high < 1:
-            raise ValueError(f"at least one video was expected (got {value})")
-        return value
 
     @field_validator("size")
     @classmethod
