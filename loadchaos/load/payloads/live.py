@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import Field, model_validator
@@ -24,6 +24,9 @@ from loadchaos.load.wire.contract import AnswerContract, ToolCall
 from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
 from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS
+
+if TYPE_CHECKING:
+    from loadchaos.load.payloads.conversation import Options as LiveOptions
 
 _TURNS, _QUESTION, _RESULT, _THINK, _SYSTEM = range(101, 106)
 """Kinds of draws of a session; each has numbers of its own."""

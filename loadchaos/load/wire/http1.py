@@ -71,24 +71,9 @@ class ResponseParser:
     """
 
     __slots__ = (
-        "_buffer",
-        "_decoded",
-        "_framing",
-        "_given_id",
-        "_inflate",
-        "_keep_alive",
-        "_remaining",
-        "_state",
-        "broken",
-        "done",
-        "excess",
-        "has_head",
-        "headers",
-        "interim",
-        "reason",
-        "status",
-        "version",
-    )
+        "_buffer", "_decoded", "_framing", "_given_id", "_inflate", "_keep_alive", "_remaining", "_state", "broken",
+        "done", "excess", "has_head", "headers", "interim", "reason", "status", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.status: int | None = None

@@ -152,19 +152,9 @@ class _Watcher:
     """Reads one connection, from its first `collect` to its end. While idle it detects a close."""
 
     __slots__ = (
-        "_arrived",
-        "_descriptor",
-        "_early",
-        "_io",
-        "_read",
-        "_started",
-        "_tls",
-        "_unexpected",
-        "arrived_ns",
-        "end",
-        "feed",
-        "greenlet",
-    )
+        "_arrived", "_descriptor", "_early", "_io", "_read", "_started", "_tls", "_unexpected", "arrived_ns", "end",
+        "feed", "greenlet",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]]) -> None:
         self.feed: Feed | None = None
