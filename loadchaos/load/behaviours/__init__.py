@@ -1,7 +1,7 @@
 """Client behaviours: how a client connects, sends, reads and hangs up.
 
 A behaviour is a module with `Options` (a pydantic model: its keys in a profile), `FRESH` (True: each request has a
-connection of its own) and `act`, which calls the steps of one `Exchange` and returns its reply. `Options.needs_stream`
+connection of its own) and `act`, which calls the steps of one `Exchange` and returns its end row. `Options.needs_stream`
 may say that a behaviour has no effect on answers that are not streamed. A behaviour that sends several requests at once
 also has `follower_count` and `act_pipelined`. To add one, copy `plain.py` and add an entry to
 BEHAVIOURS below.

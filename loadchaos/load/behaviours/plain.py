@@ -1,7 +1,4 @@
-"""A normal client.
-
-Sends the whole request and reads the answer to its end.
-"""
+"""A normal client: it sends the whole request and reads the answer to its end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`loadchaos worker`.
-
-Join a master, unpack its plan, become a Locust worker.
-"""
+"""`loadchaos worker`: join a master, unpack its plan, become a Locust worker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The text completion endpoint: /v1/completions.
-
-A prompt is sent as it is, without a chat template.
-"""
+"""The text completion endpoint, /v1/completions: a prompt is sent as it is, without a chat template."""
 
 from __future__ import annotations
 

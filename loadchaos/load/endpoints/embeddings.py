@@ -1,7 +1,4 @@
-"""The embeddings endpoint: /v1/embeddings.
-
-An answer has one vector for each text.
-"""
+"""The embeddings endpoint, /v1/embeddings: an answer has one vector for each text."""
 
 from __future__ import annotations
 

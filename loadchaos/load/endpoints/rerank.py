@@ -1,7 +1,4 @@
-"""The rerank endpoint: texts in the order of a query.
-
-Its form is that of Cohere and Jina.
-"""
+"""The rerank endpoint: texts in the order of a query, in the form of Cohere and Jina."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Several texts in one request, for endpoints that read them one by one.
-
-Each has as many tokens as the payload `text` gives to the first.
-"""
+"""Several texts in one request; each has as many tokens as the payload `text` gives to the first."""
 
 from __future__ import annotations
 

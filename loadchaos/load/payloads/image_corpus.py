@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from loadchaos.load.payloads.png import SIGNATURE, chunk
+
 CorrectAnswer = Literal["image", "refusal", "either"]
 """Correct answer: the image is accepted, it is refused with a 4xx, or either."""
 
@@ -71,7 +73,7 @@ def build(folder: Path) -> list[CorpusImage]:
 
 
 def _pixels(data: bytes) -> str:
-    if data[:8] == _SIGNATURE and len(data) >= 24:
+    if data[:8] == SIGNATURE and len(data) >= 24:
         return "{}x{}".format(*struct.unpack(">II", data[16:24]))
     from PIL import Image, UnidentifiedImageError
 
@@ -84,12 +86,6 @@ def _pixels(data: bytes) -> str:
 
 # --- the parts ----------------------------------------------------------------------------------------------------------
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
 
 def _png(
     width: int, height: int, *, bits: int = 8, color: int = 2, data: bytes | None = None, extra: bytes = b""
@@ -97,13 +93,13 @@ def _png(
     """Make a PNG by hand. Rows are flat zeros unless `data` (already deflated) is given; `extra` chunks follow the
     header.
     """
-    header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
     if data is None:
         channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
         row = b"\x00" * (1 + -(-width * channels * bits // 8))
         packer = zlib.compressobj(9)
         data = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
-    return _SIGNATURE + header + extra + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+    return SIGNATURE + header + extra + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def _gradient(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
@@ -153,7 +149,7 @@ def _unpacking_text() -> bytes:
     """Make a PNG whose 20 kB comment unpacks to 20 MB. Pillow's limit for it is MAX_TEXT_CHUNK."""
     packer = zlib.compressobj(9)
     packed = b"".join([*(packer.compress(b"\x00" * 1_000_000) for _ in range(20)), packer.flush()])
-    return _png(_SIDE, _SIDE, extra=_chunk(b"zTXt", b"comment\x00\x00" + packed))
+    return _png(_SIDE, _SIDE, extra=chunk(b"zTXt", b"comment\x00\x00" + packed))
 
 
 def _svg() -> bytes:
@@ -257,7 +253,7 @@ def _entries() -> Sequence[_CorpusEntry]:
             lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40),
         ),
         _entry("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
-        _entry("signature_only.png", png, "eight bytes of signature", "refusal", lambda: _SIGNATURE),
+        _entry("signature_only.png", png, "eight bytes of signature", "refusal", lambda: SIGNATURE),
         _entry("empty.png", png, "no byte at all", "refusal", lambda: b""),
         _entry("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
         _entry("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
@@ -266,7 +262,7 @@ def _entries() -> Sequence[_CorpusEntry]:
             png,
             "a colour profile that is none",
             "either",
-            lambda: _png(_SIDE, _SIDE, extra=_chunk(b"iCCP", b"x\x00\x00not a profile")),
+            lambda: _png(_SIDE, _SIDE, extra=chunk(b"iCCP", b"x\x00\x00not a profile")),
         ),
         # not what it says
         _entry("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),

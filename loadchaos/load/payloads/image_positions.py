@@ -16,12 +16,13 @@ import functools
 from collections.abc import Iterable, Sequence
 
 import orjson
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import ImageSize, Size
 from loadchaos.load.payloads import image_tokens, images
+from loadchaos.load.payloads.positions import Positions, longest_sequence
 from loadchaos.load.payloads.text import corpus_for, write_prompt
 from loadchaos.load.wire.request import Request
 from loadchaos.profile.base import ProfilePart
@@ -45,15 +46,8 @@ class Options(ProfilePart):
     are taken. Positions that do not fit the server are left out.
     """
 
-    at: tuple[int, ...] = Field(default=(), json_schema_extra={"minItems": 1})
+    at: Positions = Field(default=(), json_schema_extra={"minItems": 1})
     size: ImageSize = Size(256, 256)
-
-    @field_validator("at")
-    @classmethod
-    def _positive(cls, at: tuple[int, ...]) -> tuple[int, ...]:
-        if any(position < 1 for position in at):
-            raise ValueError(f"a position is 1 or more (got {min(at)})")
-        return at
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
@@ -91,15 +85,10 @@ class Options(ProfilePart):
         overhead = 0 if text is None else text.overhead + _turn_overhead(text)
         steps = (facts.step_tokens,) if facts.step_tokens else _USUAL_STEPS
         wanted = self.at or tuple(step * n for n in range(1, _STEPS_EACH + 1) for step in steps)
-        limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
-        longest = min((n for n in limits if n is not None), default=None)
+        longest = longest_sequence(facts)
         cost, _ = image_tokens.token_cost(facts, self.size.width, self.size.height)
         needed = cost + overhead + _QUESTION_TOKENS + output
-        return [
-            p
-            for p in wanted
-            if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and longest is not None and p + needed <= longest
-        ]
+        return [p for p in wanted if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and p + needed <= longest]
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:

@@ -14,7 +14,7 @@ import functools
 import struct
 import zlib
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _ADLER = 65521
 _ZLIB_HEADER = b"\x78\x01"
 _EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"
@@ -23,11 +23,11 @@ _CHANGED = 50
 """Bytes that differ: filter byte, 16 pixels and a third of one more; 33 + 19 + 50 is a multiple of three."""
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-_END = _chunk(b"IEND", b"")
+_END = chunk(b"IEND", b"")
 _CLOSING, _CLOSING_CRC = b"\x00\x00\x00\x04IDAT", zlib.crc32(b"IDAT")
 _word = struct.Struct(">I").pack
 
@@ -38,13 +38,13 @@ class PngTemplate:
     def __init__(self, width: int, height: int) -> None:
         raw = _pixels(width, height)
         self._fixed = min(_CHANGED, 1 + 3 * width)  # within the first row: the next begins with its filter type
-        self._head = _SIGNATURE + _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+        self._head = SIGNATURE + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
         rest = raw[self._fixed :]
         compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
         tail = compressor.compress(rest) + compressor.flush(zlib.Z_SYNC_FLUSH) + _LAST_BLOCK
         while len(tail) % 3:
             tail = tail[: -len(_LAST_BLOCK)] + _EMPTY_BLOCK + _LAST_BLOCK
-        self._tail = _chunk(b"IDAT", tail)
+        self._tail = chunk(b"IDAT", tail)
         adler = zlib.adler32(rest)
         self._rest_low, self._rest_high, self._rest_length = adler & 0xFFFF, adler >> 16, len(rest)
         data_length = len(_ZLIB_HEADER) + 5 + self._fixed

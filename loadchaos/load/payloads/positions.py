@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field
 
 from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
@@ -22,6 +22,21 @@ ORDER = 20
 _SHORT_TOKENS = 64
 
 
+def _positive(at: tuple[int, ...]) -> tuple[int, ...]:
+    if any(position < 1 for position in at):
+        raise ValueError(f"a position is 1 or more (got {min(at)})")
+    return at
+
+
+Positions = Annotated[tuple[int, ...], AfterValidator(_positive)]
+
+
+def longest_sequence(facts: Facts) -> int:
+    """Tokens of the longest sequence that the server takes; -1: unknown."""
+    limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
+    return min((n for n in limits if n is not None), default=-1)
+
+
 class Options(ProfilePart):
     """Positions to cross, in turn.
 
@@ -29,20 +44,13 @@ class Options(ProfilePart):
     A prompt ends `before` tokens before its position, and the answer goes on for `past` tokens.
     """
 
-    at: tuple[int, ...] = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
+    at: Positions = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
     before: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
         1, 24
     )
     past: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
         8, 40
     )
-
-    @field_validator("at")
-    @classmethod
-    def _positive(cls, at: tuple[int, ...]) -> tuple[int, ...]:
-        if any(position < 1 for position in at):
-            raise ValueError(f"a position is 1 or more (got {min(at)})")
-        return at
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`, if all positions fit."""
@@ -57,10 +65,9 @@ class Options(ProfilePart):
 
     def fitting(self, facts: Facts) -> Sequence[int]:
         """Positions that a sequence can cross on this server."""
-        limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
-        longest = min((n for n in limits if n is not None), default=None)
+        longest = longest_sequence(facts)
         least = (facts.text.overhead if facts.text is not None else 0) + self.before.high + 1
-        return [p for p in self.at if p > least and longest is not None and p + self.past.high <= longest]
+        return [p for p in self.at if p > least and p + self.past.high <= longest]
 
 
 def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:

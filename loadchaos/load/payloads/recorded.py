@@ -1,7 +1,4 @@
-"""The bodies of a trace, sent as they were recorded.
-
-Only the model's name is replaced where the server has another one.
-"""
+"""The bodies of a trace, sent as they were recorded; only the name of the model is replaced."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prompts of an exact token count, as the server counts them.
-
-They are made of words of measured cost, in a new order each time.
-"""
+"""Prompts of an exact token count, made of words of measured cost in a new order each time."""
 
 from __future__ import annotations
 

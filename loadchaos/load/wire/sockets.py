@@ -1,6 +1,6 @@
 """Blocking sockets with arrival timestamps; cooperative under gevent.
 
-Where the kernel stamps packets (py), its stamp is used: a token's time is its packet's, however busy the
+Where the kernel stamps packets (SO_TIMESTAMPNS), its stamp is used: a token's time is its packet's, however busy the
 reading process was. For behaviours and workers only.
 """
 
@@ -28,7 +28,9 @@ MAX_IDLE_NS = 4_000_000_000
 CONNECT_LIMIT_S = 30.0
 
 _TIMESTAMPNS = 35 if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
-"""asm-generic/socket.h; Python's socket module has no name for it. Its value is a struct timespec."""
+"""asm-generic/socket.h; Python's socket module has no name for it. Its value is a struct timespec of the wall clock.
+
+Linux puts the arrival beside the bytes where a socket asks for it (for TCP since 4.13: commit 98aaa913b4ed)."""
 _timespec = struct.Struct("qq")
 ANCILLARY_BYTES = socket.CMSG_SPACE(_timespec.size)
 """Space that recvmsg(2) needs for one stamp."""
@@ -110,7 +112,7 @@ class Connection:
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
-        """Wrap a connected socket. `stamped`: the kernel stamps packets (enable); inside TLS the stamps are lost."""
+        """Wrap a connected socket. `stamped`: the kernel stamps packets (_ask_for_stamps); inside TLS the stamps are lost."""
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self._inner: Any = getattr(sock, "_sslobj", None) if self._plain is not sock else None
@@ -361,7 +363,10 @@ def _ask_for_stamps(sock: socket.socket) -> bool:
 
 
 class StampClock:
-    """Convert stamps to monotonic ns. `ahead_ns` is the monotonic clock minus the wall clock."""
+    """Convert stamps to monotonic ns. `ahead_ns` is the monotonic clock minus the wall clock.
+
+    Both are slewed alike, so they differ by one number until somebody sets the wall clock.
+    """
 
     __slots__ = ("_disagreements", "ahead_ns")
 

@@ -161,9 +161,15 @@ def json_string(between: bytes) -> str | None:
 
 
 class EventTemplate:
-    """Bytes around the text of a stream's token events, once `learned`. `is_answer`: the text belongs to the answer
-    itself, not to its reasoning. `index`: its choice. `frame_begin` and `frame_end` are the same bytes with the SSE line
-    around them.
+    """Bytes around the text of a stream's token events, once `learned`.
+
+    A server sends the same JSON over and over with another token in it. Once one such event was parsed, its bytes around
+    the token's text are kept. A second parse with another text between them proves that they surround exactly one JSON
+    string. A later event with the same begin and end, and valid JSON string content between them, is then the same JSON
+    value with that text, by JSON's own grammar, and is not parsed.
+
+    `is_answer`: the text belongs to the answer itself, not to its reasoning. `index`: its choice. `frame_begin` and
+    `frame_end` are the same bytes with the SSE line around them.
     """
 
     __slots__ = ("_begin", "_end", "_tries", "frame_begin", "frame_end", "index", "is_answer", "learned")
