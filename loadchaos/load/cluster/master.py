@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger import parquet
@@ -34,15 +34,6 @@ _BRING = "start `loadchaos worker --master-host` there, or allow more time with 
 _POLL_S = 0.1
 _REPEAT_S = 30.0
 _MAX_REFUSALS = 100
-
-
-class LocustMaster(Protocol):
-    """The part of Locust's MasterRunner that is used here."""
-
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None: ...
-
-    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
-        """Call `listener(environment, msg)` for messages of a kind."""
 
 
 @dataclass
@@ -69,22 +60,17 @@ class Coordinator:
 
     def __init__(
         self,
-        runner: LocustMaster,
+        runner: messages.LocustRunner,
         folder: Path,
         slots: int,
         wait_s: float,
         on_begin: Callable[[int], None],
         on_end: Callable[[LedgerError | None], None],
     ) -> None:
-        """Wait for workers.
+        """Wait `wait_s` for `slots` workers; then the load begins with those that are connected.
 
-        Args:
-            runner: Locust's master.
-            folder: The run folder.
-            slots: Number of workers that the plan is shared among.
-            wait_s: Seconds to wait for all of them; then the load begins with those that are connected.
-            on_begin: Called with the number of workers when the load may begin.
-            on_end: Called once when the load has ended everywhere, with the error that ended it or None.
+        `on_begin` is called with their number when the load may begin, `on_end` once when it has ended everywhere, with the
+        error that ended it or None.
         """
         self._runner, self._folder = runner, RunFolder(folder)
         self._slots = [WorkerSlot(n) for n in range(slots)]

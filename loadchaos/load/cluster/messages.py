@@ -8,9 +8,9 @@ pieces change nothing, and in the end both files are equal byte by byte.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from loadchaos.core.version import __version__
 
@@ -35,6 +35,15 @@ DONE = "loadchaos_done"
 
 PIECE_BYTES = 256 * 1024
 """Largest piece of a file in one message, before compression."""
+
+
+class LocustRunner(Protocol):
+    """The part of Locust's MasterRunner and WorkerRunner that is used here. A worker has one client, its master."""
+
+    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None: ...
+
+    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
+        """Call `listener(environment, msg)` for messages of a kind."""
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -37,21 +37,14 @@ _FIRST_PINGS = 8
 _CLOCK_ROW_S = 60.0
 
 
-class LocustWorker(Protocol):
-    """The part of Locust's WorkerRunner that is used here."""
-
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None) -> None: ...
-
-    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
-        """Call `listener(environment, msg)` for messages of a kind."""
-
-
 class WorkerLink:
     """One worker's link to its master, until every row has arrived. `clock` is the master's, `known` is set once it was
     measured. `lost` is called once when the master has been silent for MASTER_SILENCE_S.
     """
 
-    def __init__(self, runner: LocustWorker, folder: Path, slot: int, token: str, lost: Callable[[], None]) -> None:
+    def __init__(
+        self, runner: messages.LocustRunner, folder: Path, slot: int, token: str, lost: Callable[[], None]
+    ) -> None:
         self.clock = MasterClock()
         self.known = flag()
         self._runner, self._slot, self._token, self._lost = runner, slot, token, lost

@@ -60,8 +60,5 @@ def tail_options(request: Request, facts: Facts) -> dict[str, object]:
 
 
 ENDPOINT = ModelEndpoint(
-    path="/v1/chat/completions",
-    body=_body,
-    payloads=None,
-    lacks=frozenset({"batch", "conversation.previous_response"}),
+    path="/v1/chat/completions", body=_body, payloads=None, lacks=frozenset({"batch", "conversation.previous_response"})
 )

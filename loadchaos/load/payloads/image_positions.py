@@ -132,12 +132,9 @@ def _one_image(size: Size) -> images.Options:
 
 
 def template_tokens(overhead: int) -> Sequence[int]:
-    """Possible numbers of tokens that the template puts before the image.
+    """Possible numbers of tokens that the template puts before the image; the middle one is the first.
 
-    The middle one is the first.
-
-    Args:
-        overhead: Tokens that the template adds to a text, before and behind it.
+    `overhead`: tokens that it adds to a text, before and behind it.
     """
     most = overhead + _BEFORE_IMAGE
     middle = most // 2

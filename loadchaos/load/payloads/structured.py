@@ -118,12 +118,7 @@ def schema_contract(schema: bytes) -> AnswerContract:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _small(variant: int) -> dict[str, Any]:

@@ -51,14 +51,8 @@ def decide(
 ) -> tuple[list[OutcomeEvent], Sequence[WrongPart]]:
     """Decide an outcome: the first event has it.
 
-    Returns the decisive events in byte order, and the wrong parts of a complete answer. Closes the reader.
-
-    Args:
-        ended: How the exchange ended.
-        head: None without one.
-        answer: Reader of the body of a 2xx answer; None for any other.
-        error_body: Body of an answer that is not 2xx.
-        rules: The server's error texts.
+    Returns the decisive events in byte order, and the wrong parts of a complete answer. Closes the reader. `answer` is None
+    and `error_body` is given for an answer that is not 2xx.
     """
     ending = [] if ended.end == "complete" else [end_event(ended.end, ended.why)]
     if head is None:

@@ -15,12 +15,7 @@ import orjson
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED
 from loadchaos.core.ledger.rows import EndRow, WrongPart
-from loadchaos.core.outcome_rules import (
-    MAX_ERROR_CHARS,
-    End,
-    OutcomeEvent,
-    describe_os_error,
-)
+from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
 from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio

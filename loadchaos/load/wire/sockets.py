@@ -112,7 +112,7 @@ class Connection:
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
-        """Wrap a connected socket. `stamped`: the kernel stamps packets (_ask_for_stamps); inside TLS the stamps are lost."""
+        """Wrap a connected socket. `stamped`: the kernel stamps its packets; inside TLS the stamps are lost."""
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self._inner: Any = getattr(sock, "_sslobj", None) if self._plain is not sock else None
@@ -133,11 +133,8 @@ class Connection:
     ) -> Connection:
         """Connect and shake hands; raises OSError when no address answers in time.
 
-        Args:
-            target: The server.
-            number: Number of the connection in its slot, from 1.
-            timeout_s: Limit for each address, in seconds.
-            receive_buffer_bytes: A small buffer makes the server feel that its client reads slowly.
+        `number`: that of the connection in its slot, from 1. `timeout_s` holds for each address. A small receive buffer
+        makes the server feel that its client reads slowly.
         """
         failure: OSError | None = None
         target.blocked += 1

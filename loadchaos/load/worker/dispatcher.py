@@ -30,7 +30,6 @@ from loadchaos.load.wire.exchange import SWEEP_S, Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker import backoff
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.greenlets import Greenlet, Timer, flag, hub, resume, sleep, spawn
@@ -85,14 +84,7 @@ class Dispatcher:
         clock: MasterClock | None = None,
         user_count: UserCount | None = None,
     ) -> None:
-        """Prepare the load; `run` starts it.
-
-        Args:
-            plan: This worker's share of the plan.
-            report: Reports each request to Locust.
-            clock: The master's clock, on a worker of another machine.
-            user_count: Number of Locust's users, once they are edited in the web UI.
-        """
+        """Prepare the load; `run` starts it. `clock` is the master's, on a worker of another machine."""
         self.plan = plan
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
@@ -284,7 +276,7 @@ class Dispatcher:
             prepared = self.plan.build_request(step)
             begun_ns = time.monotonic_ns()
             row = self._send(prepared, begun_ns, slot)
-            pause_s = backoff.pause_s(self.plan, row, (time.monotonic_ns() - begun_ns) / 1e9, slot)
+            pause_s = self.plan.pause_s(row, (time.monotonic_ns() - begun_ns) / 1e9, slot)
             if phase.for_s is not None:
                 pause_s = min(pause_s, phase.for_s - self._phase_time_s(begin_ns))
             if pause_s > 0:

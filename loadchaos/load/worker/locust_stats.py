@@ -64,13 +64,9 @@ def _log_all(entry: Any, times_ms: list[float], length: int) -> None:
 
 
 def report(environment: Environment, row: EndRow, *, tokens: bool) -> None:
-    """Report one request to Locust.
+    """Report one request to Locust; `tokens`: TTFT and ITL, too.
 
-    Args:
-        environment: Locust's environment.
-        row: The request's end row. Its traffic is the name of the entry. The response time, in ms, begins when it was due
-            and ends at the last byte if it is ok, else at its end.
-        tokens: Report TTFT and ITL, too.
+    The response time begins when it was due and ends at the last byte if it is ok, else at its end.
     """
     traffic, outcome, due_ns, first_token_ns = row["traffic"], row["outcome"], row["due_ns"], row["first_token_ns"]
     failure = None if outcome in BLAMELESS else outcome

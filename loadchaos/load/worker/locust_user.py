@@ -37,7 +37,6 @@ from loadchaos.load.wire.exchange import SWEEP_S, Exchange
 from loadchaos.load.wire.request import Progress, Request, headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
-from loadchaos.load.worker.backoff import pause_s
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -169,7 +168,7 @@ class ProfileUser(User):
             row = SessionRun(shared.plan, shared, hands, request).run(time.monotonic_ns(), slot)
         else:
             row = self._send(request, time.monotonic_ns(), slot, None)[0]
-        if (paused_s := pause_s(shared.plan, row, time.monotonic() - begun_s, slot)) > 0:
+        if (paused_s := shared.plan.pause_s(row, time.monotonic() - begun_s, slot)) > 0:
             sleep(paused_s)
 
     def _send(

@@ -14,15 +14,10 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.parquet import HOUR_S
 from loadchaos.core.ledger.rows import (
-    AnswerRow,
     AnyRow,
     BeginOrEnd,
     BeginRow,
-    ClockRow,
-    ConversationRow,
-    DiskRow,
     EndRow,
-    LoadRow,
     MissedRow,
     MissReason,
 )
@@ -74,7 +69,7 @@ class RequestRecorder:
         if self._compact:
             self._unwritten_begins[request_id] = row
         else:
-            self._put(row)
+            self.write(row)
             if self._writer.holding:
                 self._waiting.append(current())
                 hub().switch()
@@ -95,8 +90,8 @@ class RequestRecorder:
             self._successes.append((begin, row))
             return
         if begin is not None:
-            self._put(begin)
-        self._put(row)
+            self.write(begin)
+        self.write(row)
 
     def set_compact(self, compact: bool) -> None:
         if self._compact and not compact:
@@ -106,7 +101,7 @@ class RequestRecorder:
     def _write_begins(self, ids: Iterable[str]) -> None:
         for request_id in ids:
             if (begin := self._unwritten_begins.pop(request_id, None)) is not None:
-                self._put(begin)
+                self.write(begin)
 
     def hold(self) -> None:
         """Hold rows until `release` writes them together. Only the hub may hold them."""
@@ -134,16 +129,13 @@ class RequestRecorder:
         """Write counts of missed steps and, in compact mode, of successes."""
         successes, self._successes = self._successes, []
         for row in batch.fold_requests(successes):
-            self._put(row)
+            self.write(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
-            self._put(missed_row(traffic, phase, why, count, time.monotonic_ns()))
+            self.write(missed_row(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
-        self._put({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
-
-    def write(self, row: LoadRow | ClockRow | DiskRow | ConversationRow | AnswerRow) -> None:
-        self._put(row)
+        self.write({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
 
     def note_lag(self, lag_ns: int) -> None:
         """Note the dispatcher's delay; a heartbeat reports the longest one."""
@@ -157,7 +149,7 @@ class RequestRecorder:
         self._write_begins(i for i in silent if i in self._unwritten_begins)
         silences = [exchange.silence_ns(now) for exchange in self.in_flight.values()]
         longest = nlargest(SILENT_STREAMS, filter(None, (e.token_silence_ns(now) for e in self.in_flight.values())))
-        self._put(
+        self.write(
             {
                 "row": "heartbeat",
                 "at_ns": now,
@@ -184,7 +176,7 @@ class RequestRecorder:
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
         self._cpu_s, self._heartbeat_ns = cpu_s, now
 
-    def _put(self, row: AnyRow) -> None:
+    def write(self, row: AnyRow) -> None:
         self._writer.write(row if self._clock is None else self._clock.to_master_time(row))
 
     def close(self) -> None:

@@ -34,13 +34,16 @@ from loadchaos.load.wire.request import (
     headers_from_plan,
     request_head,
 )
-from loadchaos.load.wire.sockets import Origin
+from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.load.worker import bundle
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.profile.steps import SentSteps, is_left, of_phase
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
+
+DEAD_SERVER_PAUSE_S = 0.5
+"""Pause of a user, in seconds, after a request to a dead or absent server."""
 
 
 @dataclass(frozen=True)
@@ -182,15 +185,22 @@ class WorkerPlan:
             self._heads[path] = head
         return head
 
-    def backoff_s(self, errors_before: int) -> float:
-        """Pause of a user after `errors_before` errors in a row, in seconds."""
-        return min(self._backoff_max_s, self._backoff_s * 2.0 ** min(errors_before, 30))
+    def pause_s(self, row: EndRow, took_s: float, slot: Slot) -> float:
+        """Pause of a user after a request, in seconds; 0 or less: none. It doubles with each error in a row.
 
-    def server_is_gone(self, row: EndRow) -> bool:
-        """True if there is no server, or its error reports a dead engine."""
-        if row["outcome"] == "connect_error":
-            return True
-        return row["outcome"] == "http_error" and matches(self._rules.engine_dead, row["error"] or "")
+        Without it, users send thousands of requests a second to a gateway whose server is gone, and use up their whole
+        plan before a pause of the load can arrive.
+        """
+        outcome = row["outcome"]
+        if outcome == "aborted" or outcome in row["expect"]:
+            slot.errors_in_row = 0
+            return 0.0
+        paused_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(slot.errors_in_row, 30))
+        slot.errors_in_row += 1
+        dead = outcome == "http_error" and matches(self._rules.engine_dead, row["error"] or "")
+        if dead or outcome == "connect_error":
+            paused_s = max(paused_s, DEAD_SERVER_PAUSE_S)
+        return paused_s - took_s
 
     def redact_answer(self, answer: live.SentBack) -> live.SentBack:
         calls = tuple(c._replace(arguments=self._redactor.text(c.arguments)) for c in answer.calls)
