@@ -56,9 +56,7 @@ _events = cast("Any", locust.events)  # its hooks carry no types
 
 
 class WorkerUser(User):
-    """Represents this worker in Locust's counts. Once the number of users is edited, each of these is one of the
-    worker's slots.
-    """
+    """Represents this worker in Locust's counts; one of its slots, once the number of users is edited."""
 
     users = 0
 

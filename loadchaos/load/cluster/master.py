@@ -38,9 +38,7 @@ _MAX_REFUSALS = 100
 
 @dataclass
 class WorkerSlot:
-    """One share of the plan and the worker that has it. `state` is free, given (told where to connect), here, away or
-    done.
-    """
+    """One share of the plan and its worker. `state` is free, given (told where to connect), here, away or done."""
 
     number: int
     state: str = "free"

@@ -52,9 +52,7 @@ def versions() -> dict[str, str]:
 
 
 def mismatch(theirs: Mapping[str, Any]) -> str | None:
-    """Explain why a worker of these versions cannot take part. Returns None if it can. Locust's own messages change with
-    minor versions.
-    """
+    """Explain why a worker of these versions cannot take part, or None. Locust's messages change with minor versions."""
     ours = versions()
     if theirs.get("loadchaos") != ours["loadchaos"]:
         return _version_error("loadchaos", ours["loadchaos"], theirs.get("loadchaos"))

@@ -72,9 +72,7 @@ class WorkerLink:
         self._write_clock_row()
 
     def finish(self, why: str, limit_s: float) -> bool:
-        """End the load: wait until the master has every row, then report it. Returns False when the master does not have
-        all rows within `timeout_s`.
-        """
+        """End the load: wait until the master has every row, then report it. False where `limit_s` was not enough."""
         deadline = time.monotonic() + limit_s
         while not self._all_acked():
             if time.monotonic() > deadline:

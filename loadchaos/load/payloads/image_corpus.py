@@ -32,9 +32,7 @@ _PILLOW_PIXEL_LIMIT = 178_956_970
 
 @dataclass(frozen=True)
 class CorpusImage:
-    """One image of the corpus, as in manifest.json. `pixels` is the size in its header such as "64x64", "" where there
-    is none.
-    """
+    """One image of manifest.json. `pixels` is the size in its header such as "64x64", "" where there is none."""
 
     file: str
     mime: str
@@ -54,9 +52,7 @@ class _CorpusEntry:
 
 
 def build(folder: Path) -> list[CorpusImage]:
-    """Write every file and the manifest; returns the images that were written. Formats that this Pillow cannot write are
-    left out.
-    """
+    """Write every file that this Pillow can write, and the manifest; returns the images that were written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for entry in _entries():
@@ -90,9 +86,7 @@ def _pixels(data: bytes) -> str:
 def _png(
     width: int, height: int, *, bits: int = 8, color: int = 2, data: bytes | None = None, extra: bytes = b""
 ) -> bytes:
-    """Make a PNG by hand. Rows are flat zeros unless `data` (already deflated) is given; `extra` chunks follow the
-    header.
-    """
+    """Make a PNG by hand, of flat zeros unless `data` (already deflated) is given; `extra` chunks follow the header."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
     if data is None:
         channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]

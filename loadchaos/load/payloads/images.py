@@ -197,9 +197,7 @@ def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: t
 
 
 def _ledger_name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
-    """Number of an image in the ledger. Equal for images that the server sees as equal. It has 53 bits, as JSON numbers
-    do.
-    """
+    """Number of an image in the ledger, equal for images that the server sees as equal: 53 bits, as JSON numbers have."""
     return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
 

@@ -121,7 +121,5 @@ def _texture(height: int, width: int) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=32)
 def template(width: int, height: int, look: Look = "flat") -> JpegTemplate:
-    """Return the template of a size, at most 65535 pixels a side. It is made once, in tenths of a second for a
-    photo-like megapixel.
-    """
+    """Return the template of a size, at most 65535 pixels a side; the first time takes tenths of a second."""
     return JpegTemplate(width, height, look)

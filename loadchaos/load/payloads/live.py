@@ -223,9 +223,7 @@ class Session:
         return overhead + system + self._tool_tokens()
 
     def tokens_after(self, history: History, before: History, used: int) -> int:
-        """Tokens that a history has in a prompt, estimated from above. `used` are those of the prompt after `before`,
-        and of its answer.
-        """
+        """Tokens that a history has in a prompt, estimated from above; `used`: those of `before` and its answer."""
         sent = self.question(before)[1] if before.round == 0 else 0
         new = history.own_tokens - before.own_tokens - sent
         return used + new + _TEMPLATE_TOKENS * (len(history.messages) - len(before.messages))
@@ -298,9 +296,7 @@ def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
 
 
 def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
-    """Make the step of a request of a session from the answers before it. None if one is missing. `answers` are by the
-    id of their requests.
-    """
+    """Make the step of a request of a session from the answers before it, by request id; None if one is missing."""
     place = place_of(request_id)
     session = Session(step, facts)
     history, branch, number = session.begin(), 0, 0

@@ -74,9 +74,7 @@ class Options(ProfilePart):
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`. The context's length is known only when the server is, unless the
-        profile sets it.
-        """
+        """Average content for `explain`; without `limit`, the context's length is known only when the server is."""
         return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
@@ -141,9 +139,7 @@ def _sequence_limit(facts: Facts, limit: int) -> int:
 
 
 def expected_outcomes(rung: Rung, facts: Facts) -> Sequence[Outcome]:
-    """Correct outcomes of a rung: ok below the limit, a refusal from 0 on. The refusal is the dialect's. Too much output
-    may be cut or refused.
-    """
+    """Correct outcomes of a rung: ok below the limit, the dialect's refusal from 0 on; too much output may be cut."""
     dialect = DIALECTS.get(facts.dialect)
     refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)
     if rung.margin >= 0:

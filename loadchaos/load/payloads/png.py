@@ -67,9 +67,7 @@ class PngTemplate:
         return first, _CLOSING + closing + _word(zlib.crc32(closing, _CLOSING_CRC)) + _END
 
     def file(self, identity: bytes, variation: int = 0) -> bytes:
-        """Build the PNG file whose first pixels are made of `identity` (16 bytes). `variation` (24 bits) changes the
-        first of them.
-        """
+        """Build the PNG file whose first pixels are `identity` (16 bytes); `variation` (24 bits) changes the first."""
         first, last = self._changing(identity, variation)
         return self._head + first + self._tail + last
 

@@ -124,9 +124,7 @@ def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
-    """Read every request of a file. Raises ValueError with file and line of an invalid request, or of an image that is
-    missing or may not be sent.
-    """
+    """Read every request of a file. Raises ValueError with file and line of an invalid request or image."""
     return read_once(file, turns, images_by_path.allowed())
 
 

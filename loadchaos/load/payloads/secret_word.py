@@ -73,9 +73,7 @@ def _keys(seed: int) -> tuple[int, int]:
 
 
 class Alphabet:
-    """Words that write codes: cheap ones, none the begin or end of another. `bits` are those of one word; 0 where there
-    are too few words for a code.
-    """
+    """Cheap words that write codes, none the begin or end of another. `bits` are those of a word; 0 for too few words."""
 
     def __init__(self, words: Sequence[Word]) -> None:
         chosen = _distinct(words)
@@ -156,9 +154,7 @@ def alphabet(words: tuple[Word, ...]) -> Alphabet:
 
 
 class SecretWords:
-    """Secret words of all requests of the run, those of other workers too. They need no memory: a word names its
-    request.
-    """
+    """Secret words of all requests of the run, those of other workers too: a word names its request."""
 
     def __init__(self, alphabets: Iterable[Alphabet], seed: int, id_prefix: str) -> None:
         self._alphabets = [alphabet for alphabet in alphabets if alphabet.bits]
@@ -166,9 +162,7 @@ class SecretWords:
         self._seed, self._id_prefix = seed, id_prefix
 
     def checker(self, own: int | None) -> Callable[[str], str | None]:
-        """Return the check of one request's answer. It returns the name of the other request whose word is in the
-        answer, or None.
-        """
+        """Return the check of an answer: it names the other request whose word is in the text, or returns None."""
 
         def foreign(text: str) -> str | None:
             for n, marker in enumerate(self._markers):

@@ -127,9 +127,7 @@ _ORDER_RESERVE = 1.5
 
 
 def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) -> None:
-    """Write a text that costs exactly `tokens` with the template. Where that is not possible, it costs as little more as
-    words allow.
-    """
+    """Write a text that costs exactly `tokens` with the template, or as little more as words allow."""
     style = request.text_style if isinstance(request.text_style, TextStyle) else _PLAIN
     known = facts.text or _GUESS
     template_tokens = known.overhead + request.history_tokens
@@ -179,9 +177,7 @@ def _shared_opening(
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Words in a random order with running sums of their tokens. A text of any length is found by bisection and cut out
-    by one slice.
-    """
+    """Words in a random order with running sums of their tokens: a text of any length is a slice, found by bisection."""
 
     words: tuple[tuple[str, int], ...]
     unit: str
@@ -209,9 +205,7 @@ class _Corpus:
             used += cost
 
     def order_tokens(self) -> int:
-        """Estimate the tokens of the order to quote, from above. Its words were not measured; a character costs what it
-        does in those that were.
-        """
+        """Estimate the tokens of the order to quote, from above: its words were not measured."""
         return ceil(_ORDER_RESERVE * len(QUOTE_ORDER) * self.sums[-1] / self.chars[-1])
 
     def text_of(self, tokens: int, rng: draws.Rng) -> str:

@@ -95,9 +95,7 @@ def require_token(token: str) -> None:
 
 
 def _require_link(token: str) -> None:
-    """Abort with 403 unless the URL or the session has the link's token. Another user of this machine can reach the
-    port, too.
-    """
+    """Abort with 403 unless URL or session has the link's token: other users of this machine reach the port, too."""
     given = request.args.get(_LINK_ARGUMENT)
     if given is not None and hmac.compare_digest(given.encode(), token.encode()):
         session[_ADMITTED] = True

@@ -536,9 +536,7 @@ class AnswerReader:
             self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
     def _read_usual(self, data: object) -> bool:
-        """Read an answer of one finished choice with a text and nothing else. Returns False, with nothing read, for any
-        other.
-        """
+        """Read an answer of one finished choice with a text and nothing else; False, with nothing read, for any other."""
         if self._content is not None or not isinstance(data, dict) or not data.keys() <= ANSWER_KEYS:
             return False
         choices, usage, known_id = data.get("choices"), data.get("usage"), data.get("id")

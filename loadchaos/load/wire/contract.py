@@ -23,9 +23,7 @@ _NUMBER = re.compile(rb" ?(\d+)")
 
 
 def asked_tokens(body: bytes) -> int | None:
-    """Read the limit of tokens from a JSON body. The last one counts, as in a JSON object. The body is not parsed: it
-    may have images.
-    """
+    """Read the limit of tokens from a JSON body; the last one counts. It is not parsed: it may have images."""
     at = max(found + len(key) if (found := body.rfind(key)) >= 0 else -1 for key in _TOKEN_LIMITS)
     number = _NUMBER.match(body, at, at + _MOST_DIGITS) if at >= 0 else None
     return int(number[1]) if number else None
@@ -79,9 +77,7 @@ class SchemaRule:
         return Violation(f"{error.json_path}: {error.message}", rule, text)
 
     def _of_control_character(self, text: str) -> Violation | None:
-        """Violation of a text that only lacks the escape of a control character. A known bug of a grammar library makes
-        such texts, not the model.
-        """
+        """Violation of a text that only lacks the escape of a control character: a known bug of a grammar library."""
         try:
             json.loads(text)
             return None

@@ -121,9 +121,7 @@ class Exchange:
         return self.send_piece(head) and self.send_piece(body)
 
     def send_piece(self, piece: bytes, *, whole: bool = True) -> bool:
-        """Send some bytes of the request. With `whole=False` the request will never be complete, so a stale connection
-        is not retried.
-        """
+        """Send some bytes. With `whole=False` the request will never be complete, so a stale connection is not retried."""
         assert self._connection is not None, "connect() comes first"
         now = time.monotonic_ns()
         if self.sent_ns is None:
@@ -152,9 +150,7 @@ class Exchange:
         return self._feed(at_ns, data) if data else self._on_peer_closed()
 
     def receive_all(self, until: Callable[[], bool] | None = None) -> bool:
-        """Read until the exchange ends or `until` holds. Returns True if `until`, which is asked after each read, held;
-        False if the exchange ended.
-        """
+        """Read until `until`, asked after each read, holds (True) or the exchange ends (False)."""
         while not self.ended:
             assert self._connection is not None, "connect() comes first"
             try:
@@ -167,9 +163,7 @@ class Exchange:
         return False
 
     def pause(self, seconds: float) -> bool:
-        """Wait without reading. Returns False when the exchange was ended from outside. Silence in this time never
-        counts as a stall.
-        """
+        """Wait without reading; False when the exchange was ended from outside. This silence never counts as a stall."""
         until_s = time.monotonic() + seconds
         self._pausing = True
         while (left_s := until_s - time.monotonic()) > 0 and not self._ended_from_outside:
@@ -253,9 +247,7 @@ class Exchange:
     # ---- the end ----
 
     def end_row(self) -> EndRow:
-        """Make the end row; each exchange has exactly one outcome. `length_mismatch`: the server counted other prompt
-        tokens than planned.
-        """
+        """Make the end row; each exchange has exactly one outcome."""
         if not self.ended:
             self._finish("hung_up", "")
         now_ns = time.monotonic_ns()
@@ -488,9 +480,7 @@ _NO_ANSWER = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=Fal
 
 
 def _demands_call(body: bytes) -> bool:
-    """True for a request that demands a tool call. Where its answer is cut before the tool's name, vLLM's tool parsers
-    pass nothing on.
-    """
+    """True if a tool call is demanded. Cut before the tool's name, vLLM's parsers pass nothing on."""
     try:
         asked: object = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -200,9 +200,7 @@ def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: 
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str], content_type: str = "application/json") -> bytes:
-    """Build the head of a POST up to its Content-Length, which `content_length` makes. Raises ValueError for a header
-    that would break out of its line.
-    """
+    """Build the head of a POST up to its Content-Length. Raises ValueError for a header that would break out of its line."""
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}"]
     for name, value in headers.items():
         if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:

@@ -264,9 +264,7 @@ def _read_and_stamped(plain: Any) -> tuple[bytes, ArrivalStamp, int, Any]:
 
 
 def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, ArrivalStamp, int, Any]:
-    """Read what TLS has decrypted already, stamped with the time of reading. TLS reads the packets' kernel stamps
-    itself, so they are lost here.
-    """
+    """Read what TLS has decrypted, stamped with the time of reading: TLS reads the packets' kernel stamps itself."""
     sock.settimeout(0)
     try:
         data = sock.recv(RECEIVE_BYTES)

@@ -21,9 +21,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 
 
 def pack(run_folder: Path) -> dict[str, Any]:
-    """Pack `{plan, facts, files: {name: bytes}}`. Raises LedgerError when a file cannot be read or all together are too
-    large.
-    """
+    """Pack `{plan, facts, files: {name: bytes}}`. Raises LedgerError when a file cannot be read or all are too large."""
     plan = orjson.loads((run_folder / "plan.json").read_bytes())
     plan["tag"] = run_tag(str(plan["folder"]))
     files: dict[str, bytes] = {}
@@ -37,9 +35,7 @@ def pack(run_folder: Path) -> dict[str, Any]:
 
 
 def unpack(contents: Mapping[str, Any], folder: Path, worker: int) -> Path:
-    """Write the bundle to `folder` for this worker; returns plan.json's path. Raises LedgerError when it cannot be
-    written.
-    """
+    """Write the bundle to `folder` for this worker; returns plan.json's path. Raises LedgerError."""
     plan = copy.deepcopy({**contents["plan"], "spool": str(folder), "worker": worker})
     try:
         for name, data in contents[FILES].items():

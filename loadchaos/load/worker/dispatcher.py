@@ -110,9 +110,7 @@ class Dispatcher:
         self._busy_users = 0
 
     def run(self) -> None:
-        """Run the load: begin row, phases, end row. Blocks the calling greenlet. Never raises: `failure` holds an
-        unwritable ledger or a bug of ours.
-        """
+        """Run the load: begin row, phases, end row. Never raises: `failure` holds an unwritable ledger or a bug of ours."""
         allow_many_open_files()
         # Objects that exist now stay: searching them for garbage again and again would only delay timestamps.
         gc.collect()

@@ -90,9 +90,7 @@ def block_process(seconds: float) -> None:
 
 
 class Timer:
-    """Timer of one greenlet at a time; `due_ns` is set while it waits. Without timerfd, which Linux has, gevent's timers
-    are used.
-    """
+    """Timer of one greenlet at a time; `due_ns` is set while it waits. Without Linux's timerfd, gevent's timers are used."""
 
     def __init__(self) -> None:
         self.due_ns: int | None = None

@@ -186,9 +186,7 @@ class RequestRecorder:
 
 
 def begin_row(exchange: Exchange) -> BeginRow:
-    """Build the begin row, written before the first byte. `len` and `hash` prove that a body rebuilt later is the one
-    that was sent.
-    """
+    """Build the begin row; `len` and `hash` prove that a body rebuilt later is the one that was sent."""
     step, request = exchange.step, exchange.request
     row: BeginRow = {
         "row": "begin",

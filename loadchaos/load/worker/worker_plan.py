@@ -116,9 +116,7 @@ class WorkerPlan:
 
     @classmethod
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
-        """Read the run folder's plan.json and the facts.json beside it. With `worker` None, the plan names its worker
-        itself.
-        """
+        """Read the run folder's plan.json and the facts.json beside it; with `worker` None, the plan names its worker."""
         try:
             plan = orjson.loads(path.read_bytes())
             facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
