@@ -65,12 +65,7 @@ class Options(ProfilePart):
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        if self.new >= 1 or requests is None or requests > self.reuse_distance:
-            return None
-        return (
-            f"audio repeats after {self.reuse_distance} requests, but a phase has only {requests:.0f}: nothing repeats; "
-            "use a smaller reuse_distance"
-        )
+        return images.repeat_warning(self, requests, "audio repeats", "nothing repeats")
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`; its tokens are unknown."""

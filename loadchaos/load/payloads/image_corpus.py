@@ -43,25 +43,21 @@ class CorpusImage:
     sha256: str = ""
 
 
-@dataclass(frozen=True)
-class _CorpusEntry:
-    """An image and the function that makes its bytes."""
-
-    image: CorpusImage
-    make: Callable[[], bytes]
+_Entry = tuple[CorpusImage, Callable[[], bytes]]
+"""An image and the function that makes its bytes."""
 
 
 def build(folder: Path) -> list[CorpusImage]:
     """Write every file that this Pillow can write, and the manifest; returns the images that were written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for entry in _entries():
+    for image, make in _entries():
         try:
-            data = entry.make()
+            data = make()
         except (KeyError, OSError):
             continue  # an optional codec (AVIF, WebP) this Pillow was built without
-        (folder / entry.image.file).write_bytes(data)
-        details = {**asdict(entry.image), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
+        (folder / image.file).write_bytes(data)
+        details = {**asdict(image), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
         written.append(CorpusImage(**details))
     manifest = {"about": __doc__.splitlines()[0] if __doc__ else "", "images": [asdict(e) for e in written]}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -170,11 +166,11 @@ def _gif_and_script() -> bytes:
 
 def _entry(
     file: str, mime: str, what: str, right: CorrectAnswer, make: Callable[[], bytes], form: Form = "base64"
-) -> _CorpusEntry:
-    return _CorpusEntry(CorpusImage(file, mime, what, right, form), make)
+) -> _Entry:
+    return CorpusImage(file, mime, what, right, form), make
 
 
-def _entries() -> Sequence[_CorpusEntry]:
+def _entries() -> Sequence[_Entry]:
     png, jpeg = "image/png", "image/jpeg"
     whole = _in_mode("RGB")
     return [

@@ -107,12 +107,7 @@ class Options(ProfilePart):
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        if self.new >= 1 or requests is None or requests > self.reuse_distance:
-            return None
-        return (
-            f"images repeat after {self.reuse_distance} requests, but a phase has only {requests:.0f}: no image repeats; "
-            "use a smaller reuse_distance"
-        )
+        return repeat_warning(self, requests, "images repeat", "no image repeats")
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`. Image tokens are those of Qwen3-VL's formula."""
@@ -220,6 +215,15 @@ class ReuseOptions(Protocol):
 
     @property
     def reuse_distance(self) -> int: ...
+
+
+def repeat_warning(options: ReuseOptions, requests: float | None, what: str, none: str) -> str | None:
+    """Warn if a phase ends before anything can repeat."""
+    distance = options.reuse_distance
+    if options.new >= 1 or requests is None or requests > distance:
+        return None
+    but = f"but a phase has only {requests:.0f}: {none}; use a smaller reuse_distance"
+    return f"{what} after {distance} requests, {but}"
 
 
 def image_count(options: ReuseOptions, base: int, ordinal: int) -> int:
