@@ -82,7 +82,7 @@ class AnswerRules(OutcomeRules):
         answers: int | None = None,
         most_tokens: int | None = None,
     ) -> AnswerRules:
-        """Add the checks of one request to a server's rules. By position: keywords take 1 us here."""
+        """Add the checks of one request to a server's rules. By position: each request makes one (bench/cost, small)."""
         return cls(
             rules.validation, rules.shed, rules.engine_dead, rules.plain_validation, rules.sends_done,
             False, foreign_nonce, contract, answers, most_tokens,
