@@ -27,14 +27,14 @@ from bench.virtual_server import Injection, serving, virtual_time
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.oracles import ORACLES
-from loadchaos.core.model import Facts, Output, Row
+from loadchaos.core.model import Facts, Output, Row, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import share as parse_share
 from loadchaos.load.payloads import secret_word
-from loadchaos.load.payloads.base import Draft
-from loadchaos.load.payloads.text import QUOTE_ORDER, write_prompt
-from loadchaos.load.worker.secret_words import SecretWords
+from loadchaos.load.payloads.secret_word import SecretWords
+from loadchaos.load.payloads.text import QUOTE_ORDER, alphabets_of, write_prompt
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.run.asker import HttpAsker
 from loadchaos.run.run_probes import PartSetup
@@ -119,7 +119,7 @@ class Load:
 
     def __init__(self, port: int, seed: int, case: Case, facts: Facts) -> None:
         self._port, self._rng, self._case = port, random.Random(f"load {seed}"), case
-        self._facts, self._seed, self._secrets = facts, seed, SecretWords(facts.text, seed, "load")
+        self._facts, self._seed, self._secrets = facts, seed, SecretWords(alphabets_of(facts.text), seed, "load")
         self.sent = self.ended = self.mixed_up = 0
         self._repeated = [self._text(32, 128) for _ in range(32)]
         self._talks = [self._text(300, 700) for _ in range(24)]
@@ -129,9 +129,13 @@ class Load:
 
     def _quoting(self, owner: int) -> str:
         """The prompt of a request that has to repeat its own secret word."""
-        draft = Draft(Output(max=128), ("ok",), owner=owner, secret=secret_word.encode(owner, self._seed), quotes=4)
-        write_prompt(draft, self._facts, self._rng.randint(128, 512), Rng(self._rng.getrandbits(60)))
-        return draft.text or ""
+        step = Step(owner, 0, 0, None, "load", self._seed, {}, "plain", None, Output(max=128))
+        request = Request(
+            step=step, output=step.output, expect=["ok"], stream=True, path="", owner=owner,
+            secret=secret_word.encode(owner, self._seed), quotes=4,
+        )  # fmt: skip
+        write_prompt(request, self._facts, self._rng.randint(128, 512), Rng(self._rng.getrandbits(60)))
+        return request.text or ""
 
     def _model(self) -> dict[str, str]:
         """The adapter that a request names, if it names one."""

@@ -27,8 +27,9 @@ from unittest import mock
 import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.core.model import Reply
-from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -123,21 +124,16 @@ class Stretch:
         yield from (shifted(row, by_ns, before_ns) for row in rows if row.get("at_ns", 0) >= self.end_ns)
 
 
-def reply_like(end: dict[str, Any], exchange: Exchange) -> Reply:
-    """Make a reply like that of an end row, for a request that begins later."""
+def row_like(end: dict[str, Any], exchange: Exchange) -> EndRow:
+    """Make a row like another one, for a request that begins later."""
     by_ns = exchange.due_ns - end["due_ns"]
-    request, request_id = exchange.wire.request, exchange.wire.request_id
     moments: dict[str, Any] = {k: None if end[k] is None else end[k] + by_ns for k in _MOMENTS}
-    same: dict[str, Any] = {k: end.get(k) for k in _SAME}
-    gaps = {int(k): n for k, n in end["itl_hist"].items()}
-    return Reply(
-        **same,
-        **moments,
-        end_ns=end["at_ns"] + by_ns,
-        itl_hist=gaps,
-        prompt_tokens=request.tokens,
-        request_id=f"chatcmpl-{request_id}",
-    )
+    same: dict[str, Any] = {k: end[k] for k in _SAME if k in end}
+    row = exchange.end_row()
+    row |= {**same, **moments, "itl_hist": {int(k): n for k, n in end["itl_hist"].items()}}  # type: ignore[typeddict-item]
+    row["at_ns"], row["prompt_tokens"] = end["at_ns"] + by_ns, exchange.request.tokens
+    row["request_id"] = f"chatcmpl-{exchange.request.id}"
+    return row
 
 
 class VirtualClock:
@@ -168,7 +164,7 @@ def write_requests(folder: RunFolder, stretch: Stretch, requests: int) -> None:
         worker = WorkerPlan.read(folder.plan, 0)
         recorder, progress, slot = RequestRecorder(path, 0), Progress(), Slot(worker.target)
         steps = next(iter(worker.phases()))[1]
-        open_: list[tuple[int, int, Exchange, Reply]] = []
+        open_: list[tuple[int, int, Exchange, EndRow]] = []
         beat_ns = clock.now_ns
         recorder.write({"row": "load", "at_ns": clock.now_ns, "what": "begin"})
         recorder.phase(0, 0, "begin")
@@ -176,8 +172,8 @@ def write_requests(folder: RunFolder, stretch: Stretch, requests: int) -> None:
             due_ns = stretch.begin_ns + round(n / _RATE * _S)
             while (open_ and open_[0][0] <= due_ns) or beat_ns <= due_ns:
                 if open_ and open_[0][0] <= beat_ns:
-                    clock.now_ns, _, exchange, reply = heapq.heappop(open_)
-                    recorder.end(exchange, reply)
+                    clock.now_ns, _, exchange, row = heapq.heappop(open_)
+                    recorder.end(exchange, row)
                 else:
                     clock.now_ns = beat_ns
                     recorder.heartbeat(8)
@@ -186,11 +182,11 @@ def write_requests(folder: RunFolder, stretch: Stretch, requests: int) -> None:
             exchange = Exchange(worker.build_request(next(steps)), slot, progress)
             recorder.begin(exchange)
             kind = ends[exchange.step.traffic]
-            reply = reply_like(kind[n % len(kind)], exchange)
-            heapq.heappush(open_, (reply.end_ns, n, exchange, reply))
+            row = row_like(kind[n % len(kind)], exchange)
+            heapq.heappush(open_, (row["at_ns"], n, exchange, row))
         while open_:
-            clock.now_ns, _, exchange, reply = heapq.heappop(open_)
-            recorder.end(exchange, reply)
+            clock.now_ns, _, exchange, row = heapq.heappop(open_)
+            recorder.end(exchange, row)
         recorder.phase(0, 0, "end")
         recorder.write({"row": "load", "at_ns": clock.now_ns, "what": "end"})
         recorder.heartbeat(0)

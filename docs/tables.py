@@ -95,7 +95,7 @@ LIMITS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "core.limits": ("HEARTBEAT_S", "MOST_IMAGE_PIXELS"),
         "load.worker.dispatcher": ("STOP_GRACE_S", "SIGNAL_GRACE_S"),
         "load.wire.sse": ("MAX_EVENT_BYTES",),
-        "load.wire.completion": ("MAX_BODY_BYTES",),
+        "load.wire.answer_reader": ("MAX_BODY_BYTES",),
         "load.wire.http1": ("MAX_DECODED_BYTES",),
         "load.cluster.master": ("LOST_AFTER_S",),
         "load.cluster.worker_link": ("MASTER_SILENCE_S",),

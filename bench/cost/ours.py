@@ -77,7 +77,7 @@ def body(load: Load, url: str) -> bytes:
     """Build one of our requests, for every other contender to send."""
     worker = WorkerPlan(plan(load, url, Path()), facts(url), 0, {})
     _, steps = next(iter(worker.phases()))
-    return worker.build_request(next(steps)).request.body
+    return worker.build_request(next(steps)).body
 
 
 def start(load: Load, url: str, folder: Path) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Wrong answer: an answer or probe with wrong content, and its proof.
 
-Checks on every answer (load/wire/answer_checks.py), detectors and oracles make them. `wrong_failure` turns one into the
+Checks on every answer (load/wire/decision.py), detectors and oracles make them. `wrong_failure` turns one into the
 failure that the verdict counts in `wrong_answers`. docs/correctness.md describes it for writers of oracles.
 """
 

@@ -1,4 +1,4 @@
-"""Types that all packages share: step, request, reply, facts, terms.
+"""Types that all packages share: step, facts, terms.
 
 Times within a run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a field that ends in `_s` is in seconds.
 """
@@ -206,95 +206,6 @@ class Step:
     ordinal: int = 0
     run_seed: int = 0
     endpoint: str = "chat"
-
-
-@slotted_dataclass(frozen=True)
-class Request:
-    """A step's request, built for this server and not yet addressed to it.
-
-    Attributes:
-        body: the JSON body.
-        image_file: name of the file of a hostile image.
-        tokens: prompt tokens that the server should count; None: unknown.
-        nonce: words that only this request has in its prompt.
-        contract: rules that its answer must obey (load/wire/contract.py); None: there are none.
-        answers: choices that it asks for; None: unknown.
-        owner: owner of the secret word in its prompt (load/payloads/secret_word.py); None: there is no room for one.
-        edge: prompt tokens minus the limit, for a near-limit request.
-        fitted: text that names what was reduced to fit the server; empty: nothing.
-        exact: tokens that the answer must have; None: any number up to `max_tokens`.
-        image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
-        most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
-        endpoint: name of its endpoint (load/endpoints), which decides how its answer is read.
-        audio: number of audio files.
-    """
-
-    step: Step
-    path: str
-    body: bytes
-    stream: bool
-    tokens: int | None
-    images: int = 0
-    image_tokens: int = 0
-    max_tokens: int | None = None
-    nonce: str = ""
-    edge: int | None = None
-    expect: Sequence[Outcome] = ("ok",)
-    fitted: str = ""
-    exact: int | None = None
-    image_names: Sequence[int] | None = ()
-    videos: int = 0
-    most: int | None = None
-    image_file: str = ""
-    owner: int | None = None
-    contract: Any = None
-    answers: int | None = None
-    endpoint: str = "chat"
-    audio: int = 0
-
-
-@slotted_dataclass(frozen=True)
-class Reply:
-    """Outcome of one request on the wire, with times. None: did not happen.
-
-    Attributes:
-        drafted_tokens: tokens that speculative decoding drafted; `accepted_tokens` of them are in the answer.
-        itl_hist: gaps between token chunks, as counts by `histogram.bucket` of nanoseconds.
-        detail: facts beside the outcome, such as `{"reasoning_only": True}`.
-        evidence: outcomes of later decisive events.
-        wrong: wrong parts of the answer (`rows.WrongPart`).
-        signs: unusual properties of the text, which are no fault by themselves.
-        text_ratio: compressed size of the text, relative to its size; None: too short.
-    """
-
-    outcome: Outcome
-    status: int | None = None
-    sent_ns: int | None = None
-    first_byte_ns: int | None = None
-    first_token_ns: int | None = None
-    first_answer_ns: int | None = None
-    last_byte_ns: int | None = None
-    end_ns: int = 0
-    chunks: int = 0
-    itl_hist: Mapping[int, int] = field(default_factory=dict)
-    largest_gap_ns: int = 0
-    finish_reason: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    drafted_tokens: int | None = None
-    accepted_tokens: int | None = None
-    request_id: str | None = None
-    error: str | None = None
-    error_code: int | str | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    evidence: Sequence[str] = ()
-    bytes_in: int = 0
-    bytes_out: int = 0
-    text: str = ""
-    wrong: Sequence[Any] = ()
-    signs: Sequence[str] = ()
-    text_ratio: float | None = None
 
 
 DEFAULT_EXPECT = (

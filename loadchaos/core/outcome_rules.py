@@ -3,7 +3,7 @@
 The first decisive event in byte order wins. Sans-I/O. The load, the recorder and questions beside the load use these
 rules. The texts by which servers report invalid requests, overload and a dead engine come in as `OutcomeRules`, because
 they differ from server to server. Everything else here is HTTP and the OpenAI protocol. What the body of an answer says
-is read by load/wire/completion.py.
+is read by load/wire/answer_reader.py.
 """
 
 from __future__ import annotations

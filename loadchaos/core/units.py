@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 NS_PER_S = 1_000_000_000
 
@@ -217,4 +217,19 @@ IntRange = Annotated[
     BeforeValidator(int_range),
     PlainSerializer(lambda v: v.low if v.low == v.high else str(v), return_type=int | str),
 ]
+
+
+def at_least(low: int, rule: str, *, high: int | None = None, most: int | None = None) -> AfterValidator:
+    """Refuse a range that begins below `low` or ends below `high` or beyond `most`; `rule` says what was expected."""
+
+    def check(value: Range | None) -> Range | None:
+        if value is not None and (
+            value.low < low or (high is not None and value.high < high) or (most is not None and value.high > most)
+        ):
+            raise ValueError(f"{rule} (got {value})")
+        return value
+
+    return AfterValidator(check)
+
+
 ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(_plain, return_type=str)]

@@ -42,7 +42,6 @@ class DiskEstimate:
         return self.needed <= self.free * _USABLE_SHARE
 
     def describe(self) -> str:
-        """Describe the estimate in a sentence."""
         but = "and" if self.fits else "but only"
         return f"the ledger will need about {_bytes(self.needed)}, {but} {_bytes(self.free)} are free"
 
@@ -83,10 +82,7 @@ def _bytes(n: float) -> str:
 
 
 def estimate(profile: Profile, seed: int, folder: Path, duration_s: float | None) -> DiskEstimate:
-    """Estimate disk use from the plan alone.
-
-    Users of a closed phase with a duration count as one request per second each.
-    """
+    """Estimate disk use from the plan alone. Users of a closed phase with a duration count as one request a second."""
     planned = planned_requests(profile.load, seed)
     seconds = sum(phase.timed_s or (phase.every or 0.0) * phase.repeat for phase in profile.load)
     users = sum(phase.slots * (phase.for_ or 0.0) for phase in profile.load if phase.kind == "closed")

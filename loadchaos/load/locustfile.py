@@ -27,7 +27,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.cluster.lost_workers import record_lost_workers
 from loadchaos.load.cluster.master import Coordinator
 from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
@@ -56,24 +56,18 @@ _events = cast("Any", locust.events)  # its hooks carry no types
 
 
 class WorkerUser(User):
-    """Represents this worker in Locust's counts.
-
-    Once the number of users is edited, each of these is one of the worker's slots.
-    """
+    """Represents this worker in Locust's counts; one of its slots, once the number of users is edited."""
 
     users = 0
 
     def on_start(self) -> None:
-        """Count a user more."""
         WorkerUser.users += 1
 
     def on_stop(self) -> None:
-        """Count a user less."""
         WorkerUser.users -= 1
 
     @task
     def wait(self) -> None:
-        """Do nothing; the dispatcher runs beside."""
         sleep(3600)
 
 
@@ -109,7 +103,6 @@ def _on_init(environment: Environment, **_: Any) -> None:
 
 
 def _act_as_master(environment: Environment, runner: Any) -> None:
-    """Act as master of workers on other machines; it begins and ends the load."""
     options = cast("Any", environment.parsed_options)
     slots, options.expect_workers = options.expect_workers, _NEVER
     runners.HEARTBEAT_LIVENESS = int(MASTER_SILENCE_S)  # Locust would end the load for a worker that is silent for 3 s
@@ -158,7 +151,6 @@ def _on_init_of_session(environment: Environment, home: Path) -> None:
 
 
 def _run_session_worker(environment: Environment, home: Path) -> None:
-    """Act as a worker of a session. Run the load of each run that announces one."""
     session = Tail(home / "session.jsonl")
     while True:
         for row in session.rows():
@@ -210,8 +202,8 @@ def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher
 
     watched = SESSION_VARIABLE in os.environ  # by the web UI, which shows TTFT and ITL, too
 
-    def fire(traffic: str, reply: Reply, due_ns: int) -> None:
-        locust_stats.report(environment, traffic, reply, due_ns, tokens=watched)
+    def fire(row: EndRow) -> None:
+        locust_stats.report(environment, row, tokens=watched)
 
     counted = locust_stats.CountedRequests(environment, fire)
     flusher = spawn(_flush_often, counted)

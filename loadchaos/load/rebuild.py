@@ -19,12 +19,13 @@ import orjson
 from loadchaos.core.body_hash import is_sent_body
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.session_ids import place_of
 from loadchaos.core.whole_file import write_whole
 from loadchaos.load import payloads, registry
 from loadchaos.load.payloads.live import SentBack, step_of_request
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase
 
@@ -124,7 +125,6 @@ class _BodyStore:
         self._reasons: dict[str, str] = {}
 
     def keep(self, begin_rows: BeginRows) -> None:
-        """Rebuild and store bodies in the given order."""
         chosen = self._choose(begin_rows)
         made = dict(planned_steps(self._plan, {(phase, step) for phase, step, _ in chosen}, self._out_of_time))
         for key, row in chosen.items():
@@ -186,7 +186,6 @@ def is_later(request_id: str) -> bool:
 
 
 def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
-    """Read the answers of the sessions of some requests, by request id."""
     sessions = {place_of(name).first for name in ids if is_later(name)}
     found: dict[str, SentBack] = {}
     for path in folder.request_files() if sessions else ():
@@ -197,11 +196,7 @@ def answers_of(folder: RunFolder, ids: Iterable[str]) -> dict[str, SentBack]:
 
 
 def sent_step(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
-    """Step that a request was built from.
-
-    That of a session has the answers before it.
-    None if one of these is missing.
-    """
+    """Step that a request was built from. That of a session has the answers before it. None if one of these is missing."""
     return step_of_request(step, facts, request_id, answers) if is_later(request_id) else step
 
 

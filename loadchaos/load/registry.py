@@ -1,7 +1,4 @@
-"""Names that a profile may use.
-
-Payloads, endpoints, behaviours, attacks, defects, dialects.
-"""
+"""Names that a profile may use: payloads, endpoints, behaviours, attacks, defects, dialects."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from loadchaos.core.errors import LedgerError  # noqa: E402
-from loadchaos.core.model import Reply  # noqa: E402
+from loadchaos.core.ledger.rows import EndRow  # noqa: E402
 from loadchaos.load.worker.dispatcher import PARENT_POLL_S, SIGNAL_GRACE_S, Dispatcher  # noqa: E402
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn  # noqa: E402
 from loadchaos.load.worker.worker_plan import WorkerPlan  # noqa: E402
@@ -63,8 +63,7 @@ def main() -> int:
     return LedgerError.exit_code
 
 
-def _ignore(_traffic: str, _reply: Reply, _due_ns: int) -> None:
-    """Leave out Locust's statistics."""
+def _ignore(_row: EndRow) -> None: ...
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from loadchaos.core.ledger.rows import BaselineRow, Emit
-from loadchaos.core.model import Facts, Request
+from loadchaos.core.model import Facts
 from loadchaos.load import payloads
 from loadchaos.load.endpoints import ENDPOINTS
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import of_phase
 from loadchaos.server.answer import ANSWER_LIMIT_S, Asker

@@ -15,11 +15,10 @@ from loadchaos.core.limits import MOST_ANSWER_BYTES
 from loadchaos.core.outcome_rules import End, OutcomeEvent, end_event
 from loadchaos.core.units import describe_duration
 from loadchaos.load.endpoints import DEFAULT, ENDPOINTS, endpoint_of_path
-from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
+from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
+from loadchaos.load.wire.request import AnswerRules
 from loadchaos.server.answer import Answer, AskOptions
 from loadchaos.server.dialects import UNKNOWN, Dialect
 
@@ -77,10 +76,10 @@ class _Reading:
     def __init__(self, url: str, rules: AnswerRules, *, stream: bool) -> None:
         name = endpoint_of_path(url)
         self.endpoint, self._rules, self._stream = ENDPOINTS[name], rules, stream
-        self._reader: type[Completion] = self.endpoint.answer
+        self._reader: type[AnswerReader] = self.endpoint.answer
         if name == DEFAULT:
             self._reader, self._rules = _ChatCompletion, replace(rules, contract=_NO_CONTRACT)
-        self._completion: Completion | None = None
+        self._completion: AnswerReader | None = None
         self._response: httpx.Response | None = None
         self._end: tuple[End, str] | None = None
         self._kept = b""
@@ -133,7 +132,7 @@ class _Reading:
         )  # fmt: skip
 
 
-def _read(answer: Completion, event: OutcomeEvent) -> Answer:
+def _read(answer: AnswerReader, event: OutcomeEvent) -> Answer:
     error = event.text or event.outcome
     if event.outcome == "finish_error":  # its text is the model's
         error = f"finish_reason {answer.finish_reason}"
@@ -149,12 +148,12 @@ def _read(answer: Completion, event: OutcomeEvent) -> Answer:
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
         cached_tokens=answer.cached_tokens,
-        signs=answer_checks.signs(answer, answer.text),
-        text_ratio=answer_checks.text_ratio(answer.text),
+        signs=signs(answer, answer.text),
+        text_ratio=text_ratio(answer.text),
     )
 
 
-class _ChatCompletion(Completion):
+class _ChatCompletion(AnswerReader):
     __slots__ = ("logprobs",)
 
     def __init__(self, rules: AnswerRules, *, asked_stream: bool, declared_stream: bool) -> None:

@@ -13,8 +13,8 @@ from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Facts
 from loadchaos.core.units import Range
 from loadchaos.load.endpoints import DEFAULT
-from loadchaos.load.payloads.base import DEFAULT_MAX_TOKENS
 from loadchaos.load.payloads.image_tokens import qwen
+from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS
 from loadchaos.profile.profile import Profile
 from loadchaos.report.formatting import plural
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect

@@ -12,9 +12,10 @@ from loadchaos.analysis.incidents.record import IncidentRecord
 from loadchaos.core.body_hash import body_hash
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.load import payloads, rebuild
 from loadchaos.load.registry import traffic_registry
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
 

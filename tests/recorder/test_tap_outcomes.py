@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from loadchaos.core.model import Outcome
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import AnswerRules, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.recorder.answer_outcome import STREAM_BYTES
 from loadchaos.recorder.freeze import FEWEST, FreezeWatch
@@ -57,7 +57,7 @@ def outcome_in_a_run(path: str, pieces: list[bytes], *, stream: bool, resets: bo
     call.send()
     while call.receive():
         pass
-    return call.reply().outcome
+    return call.end_row()["outcome"]
 
 
 def outcome_in_a_recording(path: str, pieces: list[bytes], *, resets: bool) -> Outcome | None:

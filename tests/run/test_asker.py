@@ -14,8 +14,7 @@ import pytest
 from loadchaos.core.model import Facts
 from loadchaos.core.redact import Redactor
 from loadchaos.load import registry
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.exchange import WireTimeouts
+from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from loadchaos.profile.profile import from_mapping
 from loadchaos.run import answer_baseline, asker
 from loadchaos.run.asker import HttpAsker
@@ -208,7 +207,7 @@ def test_all_that_ask_make_the_same_of_the_same_bytes(name: str, monkeypatch: py
         load = {
             stream: conformance.ask(
                 f"{server.url}", stream=stream, judged_by=AnswerRules.of(UNKNOWN.outcome_rules), limits=limits
-            ).outcome
+            )["outcome"]
             for stream in (False, True)
         }
         answers = {stream: ask(server.url, UNKNOWN, stream=stream) for stream in (False, True)}

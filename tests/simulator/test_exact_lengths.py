@@ -7,9 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadchaos.core.model import Facts, Request
+from loadchaos.core.model import Facts
 from loadchaos.load.payloads import build
 from loadchaos.load.registry import traffic_registry
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, load
 from loadchaos.profile.steps import steps
 from loadchaos.run.asker import HttpAsker

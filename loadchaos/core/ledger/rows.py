@@ -112,7 +112,7 @@ class BeginRow(_Row):
 
     The row reaches the file before the first byte leaves. A request that `pipeline` sends behind another has the id
     of that one with `.1`, `.2` and so on. A begin without an end is counted as `unfinished`. Written by
-    load/worker/request_rows.py.
+    load/worker/recorder.py.
     """
 
     row: Literal["begin"]
@@ -158,7 +158,7 @@ class WrongPart(TypedDict):
 class EndRow(_Row):
     """End of a request with its outcome; `at_ns` is when it ended.
 
-    Written by load/worker/request_rows.py.
+    Written by load/wire/exchange.py.
     """
 
     row: Literal["end"]

@@ -1,7 +1,7 @@
 """Client behaviours: how a client connects, sends, reads and hangs up.
 
 A behaviour is a module with `Options` (a pydantic model: its keys in a profile), `FRESH` (True: each request has a
-connection of its own) and `act`, which calls the steps of one `Exchange` and returns its reply. `Options.needs_stream`
+connection of its own) and `act`, which calls the steps of one `Exchange` and returns its end row. `Options.needs_stream`
 may say that a behaviour has no effect on answers that are not streamed. A behaviour that sends several requests at once
 also has `follower_count` and `act_pipelined`. To add one, copy `plain.py` and add an entry to
 BEHAVIOURS below.
@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import abort, big_headers, churn, drip, half_open, pipeline, plain, slow_read
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
@@ -27,27 +27,22 @@ class Behaviour(Protocol):
 
     @property
     def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
-        """The pydantic model of its options."""
+        ...
 
     @property
     def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
         """True if each request has a connection of its own."""
 
-    def act(self, exchange: Exchange) -> Reply:
-        """Run one exchange from connecting to its reply.
-
-        Network errors never raise.
-        """
+    def act(self, exchange: Exchange) -> EndRow:
+        """Run one exchange from connecting to its reply. Network errors never raise."""
 
 
 class PipeliningBehaviour(Behaviour, Protocol):
     """A behaviour whose connection carries more requests after the step's own."""
 
-    def follower_count(self, options: BaseModel, seed: int) -> int:
-        """Number of requests that follow the step's own."""
+    def follower_count(self, options: BaseModel, seed: int) -> int: ...
 
-    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> Reply:
-        """Run the exchange of a request that follows `first`."""
+    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> EndRow: ...
 
 
 BEHAVIOURS: Mapping[str, Behaviour] = {

@@ -10,26 +10,25 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS, IntRange
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = False
 _PREFILL_WAIT_S = 0.02
 """Long enough for the server to have taken the request in, short beside any prefill worth cancelling."""
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Moment to hang up: exactly one of `at_token`, `before` and `after`.
 
     `at_token` counts chunks with content, from 1. `before: body` hangs up after the request's head, `first_byte` while it
     is queued or in prefill, `end` when the finish_reason is there and the stream's last events are not.
     `leave: reset` closes with a TCP reset.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at_token: IntRange | None = None
     before: Literal["body", "first_byte", "end"] | None = None
@@ -38,10 +37,7 @@ class Options(BaseModel):
 
     @property
     def needs_stream(self) -> bool:
-        """True if the moment only exists in a stream.
-
-        Other answers have no tokens to count.
-        """
+        """True if the moment only exists in a stream. Other answers have no tokens to count."""
         return self.at_token is not None or self.before == "end"
 
     @model_validator(mode="after")
@@ -56,32 +52,30 @@ class Options(BaseModel):
         return self
 
 
-def act(exchange: Exchange) -> Reply:
-    """Connect, send, read up to the chosen moment, hang up."""
+def act(exchange: Exchange) -> EndRow:
     options: Options = exchange.step.behaviour_options
     reset = options.leave == "reset"
     if not exchange.connect():
-        return exchange.reply()
+        return exchange.end_row()
     if options.before == "body":
-        if exchange.send_piece(exchange.wire.head, whole=False):
+        if exchange.send_piece(exchange.request.head, whole=False):
             exchange.pause(_PREFILL_WAIT_S)
             exchange.hang_up(reset=reset)
-        return exchange.reply()
+        return exchange.end_row()
     if not exchange.send():
-        return exchange.reply()
+        return exchange.end_row()
     if options.before == "first_byte":
         exchange.pause(_PREFILL_WAIT_S)
         exchange.hang_up(reset=reset)
-        return exchange.reply()
+        return exchange.end_row()
     if options.after is not None:
         exchange.hang_up_after(options.after)
     if exchange.receive_all(_hang_up_condition(exchange, options)):
         exchange.hang_up(reset=reset)
-    return exchange.reply()
+    return exchange.end_row()
 
 
 def _hang_up_condition(exchange: Exchange, options: Options) -> Callable[[], bool]:
-    """Make the check, asked after each read, that the moment has come."""
     if options.before == "end":
         return lambda: exchange.answered
     if options.at_token is None:

@@ -6,45 +6,34 @@ A server answers, or refuses with 400, 413, 414 or 431. All of these are `reject
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, field_validator
-
-from loadchaos.core.model import Reply
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True  # a server may close the connection after its refusal
 _REFUSALS = (400, 413, 414, 431)
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`lines` header lines of `bytes` bytes in all."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    lines: IntRange = Range(1, 200)
+    lines: Annotated[IntRange, at_least(1, "at least 1 header line is sent")] = Range(1, 200)
     bytes: IntRange = Range(4_000, 120_000)
 
-    @field_validator("lines")
-    @classmethod
-    def _at_least_one(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"at least 1 header line is sent (got {value})")
-        return value
 
-
-def act(exchange: Exchange) -> Reply:
-    """Connect, send the request with more header lines, read to the end."""
+def act(exchange: Exchange) -> EndRow:
     options: Options = exchange.step.behaviour_options
-    head, end = exchange.wire.head[:-2], exchange.wire.head[-2:]
-    whole = head + _lines(options, exchange.step.seed) + end + exchange.wire.request.body
+    head, end = exchange.request.head[:-2], exchange.request.head[-2:]
+    whole = head + _lines(options, exchange.step.seed) + end + exchange.request.body
     if exchange.connect() and exchange.send_piece(whole):
         exchange.receive_all()
-    reply = exchange.reply()
-    if reply.outcome == "http_error" and reply.status in _REFUSALS:
-        return replace(reply, outcome="rejected")
-    return reply
+    row = exchange.end_row()
+    if row["outcome"] == "http_error" and row["status"] in _REFUSALS:
+        row["outcome"] = "rejected"
+    return row
 
 
 def _lines(options: Options, seed: int) -> bytes:

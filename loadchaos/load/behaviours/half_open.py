@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """The part that is `sent`, the time it waits then, and the way it leaves."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sent: Literal["nothing", "half_head", "head", "half_body", "all"] = "half_body"
     hold: DurationS = 5.0
     leave: Literal["close", "reset"] = "close"
 
 
-def act(exchange: Exchange) -> Reply:
-    """Connect, send a part, wait, leave."""
+def act(exchange: Exchange) -> EndRow:
     options: Options = exchange.step.behaviour_options
     exchange.slowed = True
     if not exchange.connect():
-        return exchange.reply()
-    head, body = exchange.wire.head, exchange.wire.request.body
+        return exchange.end_row()
+    head, body = exchange.request.head, exchange.request.body
     part = {
         "nothing": b"",
         "half_head": head[: len(head) // 2],
@@ -42,7 +38,7 @@ def act(exchange: Exchange) -> Reply:
         "all": head + body,
     }[options.sent]
     if part and not exchange.send_piece(part):
-        return exchange.reply()
+        return exchange.end_row()
     exchange.pause(options.hold)
     exchange.hang_up(reset=options.leave == "reset")
-    return exchange.reply()
+    return exchange.end_row()

@@ -7,63 +7,49 @@ answer one by one or close after any answer, but must not mix answers up: an id 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel
 
-from loadchaos.core.model import Reply
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`depth` requests on the connection, the step's own included."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    depth: IntRange = Range(2, 2)
-
-    @field_validator("depth")
-    @classmethod
-    def _at_least_two(cls, value: Range) -> Range:
-        if value.low < 2:
-            raise ValueError(f"a pipeline is 2 requests deep or more (got {value})")
-        return value
+    depth: Annotated[IntRange, at_least(2, "a pipeline is 2 requests deep or more")] = Range(2, 2)
 
 
 def follower_count(options: BaseModel, seed: int) -> int:
-    """Number of requests that follow the step's own."""
     assert isinstance(options, Options)
     return options.depth.low + seed % (options.depth.high - options.depth.low + 1) - 1
 
 
-def act(exchange: Exchange) -> Reply:
-    """Connect, send all requests at once, read the first answer."""
-    sent = b"".join(c.wire.head + c.wire.request.body for c in (exchange, *exchange.pipelined))
+def act(exchange: Exchange) -> EndRow:
+    sent = b"".join(c.request.head + c.request.body for c in (exchange, *exchange.pipelined))
     if exchange.connect() and exchange.send_piece(sent):
         exchange.receive_all()
-    return _checked_reply(exchange, exchange)
+    return _checked_row(exchange, exchange)
 
 
-def act_pipelined(exchange: PipelinedExchange, first: Exchange) -> Reply:
-    """Read the answer of a request further back."""
+def act_pipelined(exchange: PipelinedExchange, first: Exchange) -> EndRow:
     if exchange.start_reading():
         exchange.receive_all()
-    return _checked_reply(exchange, first)
+    return _checked_row(exchange, first)
 
 
-def _checked_reply(exchange: Exchange, first: Exchange) -> Reply:
-    """Make the reply.
-
-    It must not name another of the requests on the connection.
-    """
-    reply = exchange.reply()
-    named = [i for c in (first, *first.pipelined) if (i := c.wire.request_id) and i in (reply.request_id or "")]
-    if reply.outcome != "ok" or not named or max(named, key=len) == exchange.wire.request_id:
-        return reply
-    return replace(
-        reply, outcome="wrong_output", error=f"the word of another request is in the answer: {max(named, key=len)}"
-    )
+def _checked_row(exchange: Exchange, first: Exchange) -> EndRow:
+    """Make the end row. An ok answer must not name another of the requests on the connection."""
+    row = exchange.end_row()
+    named = [
+        c.request.id for c in (first, *first.pipelined) if c.request.id and c.request.id in (row["request_id"] or "")
+    ]
+    if row["outcome"] == "ok" and named and (other := max(named, key=len)) != exchange.request.id:
+        row["outcome"], row["error"] = "wrong_output", f"the word of another request is in the answer: {other}"
+    return row

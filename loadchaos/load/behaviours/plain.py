@@ -1,26 +1,19 @@
-"""A normal client.
-
-Sends the whole request and reads the answer to its end.
-"""
+"""A normal client: it sends the whole request and reads the answer to its end."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = False
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """This behaviour has no options."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-
-def act(exchange: Exchange) -> Reply:
-    """Connect, send, read to the end."""
+def act(exchange: Exchange) -> EndRow:
     if exchange.connect() and exchange.send():
         exchange.receive_all()
-    return exchange.reply()
+    return exchange.end_row()

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import random
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.units import DurationS, IntRange, Range
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.profile.base import ProfilePart
 
 FRESH = True  # the receive buffer is agreed on while connecting
 _BUFFER_BYTES = 4096
 """The kernel doubles it; below that Linux takes no smaller one in earnest."""
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """At most `bytes` a read and `pause` between reads.
 
     After `for` it reads normally.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     bytes: IntRange = Range(64, 512)
     pause: DurationS = 0.05
     for_: DurationS = Field(default=10.0, alias="for")
 
 
-def act(exchange: Exchange) -> Reply:
-    """Connect with a small buffer, send, read in small pieces."""
+def act(exchange: Exchange) -> EndRow:
     options: Options = exchange.step.behaviour_options
     rng = random.Random(exchange.step.seed)
     exchange.slowed = True
@@ -43,4 +41,4 @@ def act(exchange: Exchange) -> Reply:
             if pauses > 0:
                 pauses -= 1
                 exchange.pause(options.pause)
-    return exchange.reply()
+    return exchange.end_row()

@@ -1,7 +1,4 @@
-"""`loadchaos worker`.
-
-Join a master, unpack its plan, become a Locust worker.
-"""
+"""`loadchaos worker`: join a master, unpack its plan, become a Locust worker."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from locust.exception import RPCError
 
 from loadchaos.core.errors import LoadchaosError, OptionError, TargetError, next_step
 from loadchaos.load.cluster import messages
-from loadchaos.load.wire.headers import headers_from_plan
+from loadchaos.load.wire.request import headers_from_plan
 from loadchaos.load.worker import bundle
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)
@@ -32,21 +29,10 @@ _STANDBY_S = 2.0
 def join(
     host: str, port: int, spool: Path, wait_s: float, report: Callable[[str], None]
 ) -> tuple[list[str], dict[str, str]]:
-    """Ask until the master gives a slot; returns the worker's command line.
+    """Ask until the master gives a slot; returns the command line of the worker to become, and its environment variables.
 
-    Args:
-        host: The master's host.
-        port: The master's port.
-        spool: Folder under which this worker's own folder is created.
-        wait_s: Seconds to wait for a slot.
-        report: Prints a line.
-
-    Returns:
-        The command line of the Locust worker to become, and its environment variables.
-
-    Raises:
-        OptionError: Versions differ, or a variable is missing.
-        TargetError: No master gave a slot within `wait_s`.
+    `spool` is the folder under which this worker's own folder is created; `report` prints a line. Raises OptionError where
+    versions differ or a variable is missing, TargetError when no master gave a slot within `wait_s`.
     """
     token = uuid4().hex
     client = _rpc.rpc.Client(host, port, _client_name(token))
@@ -99,7 +85,6 @@ def _request_slot(client: Any, token: str, deadline: float, report: Callable[[st
 
 
 def _client_name(token: str) -> str:
-    """Identity that Locust's master replies to."""
     return f"{socket.gethostname()}_join_{token}"
 
 

@@ -41,23 +41,18 @@ class PhaseBegins:
                 self.feed_row(orjson.loads(line))
 
     def feed_row(self, row: Mapping[str, Any]) -> None:
-        """Read one row of a worker."""
         typed = as_typed(row)
         if typed["row"] == "phase" and typed.get("what") == "begin":
             self.phases.setdefault(int(typed["phase"]), int(typed["at_ns"]))
 
     def feed_commands(self, commands: Iterable[Mapping[str, Any]]) -> None:
-        """Read rows of control.jsonl."""
         for row in commands:
             if row.get("what") == "stop" and self.stopped_ns is None:
                 self.stopped_ns = int(row["at_ns"])
 
 
 def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Share:
-    """Count the requests that a worker should have sent and did not.
-
-    A closed phase with a duration has no such number.
-    """
+    """Count the requests that a worker should have sent and did not. A closed phase with a duration has no such number."""
     unsent: Share = Counter()
     read = WorkerPlan.read(plan, worker, os.environ)
     for phase, steps in read.phases():
@@ -80,7 +75,6 @@ def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Sh
 
 
 def missed_rows(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Iterator[MissedRow]:
-    """Rows for the requests that a lost worker did not send."""
     for (traffic, phase), count in sorted(unsent_share(plan, worker, rows, begins).items()):
         yield {
             "row": "missed",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger import parquet
@@ -36,22 +36,9 @@ _REPEAT_S = 30.0
 _MAX_REFUSALS = 100
 
 
-class LocustMaster(Protocol):
-    """The part of Locust's MasterRunner that is used here."""
-
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
-        """Send to one worker."""
-
-    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
-        """Call `listener(environment, msg)` for messages of a kind."""
-
-
 @dataclass
 class WorkerSlot:
-    """One share of the plan and the worker that has it.
-
-    `state` is free, given (told where to connect), here, away or done.
-    """
+    """One share of the plan and its worker. `state` is free, given (told where to connect), here, away or done."""
 
     number: int
     state: str = "free"
@@ -71,22 +58,17 @@ class Coordinator:
 
     def __init__(
         self,
-        runner: LocustMaster,
+        runner: messages.LocustRunner,
         folder: Path,
         slots: int,
         wait_s: float,
         on_begin: Callable[[int], None],
         on_end: Callable[[LedgerError | None], None],
     ) -> None:
-        """Wait for workers.
+        """Wait `wait_s` for `slots` workers; then the load begins with those that are connected.
 
-        Args:
-            runner: Locust's master.
-            folder: The run folder.
-            slots: Number of workers that the plan is shared among.
-            wait_s: Seconds to wait for all of them; then the load begins with those that are connected.
-            on_begin: Called with the number of workers when the load may begin.
-            on_end: Called once when the load has ended everywhere, with the error that ended it or None.
+        `on_begin` is called with their number when the load may begin, `on_end` once when it has ended everywhere, with the
+        error that ended it or None.
         """
         self._runner, self._folder = runner, RunFolder(folder)
         self._slots = [WorkerSlot(n) for n in range(slots)]
@@ -135,10 +117,7 @@ class Coordinator:
         self._unplaced[token] = time.monotonic()
 
     def _slot_of(self, msg: Any) -> WorkerSlot | None:
-        """Return the slot of a message's sender.
-
-        Returns None if it has none any more.
-        """
+        """Return the slot of a message's sender. Returns None if it has none any more."""
         number = msg.data.get("slot")
         if not isinstance(number, int) or not 0 <= number < len(self._slots):
             return None
@@ -284,10 +263,7 @@ class Coordinator:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Handle Locust's own quit, as when its last worker has left.
-
-        A worker that did not report its end has failed.
-        """
+        """Handle Locust's own quit, as when its last worker has left. A worker that did not report its end has failed."""
         if self._began and not self._ended:
             for slot in self._slots:
                 if slot.state in ("here", "away"):

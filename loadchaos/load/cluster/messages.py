@@ -8,9 +8,9 @@ pieces change nothing, and in the end both files are equal byte by byte.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from loadchaos.core.version import __version__
 
@@ -37,16 +37,22 @@ PIECE_BYTES = 256 * 1024
 """Largest piece of a file in one message, before compression."""
 
 
+class LocustRunner(Protocol):
+    """The part of Locust's MasterRunner and WorkerRunner that is used here. A worker has one client, its master."""
+
+    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None: ...
+
+    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
+        """Call `listener(environment, msg)` for messages of a kind."""
+
+
 def versions() -> dict[str, str]:
     """Versions that must be equal on both."""
     return {"loadchaos": __version__, "locust": version("locust")}
 
 
 def mismatch(theirs: Mapping[str, Any]) -> str | None:
-    """Explain why a worker of these versions cannot take part.
-
-    Returns None if it can. Locust's own messages change with minor versions.
-    """
+    """Explain why a worker of these versions cannot take part, or None. Locust's messages change with minor versions."""
     ours = versions()
     if theirs.get("loadchaos") != ours["loadchaos"]:
         return _version_error("loadchaos", ours["loadchaos"], theirs.get("loadchaos"))
@@ -65,10 +71,7 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
-    """Undo `compress`.
-
-    Raises ValueError for anything else, or for more than one piece.
-    """
+    """Undo `compress`. Raises ValueError for anything else, or for more than one piece."""
     engine = zlib.decompressobj()
     try:
         found = engine.decompress(data, 4 * PIECE_BYTES)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -37,24 +37,14 @@ _FIRST_PINGS = 8
 _CLOCK_ROW_S = 60.0
 
 
-class LocustWorker(Protocol):
-    """The part of Locust's WorkerRunner that is used here."""
-
-    def send_message(self, msg_type: str, data: dict[str, Any] | None = None) -> None:
-        """Send to the master."""
-
-    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
-        """Call `listener(environment, msg)` for messages of a kind."""
-
-
 class WorkerLink:
-    """One worker's link to its master, until every row has arrived.
-
-    `clock` is the master's, `known` is set once it was measured. `lost` is called once when the master has been silent
-    for MASTER_SILENCE_S.
+    """One worker's link to its master, until every row has arrived. `clock` is the master's, `known` is set once it was
+    measured. `lost` is called once when the master has been silent for MASTER_SILENCE_S.
     """
 
-    def __init__(self, runner: LocustWorker, folder: Path, slot: int, token: str, lost: Callable[[], None]) -> None:
+    def __init__(
+        self, runner: messages.LocustRunner, folder: Path, slot: int, token: str, lost: Callable[[], None]
+    ) -> None:
         self.clock = MasterClock()
         self.known = flag()
         self._runner, self._slot, self._token, self._lost = runner, slot, token, lost
@@ -82,10 +72,7 @@ class WorkerLink:
         self._write_clock_row()
 
     def finish(self, why: str, limit_s: float) -> bool:
-        """End the load: wait until the master has every row, then report it.
-
-        Returns False when the master does not have all rows within `timeout_s`.
-        """
+        """End the load: wait until the master has every row, then report it. False where `limit_s` was not enough."""
         deadline = time.monotonic() + limit_s
         while not self._all_acked():
             if time.monotonic() > deadline:
@@ -119,7 +106,6 @@ class WorkerLink:
             self._sent_at_s = time.monotonic()
 
     def _piece(self, offset: int) -> bytes:
-        """Return complete rows from `offset` on, as many as fit into one message."""
         try:
             with self._file.open("rb") as f:
                 f.seek(offset)
@@ -136,11 +122,9 @@ class WorkerLink:
         return self._file.stat().st_size if self._file.exists() else 0
 
     def _is_finished(self) -> bool:
-        """True when the load writes the next part already."""
         return parquet.part_of(self._path, self._part + 1).exists()
 
     def _all_acked(self) -> bool:
-        """True when the master has every row."""
         return not self._is_finished() and self._part_acked()
 
     def _part_acked(self) -> bool:
@@ -187,7 +171,6 @@ class WorkerLink:
             self._note({"row": "clock", "at_ns": at_ns, "offset_ns": offset_ns, "rtt_ns": self.clock.rtt_ns})
 
     def _on_control(self, msg: Any, **_: Any) -> None:
-        """Append the run's commands to the file that the load reads."""
         self._heard_at_s = time.monotonic()
         if int(msg.data["first"]) > self._commands:  # an earlier one is missing: the next ping requests it
             return
@@ -208,7 +191,6 @@ class WorkerLink:
 
 
 def _convert_part(part: Path) -> None:
-    """Convert a finished part to Parquet in a process of its own."""
     with suppress(OSError):  # no process could be started: the JSONL stays
         subprocess.run(
             [sys.executable, "-m", "loadchaos.core.ledger.parquet", str(part)], stdin=subprocess.DEVNULL, check=False

@@ -1,8 +1,8 @@
 """Endpoints that requests are sent to; one file each.
 
 A file makes a `ModelEndpoint` (base.py): path, body, the payloads that a body can hold, the reader of its answers, headers.
-To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `Completion` (wire/completion.py) or
-of `TypedEvents` (wire/typed_events.py), or of `Results` (wire/results.py).
+To add one, copy completions.py and enter it in `ENDPOINTS`. A reader is a subclass of `AnswerReader`
+(wire/answer_reader.py), of `TypedEvents` (wire/typed_events.py), or of `Results` (wire/results.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ ENDPOINTS: Mapping[str, ModelEndpoint] = {
 
 
 def path_at(name: str, dialect_name: str) -> str:
-    """Return the path of an endpoint at a dialect."""
     dialect = DIALECTS.get(dialect_name)
     own = dialect.endpoint_paths.get(name) if dialect is not None else None
     return own or ENDPOINTS[name].path
@@ -41,6 +40,5 @@ def endpoint_of_path(path: str) -> str:
 
 
 def known_endpoint_of_path(path: str) -> str | None:
-    """Return the endpoint of a path; None if none has it."""
     found = (name for name, endpoint in ENDPOINTS.items() if path.endswith(endpoint.path.removeprefix("/v1")))
     return next(found, None)

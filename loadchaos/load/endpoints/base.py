@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.payloads import sampling
-from loadchaos.load.payloads.base import Draft
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.request import Request
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class ModelEndpoint:
     """
 
     path: str
-    body: Callable[[Draft, Step, Facts], bytes]
+    body: Callable[[Request, Facts], bytes]
     payloads: frozenset[str] | None
-    answer: type[Completion] = Completion
+    answer: type[AnswerReader] = AnswerReader
     streams: bool = True
     generates: bool = True
     exact_fields: frozenset[str] | None = None
@@ -45,7 +45,6 @@ class ModelEndpoint:
     lacks: frozenset[str] = frozenset()
 
     def carries(self, payload: str) -> bool:
-        """Tell if a body can hold a payload."""
         return payload not in self.lacks and (self.payloads is None or payload in self.payloads)
 
     def can_ask_exact(self, fields: Mapping[str, str]) -> bool:
@@ -58,12 +57,11 @@ def all_sampling_but(*kept: str) -> frozenset[str]:
     return frozenset(f"sampling.{name}" for name in sampling.Options.model_fields if name not in kept)
 
 
-def content_parts(draft: Draft) -> list[dict[str, Any]]:
+def content_parts(request: Request) -> list[dict[str, Any]]:
     """Parse the content parts of chat, which another endpoint writes anew."""
-    joined = b"".join(draft.parts).removesuffix(b",")
+    joined = b"".join(request.parts).removesuffix(b",")
     return list(orjson.loads(b"[%s]" % joined)) if joined else []
 
 
-def earlier_messages(draft: Draft) -> list[dict[str, Any]]:
-    """Parse the earlier messages of a conversation."""
-    return [orjson.loads(message.removesuffix(b",")) for message in draft.history]
+def earlier_messages(request: Request) -> list[dict[str, Any]]:
+    return [orjson.loads(message.removesuffix(b",")) for message in request.history]

@@ -1,24 +1,21 @@
-"""The text completion endpoint: /v1/completions.
-
-A prompt is sent as it is, without a chat template.
-"""
+"""The text completion endpoint, /v1/completions: a prompt is sent as it is, without a chat template."""
 
 from __future__ import annotations
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.endpoints.chat import tail_options
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    options = tail_options(draft, step, facts)
-    extra = dict(draft.extra)
+def _body(request: Request, facts: Facts) -> bytes:
+    options = tail_options(request, facts)
+    extra = dict(request.extra)
     if extra.pop("logprobs", None):
         extra["logprobs"] = extra.pop("top_logprobs")  # here it is the number of candidates
-    return orjson.dumps({"model": draft.model or facts.model, "prompt": draft.text, **options, **extra})
+    return orjson.dumps({"model": request.model or facts.model, "prompt": request.text, **options, **extra})
 
 
 ENDPOINT = ModelEndpoint(

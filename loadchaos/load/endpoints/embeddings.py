@@ -1,7 +1,4 @@
-"""The embeddings endpoint: /v1/embeddings.
-
-An answer has one vector for each text.
-"""
+"""The embeddings endpoint, /v1/embeddings: an answer has one vector for each text."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
-from loadchaos.load.payloads.base import Draft
-from loadchaos.load.wire.completion import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.results import Results, results_of
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:  # noqa: ARG001 - nothing is drawn
-    texts: object = [draft.text, *draft.more_texts] if draft.more_texts else draft.text
-    return orjson.dumps({"model": draft.model or facts.model, "input": texts})
+def _body(request: Request, facts: Facts) -> bytes:
+    texts: object = [request.text, *request.more_texts] if request.more_texts else request.text
+    return orjson.dumps({"model": request.model or facts.model, "input": texts})
 
 
 class EmbeddingsAnswer(Results):
@@ -28,7 +25,6 @@ class EmbeddingsAnswer(Results):
     __slots__ = ()
 
     def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Read the vectors, and check their numbers."""
         results = results_of(data, "data")
         lengths = {len(self._vector(result)) for result in results}
         if len(lengths) > 1:

@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but, content_parts, earlier_messages
-from loadchaos.load.payloads.base import Draft, output_tokens
-from loadchaos.load.wire.completion import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -24,19 +24,19 @@ _OWN_FAULTS = ("internal_error", "api_error", "InternalServerError")
 """Types of errors that are never a refusal of the request, whatever their text is."""
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    content: object = draft.text
-    if parts := content_parts(draft):
-        content = [*map(_image, parts), {"type": "text", "text": draft.text}]
+def _body(request: Request, facts: Facts) -> bytes:
+    content: object = request.text
+    if parts := content_parts(request):
+        content = [*map(_image, parts), {"type": "text", "text": request.text}]
     body: dict[str, object] = {
-        "model": draft.model or facts.model,
-        "messages": [*earlier_messages(draft), {"role": "user", "content": content}],
-        "max_tokens": output_tokens(draft.output),
+        "model": request.model or facts.model,
+        "messages": [*earlier_messages(request), {"role": "user", "content": content}],
+        "max_tokens": request.output_tokens,
         "temperature": 0,
     }
-    if step.stream:
+    if request.stream:
         body["stream"] = True
-    return orjson.dumps({**body, **_translated(draft.extra)})
+    return orjson.dumps({**body, **_translated(request.extra)})
 
 
 def _image(part: Mapping[str, Any]) -> dict[str, object]:
@@ -45,7 +45,6 @@ def _image(part: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _translated(extra: Mapping[str, Any]) -> dict[str, object]:
-    """Rename the fields of chat that have another name here."""
     found: dict[str, object] = {name: extra[name] for name in _KEPT if name in extra}
     form = extra.get("response_format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":

@@ -1,7 +1,4 @@
-"""The rerank endpoint: texts in the order of a query.
-
-Its form is that of Cohere and Jina.
-"""
+"""The rerank endpoint: texts in the order of a query, in the form of Cohere and Jina."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.endpoints.base import ModelEndpoint
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import corpus_for
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.results import Results, results_of
 
 PAYLOADS = frozenset({"text", "batch"})
@@ -23,14 +20,13 @@ _QUERY_TOKENS = 8
 """All queries have as many, so that a text's own tokens are known where each is read together with the query."""
 
 
-def query(step: Step, facts: Facts) -> str:
-    """Write the query of a request."""
-    return corpus_for(facts.text).text_of(_QUERY_TOKENS, Rng(hash64(step.seed, 41)))
+def query(request: Request, facts: Facts) -> str:
+    return corpus_for(facts.text).text_of(_QUERY_TOKENS, Rng(hash64(request.step.seed, 41)))
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    texts = [draft.text, *draft.more_texts]
-    return orjson.dumps({"model": draft.model or facts.model, "query": query(step, facts), "documents": texts})
+def _body(request: Request, facts: Facts) -> bytes:
+    texts = [request.text, *request.more_texts]
+    return orjson.dumps({"model": request.model or facts.model, "query": query(request, facts), "documents": texts})
 
 
 class RerankAnswer(Results):
@@ -39,7 +35,6 @@ class RerankAnswer(Results):
     __slots__ = ()
 
     def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Read the results, and check their order."""
         results = results_of(data, "results")
         scores: list[Any] = [result.get("relevance_score") for result in results]
         for score in scores:

@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import ErrorObject, error_object
 from loadchaos.load.endpoints.base import ModelEndpoint, content_parts, earlier_messages
 from loadchaos.load.endpoints.chat import tail_options
-from loadchaos.load.payloads.base import Draft
-from loadchaos.load.wire.completion import WrongShapeError
+from loadchaos.load.wire.answer_reader import WrongShapeError
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.typed_events import TypedEvents, list_of, object_of
 
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -24,32 +24,31 @@ _REASONING = ("response.reasoning_text", "response.reasoning_summary_text", "res
 _CALL_BEGINS, _CALL_GROWS = "response.output_item.added", "response.function_call_arguments.delta"
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    options = tail_options(draft, step, facts)
+def _body(request: Request, facts: Facts) -> bytes:
+    options = tail_options(request, facts)
     options["max_output_tokens"] = options.pop("max_tokens")
     for name in ("stream_options", "min_tokens", "min_new_tokens"):
         options.pop(name, None)
-    extra = _translated(dict(draft.extra))
-    content = _content(draft)
-    messages = earlier_messages(draft)
+    extra = _translated(dict(request.extra))
+    content = _content(request)
+    messages = earlier_messages(request)
     asked: object = content if isinstance(content, str) and not messages else [*messages, _user(content)]
-    return orjson.dumps({"model": draft.model or facts.model, "input": asked, **options, **extra})
+    return orjson.dumps({"model": request.model or facts.model, "input": asked, **options, **extra})
 
 
 def _user(content: object) -> dict[str, object]:
     return {"role": "user", "content": content}
 
 
-def _content(draft: Draft) -> object:
-    parts = content_parts(draft)
+def _content(request: Request) -> object:
+    parts = content_parts(request)
     if not parts:
-        return draft.text
+        return request.text
     images = [{"type": "input_image", "image_url": p["image_url"]["url"], "detail": "auto"} for p in parts]
-    return [*images, {"type": "input_text", "text": draft.text}]
+    return [*images, {"type": "input_text", "text": request.text}]
 
 
 def _translated(extra: dict[str, Any]) -> dict[str, Any]:
-    """Rename the fields of chat that have another name here."""
     if extra.pop("logprobs", None):
         extra["include"] = ["message.output_text.logprobs"]
     if (effort := extra.pop("reasoning_effort", None)) is not None:
@@ -155,7 +154,6 @@ def _number(data: Mapping[str, Any]) -> int:
 
 
 def _reason(response: Mapping[str, Any], of_event: str, *, calls: bool) -> str | None:
-    """Translate the status of a response to a finish_reason of chat."""
     status = response.get("status") or of_event
     details = response.get("incomplete_details")
     why = details.get("reason") if isinstance(details, dict) else None

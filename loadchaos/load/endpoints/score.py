@@ -7,16 +7,16 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.load.endpoints.base import ModelEndpoint
 from loadchaos.load.endpoints.rerank import PAYLOADS, query
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.results import Results, results_of
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
-    texts = [draft.text, *draft.more_texts]
-    return orjson.dumps({"model": draft.model or facts.model, "text_1": query(step, facts), "text_2": texts})
+def _body(request: Request, facts: Facts) -> bytes:
+    texts = [request.text, *request.more_texts]
+    return orjson.dumps({"model": request.model or facts.model, "text_1": query(request, facts), "text_2": texts})
 
 
 class ScoreAnswer(Results):
@@ -25,7 +25,6 @@ class ScoreAnswer(Results):
     __slots__ = ()
 
     def read_results(self, data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Read the scores."""
         results = results_of(data, "data")
         for result in results:
             self.check_number(result.get("score"), "a score")

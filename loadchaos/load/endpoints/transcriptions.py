@@ -10,25 +10,25 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.outcome_rules import TEXT_AFTER_DONE, OutcomeEvent
 from loadchaos.load.endpoints.base import ModelEndpoint, all_sampling_but
-from loadchaos.load.payloads.base import Draft, output_tokens
-from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, final_event
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sse import Event
 
 _BOUNDARY = "loadchaos-7d1f0a64c2b9435e8f3a"
 _DELTA, _DONE = "transcript.text.delta", "transcript.text.done"
 
 
-def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
+def _body(request: Request, facts: Facts) -> bytes:
     fields: dict[str, object] = {
-        "model": draft.model or facts.model,
-        "temperature": draft.extra.get("temperature", 0),
-        "seed": step.seed & 0x7FFFFFFF,
-        "max_completion_tokens": output_tokens(draft.output),
+        "model": request.model or facts.model,
+        "temperature": request.extra.get("temperature", 0),
+        "seed": request.step.seed & 0x7FFFFFFF,
+        "max_completion_tokens": request.output_tokens,
     }
-    if step.stream:
+    if request.stream:
         fields |= {"stream": "true", "stream_include_usage": "true"}
     parts = [
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
@@ -36,10 +36,12 @@ def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
     ]
     head = 'Content-Disposition: form-data; name="file"; filename="audio.wav"\r\nContent-Type: audio/wav'
     begin = f"{''.join(parts)}--{_BOUNDARY}\r\n{head}\r\n\r\n"
-    return b"".join((begin.encode(), draft.audio[0] if draft.audio else b"", f"\r\n--{_BOUNDARY}--\r\n".encode()))
+    return b"".join(
+        (begin.encode(), request.audio_files[0] if request.audio_files else b"", f"\r\n--{_BOUNDARY}--\r\n".encode())
+    )
 
 
-class TranscriptionAnswer(Completion):
+class TranscriptionAnswer(AnswerReader):
     """An answer of /v1/audio/transcriptions."""
 
     __slots__ = ()

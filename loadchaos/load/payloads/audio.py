@@ -11,14 +11,16 @@ import math
 import random
 import struct
 from array import array
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step
-from loadchaos.core.units import IntRange, Range, Share
+from loadchaos.core.model import Facts
+from loadchaos.core.units import IntRange, Range, Share, at_least
 from loadchaos.load.payloads import images
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 2
 RATE = 16_000
@@ -30,34 +32,20 @@ _PART_END = b'","format":"wav"}},'
 _LONGEST_S = 600
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of audio files, and `seconds` of each.
 
     `unique`, `near_duplicates` and `reuse_distance` work as for images: a file that is not new repeats one of that many
     requests earlier, to the byte; a near duplicate differs in one sample. The endpoint `transcriptions` takes one file.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 1)
-    seconds: IntRange = Range(2, 2)
+    count: Annotated[IntRange, at_least(0, "at least one audio file was expected", high=1)] = Range(1, 1)
+    seconds: Annotated[IntRange, at_least(1, f"an audio file has 1 to {_LONGEST_S} seconds here", most=_LONGEST_S)] = (
+        Range(2, 2)
+    )
     unique: Share = 1.0
     near_duplicates: Share = 0.0
     reuse_distance: int = Field(default=200, gt=0)
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_file(cls, value: Range) -> Range:
-        if value.low < 0 or value.high < 1:
-            raise ValueError(f"at least one audio file was expected (got {value})")
-        return value
-
-    @field_validator("seconds")
-    @classmethod
-    def _length_allowed(cls, value: Range) -> Range:
-        if value.low < 1 or value.high > _LONGEST_S:
-            raise ValueError(f"an audio file has 1 to {_LONGEST_S} seconds here (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> Options:
@@ -67,11 +55,9 @@ class Options(BaseModel):
 
     @property
     def new(self) -> float:
-        """Share that was never sent before, near duplicates aside."""
         return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         what = f"{self.count} audio file{'s' if self.count.high > 1 else ''} of {self.seconds} s"
         if self.new >= 1:
             return f"{what}, always new"
@@ -79,13 +65,7 @@ class Options(BaseModel):
         return f"{what}, {self.new * 100:g}% new{near}, the others repeated from {self.reuse_distance} requests earlier"
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        """Warn if a phase ends before a file can repeat."""
-        if self.new >= 1 or requests is None or requests > self.reuse_distance:
-            return None
-        return (
-            f"audio repeats after {self.reuse_distance} requests, but a phase has only {requests:.0f}: nothing repeats; "
-            "use a smaller reuse_distance"
-        )
+        return images.repeat_warning(self, requests, "audio repeats", "nothing repeats")
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`; its tokens are unknown."""
@@ -93,27 +73,24 @@ class Options(BaseModel):
         return {"audio_files": mean, "audio_s": mean * (self.seconds.low + self.seconds.high) / 2}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
-    """Put the files in front of the text; the prompt's length becomes unknown."""
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - files are named by run, not drawn
     assert isinstance(options, Options)
-    base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 13)
-    for slot in range(images.image_count(options, base, step.ordinal)):
-        ordinal, place, variation = images.resolve_repeat(options, base, step.ordinal, slot)
+    base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 13)
+    for slot in range(images.image_count(options, base, request.step.ordinal)):
+        ordinal, place, variation = images.resolve_repeat(options, base, request.step.ordinal, slot)
         low, high = options.seconds.low, options.seconds.high
         seconds = low + draws.hash64(base, 9, ordinal, place) % (high - low + 1)
         file = wav(seconds, images.image_identity(base, ordinal, place), variation)
-        draft.audio.append(file)
-        draft.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
-        if options.new < 1 and draft.image_names is not None:
-            draft.image_names.append(draws.hash64(base, 8, ordinal, place, variation) >> 11)
-        draft.length_known = False
+        request.audio += 1
+        request.audio_files.append(file)
+        request.parts += (_PART_BEGIN, base64.b64encode(file), _PART_END)
+        if options.new < 1 and request.image_names is not None:
+            request.image_names.append(draws.hash64(base, 8, ordinal, place, variation) >> 11)
+        request.length_known = False
 
 
 def wav(seconds: int, identity: bytes, variation: int) -> bytes:
-    """Make a WAV file: 16 kHz, one channel, 16 bits.
-
-    Variations of an identity differ in one sample.
-    """
+    """Make a WAV file: 16 kHz, one channel, 16 bits. Variations of an identity differ in one sample."""
     samples = bytearray(_tone(seconds, identity[-1] % _TONES))
     noise = array("h", (n % _LOUD for n in array("h", random.Random(identity).randbytes(2 * _BURST))))
     samples[: 2 * _BURST] = noise.tobytes()

@@ -13,14 +13,7 @@ _KEY_FRAME = 0x10
 
 
 def file(frames: Sequence[bytes], width: int, height: int, fps: int) -> bytes:
-    """Build the AVI file of these JPEGs.
-
-    Args:
-        frames: JPEG files of equal size.
-        width: Width in pixels.
-        height: Height in pixels.
-        fps: Frames per second.
-    """
+    """Build the AVI file of these JPEGs of equal size."""
     largest = max(len(frame) for frame in frames)
     movie, index, at = [b"movi"], [], 4
     for frame in frames:

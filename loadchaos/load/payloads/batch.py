@@ -1,59 +1,49 @@
-"""Several texts in one request, for endpoints that read them one by one.
-
-Each has as many tokens as the payload `text` gives to the first.
-"""
+"""Several texts in one request; each has as many tokens as the payload `text` gives to the first."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from typing import Annotated
 
-from loadchaos.core.model import Facts, Step
+from pydantic import BaseModel
+
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 40
 _TOKENS = 64
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`count` texts in one request.
 
     They are inputs of embeddings, documents of rerank and score.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(4, 4)
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_text(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a request has at least 1 text (got {value})")
-        return value
+    count: Annotated[IntRange, at_least(1, "a request has at least 1 text")] = Range(4, 4)
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return f"{self.count} such texts in one request"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - drawn by the generator
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Write more texts like the first; their number is also that of results."""
     assert isinstance(options, Options)
     count = rng.between(options.count.low, options.count.high)
-    wanted = draft.wanted_tokens or _TOKENS
+    wanted = request.wanted_tokens or _TOKENS
     tokens = min(wanted, facts.max_model_len or wanted)  # the limit holds for each text, not for their sum
     if tokens < wanted:
-        draft.notes.append(f"{tokens} tokens a text instead of {wanted}: the server's limit")
-    if draft.text is None or tokens < wanted:
-        write_prompt(draft, facts, tokens, rng)
-    first, counted, nonce, sent = draft.text, draft.text_tokens, draft.nonce, draft.secret_sent
+        request.notes.append(f"{tokens} tokens a text instead of {wanted}: the server's limit")
+    if request.text is None or tokens < wanted:
+        write_prompt(request, facts, tokens, rng)
+    first, counted, nonce, sent = request.text, request.text_tokens, request.nonce, request.secret_sent
     for _ in range(count - 1):
-        write_prompt(draft, facts, tokens, rng)
-        draft.more_texts.append(draft.text or "")
-    draft.text, draft.nonce, draft.secret_sent = first, nonce, sent
-    draft.text_tokens = None if counted is None else counted * count
-    draft.fixed_length = True
-    draft.results = count
+        write_prompt(request, facts, tokens, rng)
+        request.more_texts.append(request.text or "")
+    request.text, request.nonce, request.secret_sent = first, nonce, sent
+    request.text_tokens = None if counted is None else counted * count
+    request.fixed_length = True
+    request.answers = count

@@ -17,9 +17,8 @@ _SIGNS = (b'"json_schema"', b'"structured_outputs"', b'"guided_', b'"tools"')
 
 
 def contract_of_body(body: Mapping[str, Any]) -> AnswerContract | None:
-    """Make the contract of a body with strict structured output.
-
-    None without a rule, or with one that is invalid: the file may test the server's reaction to it.
+    """Make the contract of a body with strict structured output. None without a rule, or with one that is invalid: the
+    file may test the server's reaction to it.
     """
     given = body.get("structured_outputs")
     given = given if isinstance(given, dict) else {k: body.get(f"guided_{k}") for k in ("json", "regex", "choice")}
@@ -39,11 +38,8 @@ def contract_of_body(body: Mapping[str, Any]) -> AnswerContract | None:
 
 @functools.lru_cache(maxsize=1024)
 def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract | None:
-    """Contract of a recorded body.
-
-    With it a replay finds the wrong answers that its run found.
-
-    `guides_tools`: the server generates required calls by the schema of their tool.
+    """Contract of a recorded body. With it a replay finds the wrong answers that its run found. `guides_tools`: the
+    server generates required calls by the schema of their tool.
     """
     data = file.read_bytes()
     if not any(sign in data for sign in _SIGNS):
@@ -53,10 +49,7 @@ def contract_of_recording(file: Path, *, guides_tools: bool) -> AnswerContract |
 
 
 def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `json_schema` of chat, or the `text.format` of responses.
-
-    Empty without one.
-    """
+    """The `json_schema` of chat, or the `text.format` of responses. Empty without one."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") == "json_schema":
         found = form.get("json_schema")
@@ -67,7 +60,6 @@ def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _contract_of_tools(body: Mapping[str, Any]) -> AnswerContract | None:
-    """Contract of a call that strict tools and their choice demand."""
     choice = body.get("tool_choice")
     named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
     if choice != "required" and named is None:

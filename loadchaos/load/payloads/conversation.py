@@ -10,17 +10,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step, TextFacts
-from loadchaos.core.units import IntRange, Range
+from loadchaos.core.model import Facts, TextFacts
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads import live, secret_word
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 12
 _CACHED_MESSAGES = 512
@@ -32,7 +33,7 @@ _MADE_UP_ONLY = ("parallel", "previous_response")
 _LIVE_PAYLOADS = ("conversation", "tools", "sampling", "structured")
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of `turns` and `tokens` of the last prompt of a conversation.
 
     `tokens` includes the template and all earlier turns. `parallel` conversations go on at a time: request n of this
@@ -47,41 +48,18 @@ class Options(BaseModel):
     `tool_rounds` of these the model has to answer without a tool.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    turns: IntRange = Range(8, 8)
-    tokens: IntRange = Range(2048, 2048)
+    turns: Annotated[IntRange, at_least(1, f"1 to {_MOST_TURNS:,} turns were expected", most=_MOST_TURNS)] = Range(8, 8)
+    tokens: Annotated[IntRange, at_least(1, "a conversation has at least 1 token")] = Range(2048, 2048)
     parallel: int = Field(default=16, gt=0)
     previous_response: bool = False
     answers: Literal["made_up", "live"] = "made_up"
-    question: IntRange = Range(32, 128)
+    question: Annotated[IntRange, at_least(1, "a length of at least 1 token was expected")] = Range(32, 128)
     think: live.Think | None = None
     system: live.SystemPrompt | None = None
     branches: live.Branches | None = None
     tool_rounds: int = Field(default=4, gt=0, le=100)
-    tool_result: IntRange = Range(32, 128)
+    tool_result: Annotated[IntRange, at_least(1, "a length of at least 1 token was expected")] = Range(32, 128)
     history: live.History | None = Field(default=None, exclude=True)
-
-    @field_validator("turns")
-    @classmethod
-    def _one_to_a_thousand_turns(cls, value: Range) -> Range:
-        if not 1 <= value.low <= value.high <= _MOST_TURNS:
-            raise ValueError(f"1 to {_MOST_TURNS:,} turns were expected (got {value})")
-        return value
-
-    @field_validator("question", "tool_result")
-    @classmethod
-    def _at_least_one_word(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a length of at least 1 token was expected (got {value})")
-        return value
-
-    @field_validator("tokens")
-    @classmethod
-    def _at_least_one_token(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a conversation has at least 1 token (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _turns_fit(self) -> Options:
@@ -107,7 +85,6 @@ class Options(BaseModel):
 
     @property
     def is_live(self) -> bool:
-        """True if the server's own answers are sent back."""
         return self.answers == "live"
 
     @property
@@ -117,13 +94,11 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """Payloads that would also write the prompt."""
         return [name for name in names if name in ("text", "near_limit")]
 
     def refusals(
         self, payloads: Iterable[str], behaviours: Iterable[str], endpoint: str
     ) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield (key, reason) of what a session cannot go with."""
         if not self.is_live:
             return
         if endpoint != "chat":
@@ -143,12 +118,10 @@ class Options(BaseModel):
                 )
 
     def place(self, ordinal: int) -> tuple[int, int]:
-        """Return (conversation, turn from 0) of a request."""
         group, within = divmod(ordinal, self.turns.low * self.parallel)
         return group * self.parallel + within % self.parallel, within // self.parallel
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
-        """Warn if there are more requests in flight than conversations."""
         if self.is_live or in_flight <= self.parallel:
             return None
         conversations = "1 conversation runs" if self.parallel == 1 else f"{self.parallel} conversations run"
@@ -158,13 +131,11 @@ class Options(BaseModel):
         )
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         if self.is_live:
             return "; ".join(self._describe_session())
         return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`."""
         if self.is_live:
             return {}  # how long the answers are is not known
         last, turns = (self.tokens.low + self.tokens.high) / 2, self.turns.low
@@ -188,55 +159,51 @@ class Options(BaseModel):
             yield f"prompts of at most {self.most_tokens} tokens"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
-    """Put the earlier turns in front and set the newest question."""
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     assert isinstance(options, Options)
     if options.is_live:
-        live.add(draft, step, facts)
+        live.add(request, facts)
         return
+    step = request.step
     number, turn_number = options.place(step.ordinal)
     seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
     overhead = facts.text.overhead if facts.text else 0
     each = facts.text.turn_overhead if facts.text else None
-    last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
+    last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), request, facts)
     sizes = _sizes(last - overhead - (options.turns.low - 1) * (each or 0), options.turns.low)
-    draft.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
-    draft.secret = secret_word.encode(draft.owner, step.run_seed)
-    draft.history = [
-        _message(facts.text, seed, i, size, draft.secret) for i, size in enumerate(sizes[: 2 * turn_number])
+    request.owner = secret_word.of_conversation(draws.text_seed(step.traffic), step.phase, number)
+    request.secret = secret_word.encode(request.owner, step.run_seed)
+    request.history = [
+        _message(facts.text, seed, i, size, request.secret) for i, size in enumerate(sizes[: 2 * turn_number])
     ]
-    draft.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
-    draft.text_style = None
+    request.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
+    request.text_style = None
     own = draws.Rng(draws.hash64(seed, 2 * turn_number))
-    write_prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn_number], own)
+    write_prompt(request, facts, overhead + request.history_tokens + sizes[2 * turn_number], own)
     if options.previous_response:
-        _name_responses(draft, step, turn_number)
+        _name_responses(request, turn_number)
     elif turn_number and each is None:
-        draft.length_known = False  # what the template puts between turns is not known here
+        request.length_known = False  # what the template puts between turns is not known here
 
 
-def _name_responses(draft: Draft, step: Step, turn: int) -> None:
-    """Name the response, and the one before it in place of earlier messages."""
-    name = f"resp_lc{step.run_seed & 0xFFFFFFFF:x}-{draft.owner or 0:x}"
-    draft.extra["request_id"] = f"{name}-{turn}"
-    draft.history, draft.history_tokens = [], 0
+def _name_responses(request: Request, turn: int) -> None:
+    name = f"resp_lc{request.step.run_seed & 0xFFFFFFFF:x}-{request.owner or 0:x}"
+    request.extra["request_id"] = f"{name}-{turn}"
+    request.history, request.history_tokens = [], 0
     if turn:
-        draft.extra["previous_response_id"] = f"{name}-{turn - 1}"
-        draft.length_known = False  # the server's own answers are in the prompt
-        draft.secret_sent = True  # in an earlier turn
-        if "rejected" not in draft.expect:
-            draft.expect = (
-                *draft.expect,
-                "rejected",
-            )  # the response before may have failed, or may not be complete yet
+        request.extra["previous_response_id"] = f"{name}-{turn - 1}"
+        request.length_known = False  # the server's own answers are in the prompt
+        request.secret_sent = True  # in an earlier turn
+        if "rejected" not in request.expect:  # the response before may have failed, or may not be complete yet
+            request.expect.append("rejected")
 
 
-def _limit_tokens(wanted: int, draft: Draft, facts: Facts) -> int:
+def _limit_tokens(wanted: int, request: Request, facts: Facts) -> int:
     limits = [n - 1 for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
     limits += [facts.input_limit] if facts.input_limit is not None else []
-    available = min(limits, default=wanted + draft.image_tokens) - draft.image_tokens
+    available = min(limits, default=wanted + request.image_tokens) - request.image_tokens
     if available < wanted:
-        draft.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
+        request.notes.append(f"a conversation of {available} tokens instead of {wanted}: the server's limit")
     return min(available, wanted)
 
 
@@ -250,10 +217,7 @@ def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=_CACHED_MESSAGES)
 def _message(known: TextFacts | None, seed: int, index: int, tokens: int, secret: int) -> bytes:
-    """Build an earlier message as JSON.
-
-    A question as it was sent, or a made-up answer.
-    """
+    """Build an earlier message as JSON. A question as it was sent, or a made-up answer."""
     own = draws.Rng(draws.hash64(seed, index))
     corpus = corpus_for(known)
     opening, used, _ = corpus.make_nonce(tokens, secret, own) if index % 2 == 0 else ("", 0, False)

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote_from_bytes
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
-from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome, Step
+from loadchaos.core.model import SENT_AS_TEXT, Facts, Outcome
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus, images_by_path
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _MAX_NAMED = 5
@@ -31,13 +32,12 @@ _EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
 }
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Your own `folder` instead of the shipped corpus; `only` selects files.
 
     Without a manifest, files without an image's suffix are not sent unless `only` names them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     can_kill: ClassVar[bool] = True
 
     folder: str | None = None
@@ -58,7 +58,6 @@ class Options(BaseModel):
         return self
 
     def selected(self) -> Sequence[image_corpus.CorpusImage]:
-        """Images that are sent, in this order."""
         entries = _corpus(self.folder)
         if self.only:
             return [e for e in entries if e.file in self.only]
@@ -66,7 +65,6 @@ class Options(BaseModel):
         return [e for e in entries if e.file not in non_images]
 
     def notes(self) -> Sequence[str]:
-        """Notes for the user before the load."""
         return [f"{self.folder}: {skipped}"] if (skipped := self._skipped()) else []
 
     def _skipped(self) -> str:
@@ -79,36 +77,29 @@ class Options(BaseModel):
         )
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
         note = f" ({skipped})" if (skipped := self._skipped()) else ""
         return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        The images' tokens are unknown.
-        """
+        """Average content of a request for `explain`. The images' tokens are unknown."""
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
-    """Put the image in front of the text.
-
-    Its manifest decides the expected outcome.
-    """
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
+    """Put the image in front of the text. Its manifest decides the expected outcome."""
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
     selected = options.selected()
-    entry = selected[step.ordinal % len(selected)]
-    draft.parts.append(_part(_folder(options.folder), entry))
-    draft.images += 1
-    draft.image_file = entry.file
-    draft.image_tokens_known, draft.image_names = False, None
-    if tuple(step.expect) == ("ok",):
-        draft.expect = _EXPECTED_OUTCOMES[entry.right]
+    entry = selected[request.step.ordinal % len(selected)]
+    request.parts.append(_part(_folder(options.folder), entry))
+    request.images += 1
+    request.image_file = entry.file
+    request.image_tokens_known, request.image_names = False, None
+    if tuple(request.step.expect) == ("ok",):
+        request.expect = list(_EXPECTED_OUTCOMES[entry.right])
 
 
 def _folder(given: str | None) -> Path:

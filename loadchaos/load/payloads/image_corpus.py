@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from loadchaos.load.payloads.png import SIGNATURE, chunk
+
 CorrectAnswer = Literal["image", "refusal", "either"]
 """Correct answer: the image is accepted, it is refused with a 4xx, or either."""
 
@@ -30,10 +32,7 @@ _PILLOW_PIXEL_LIMIT = 178_956_970
 
 @dataclass(frozen=True)
 class CorpusImage:
-    """One image of the corpus, as in manifest.json.
-
-    `pixels` is the size in its header such as "64x64", "" where there is none.
-    """
+    """One image of manifest.json. `pixels` is the size in its header such as "64x64", "" where there is none."""
 
     file: str
     mime: str
@@ -44,28 +43,21 @@ class CorpusImage:
     sha256: str = ""
 
 
-@dataclass(frozen=True)
-class _CorpusEntry:
-    """An image and the function that makes its bytes."""
-
-    image: CorpusImage
-    make: Callable[[], bytes]
+_Entry = tuple[CorpusImage, Callable[[], bytes]]
+"""An image and the function that makes its bytes."""
 
 
 def build(folder: Path) -> list[CorpusImage]:
-    """Write every file and the manifest; returns the images that were written.
-
-    Formats that this Pillow cannot write are left out.
-    """
+    """Write every file that this Pillow can write, and the manifest; returns the images that were written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for entry in _entries():
+    for image, make in _entries():
         try:
-            data = entry.make()
+            data = make()
         except (KeyError, OSError):
             continue  # an optional codec (AVIF, WebP) this Pillow was built without
-        (folder / entry.image.file).write_bytes(data)
-        details = {**asdict(entry.image), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
+        (folder / image.file).write_bytes(data)
+        details = {**asdict(image), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
         written.append(CorpusImage(**details))
     manifest = {"about": __doc__.splitlines()[0] if __doc__ else "", "images": [asdict(e) for e in written]}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -73,8 +65,7 @@ def build(folder: Path) -> list[CorpusImage]:
 
 
 def _pixels(data: bytes) -> str:
-    """Read the size in the header; PNG by hand, as Pillow refuses the largest."""
-    if data[:8] == _SIGNATURE and len(data) >= 24:
+    if data[:8] == SIGNATURE and len(data) >= 24:
         return "{}x{}".format(*struct.unpack(">II", data[16:24]))
     from PIL import Image, UnidentifiedImageError
 
@@ -87,31 +78,21 @@ def _pixels(data: bytes) -> str:
 
 # --- the parts ----------------------------------------------------------------------------------------------------------
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
 
 def _png(
     width: int, height: int, *, bits: int = 8, color: int = 2, data: bytes | None = None, extra: bytes = b""
 ) -> bytes:
-    """Make a PNG by hand.
-
-    Rows are flat zeros unless `data` (already deflated) is given; `extra` chunks follow the header.
-    """
-    header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
+    """Make a PNG by hand, of flat zeros unless `data` (already deflated) is given; `extra` chunks follow the header."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
     if data is None:
         channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
         row = b"\x00" * (1 + -(-width * channels * bits // 8))
         packer = zlib.compressobj(9)
         data = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
-    return _SIGNATURE + header + extra + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+    return SIGNATURE + header + extra + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def _gradient(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
-    """Make a small gradient in a mode; returns Pillow's Image."""
     from PIL import Image
 
     plain = Image.new("RGB", size)
@@ -155,13 +136,10 @@ def _wrong_crc() -> bytes:
 
 
 def _unpacking_text() -> bytes:
-    """Make a PNG whose 20 kB comment unpacks to 20 MB.
-
-    Pillow's limit for it is MAX_TEXT_CHUNK.
-    """
+    """Make a PNG whose 20 kB comment unpacks to 20 MB. Pillow's limit for it is MAX_TEXT_CHUNK."""
     packer = zlib.compressobj(9)
     packed = b"".join([*(packer.compress(b"\x00" * 1_000_000) for _ in range(20)), packer.flush()])
-    return _png(_SIDE, _SIDE, extra=_chunk(b"zTXt", b"comment\x00\x00" + packed))
+    return _png(_SIDE, _SIDE, extra=chunk(b"zTXt", b"comment\x00\x00" + packed))
 
 
 def _svg() -> bytes:
@@ -181,21 +159,18 @@ def _zip_behind() -> bytes:
 
 
 def _gif_and_script() -> bytes:
-    """Make a GIF that is also JavaScript.
-
-    Its width is "/*", and its comment closes what that begins.
-    """
+    """Make a GIF that is also JavaScript. Its width is "/*", and its comment closes what that begins."""
     whole = _encode(_gradient("P", (16, 16)), "GIF")
     return whole[:6] + b"/*" + whole[8:-1] + b"\x21\xfe\x08*/=1;//\n\x00\x3b"
 
 
 def _entry(
     file: str, mime: str, what: str, right: CorrectAnswer, make: Callable[[], bytes], form: Form = "base64"
-) -> _CorpusEntry:
-    return _CorpusEntry(CorpusImage(file, mime, what, right, form), make)
+) -> _Entry:
+    return CorpusImage(file, mime, what, right, form), make
 
 
-def _entries() -> Sequence[_CorpusEntry]:
+def _entries() -> Sequence[_Entry]:
     png, jpeg = "image/png", "image/jpeg"
     whole = _in_mode("RGB")
     return [
@@ -268,7 +243,7 @@ def _entries() -> Sequence[_CorpusEntry]:
             lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40),
         ),
         _entry("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
-        _entry("signature_only.png", png, "eight bytes of signature", "refusal", lambda: _SIGNATURE),
+        _entry("signature_only.png", png, "eight bytes of signature", "refusal", lambda: SIGNATURE),
         _entry("empty.png", png, "no byte at all", "refusal", lambda: b""),
         _entry("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
         _entry("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
@@ -277,7 +252,7 @@ def _entries() -> Sequence[_CorpusEntry]:
             png,
             "a colour profile that is none",
             "either",
-            lambda: _png(_SIDE, _SIDE, extra=_chunk(b"iCCP", b"x\x00\x00not a profile")),
+            lambda: _png(_SIDE, _SIDE, extra=chunk(b"iCCP", b"x\x00\x00not a profile")),
         ),
         # not what it says
         _entry("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),
@@ -303,10 +278,7 @@ def _entries() -> Sequence[_CorpusEntry]:
 
 
 def read(folder: Path) -> list[CorpusImage]:
-    """Read the manifest, or list all files but dot files if there is none.
-
-    Raises OSError or ValueError.
-    """
+    """Read the manifest, or list all files but dot files if there is none. Raises OSError or ValueError."""
     manifest = folder / MANIFEST
     if manifest.is_file():
         data = json.loads(manifest.read_text(encoding="utf-8"))
@@ -339,8 +311,5 @@ def _mime(name: str) -> str | None:
 
 
 def non_images(folder: Path) -> list[str]:
-    """List files without an image's suffix, in a folder without a manifest.
-
-    Raises OSError.
-    """
+    """List files without an image's suffix, in a folder without a manifest. Raises OSError."""
     return [] if (folder / MANIFEST).is_file() else [e.file for e in read(folder) if _mime(e.file) is None]

@@ -18,11 +18,7 @@ Encoder = Callable[[bytes, int], Sequence[bytes]]
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """One format.
-
-    `media_type` goes into the data URL, `label` into `explain`. `max_side` is in pixels. `encoder` makes the encoder of
-    one size.
-    """
+    """One format. `media_type` is for the data URL, `label` for `explain`, `max_side` in pixels."""
 
     media_type: bytes
     label: str

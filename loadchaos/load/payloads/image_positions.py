@@ -16,14 +16,16 @@ import functools
 from collections.abc import Iterable, Sequence
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field
 
-from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, Step, TextFacts
+from loadchaos.core.model import SENT_AS_TEXT, SENT_SHORT, Facts, TextFacts
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import ImageSize, Size
 from loadchaos.load.payloads import image_tokens, images
-from loadchaos.load.payloads.base import Draft, output_tokens
+from loadchaos.load.payloads.positions import Positions, longest_sequence
 from loadchaos.load.payloads.text import corpus_for, write_prompt
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 20
 _USUAL_STEPS = (2048, 8192)
@@ -37,28 +39,18 @@ _MOST_TRIES = 48
 _SHORT_TOKENS = 64
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Tokens at which an image begins, in turn, and the size of the image.
 
     Without `at` they are the ends of the first two steps of prefill. The server tells the size of a step, or 2,048 and 8,192
     are taken. Positions that do not fit the server are left out.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    at: tuple[int, ...] = Field(default=(), json_schema_extra={"minItems": 1})
+    at: Positions = Field(default=(), json_schema_extra={"minItems": 1})
     size: ImageSize = Size(256, 256)
-
-    @field_validator("at")
-    @classmethod
-    def _positive(cls, at: tuple[int, ...]) -> tuple[int, ...]:
-        if any(position < 1 for position in at):
-            raise ValueError(f"a position is 1 or more (got {min(at)})")
-        return at
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """Payloads that would also write the prompt or its images."""
         writes = (
             "text",
             "quote",
@@ -73,20 +65,15 @@ class Options(BaseModel):
         return [name for name in names if name in writes]
 
     def sizes(self) -> Sequence[Size]:
-        """All sizes that are sent."""
         return (self.size,)
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        Without `at`, with the usual size of a step.
-        """
+        """Average content of a request for `explain`. Without `at`, with the usual size of a step."""
         at = self.at or (_USUAL_STEPS[0],)
         cost = image_tokens.predict("", self.size.width, self.size.height)
         return {"tokens": sum(at) / len(at), "images": 1.0, "image_tokens": float(cost)}
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         where = " or ".join(f"{p:,}" for p in self.at) or "at the end of the first or second step of prefill"
         return (
             f"a turn of text, and then a new image of {self.size} that begins {'at token ' if self.at else ''}{where}"
@@ -98,52 +85,44 @@ class Options(BaseModel):
         overhead = 0 if text is None else text.overhead + _turn_overhead(text)
         steps = (facts.step_tokens,) if facts.step_tokens else _USUAL_STEPS
         wanted = self.at or tuple(step * n for n in range(1, _STEPS_EACH + 1) for step in steps)
-        limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
-        longest = min((n for n in limits if n is not None), default=None)
+        longest = longest_sequence(facts)
         cost, _ = image_tokens.token_cost(facts, self.size.width, self.size.height)
         needed = cost + overhead + _QUESTION_TOKENS + output
-        return [
-            p
-            for p in wanted
-            if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and longest is not None and p + needed <= longest
-        ]
+        return [p for p in wanted if p > overhead + _ANSWER_TOKENS + _BEFORE_IMAGE and p + needed <= longest]
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Write an earlier turn so long that the image begins at one position."""
     assert isinstance(options, Options)
-    draft.fixed_length = True
-    fitting = options.fitting(facts, output_tokens(draft.output))
+    request.fixed_length = True
+    fitting = options.fitting(facts, request.output_tokens)
     if facts.images is False:
-        write_prompt(draft, facts, _SHORT_TOKENS, rng)
-        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        write_prompt(request, facts, _SHORT_TOKENS, rng)
+        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
     if not fitting or facts.text is None:
-        write_prompt(draft, facts, _SHORT_TOKENS, rng)
-        draft.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
+        write_prompt(request, facts, _SHORT_TOKENS, rng)
+        request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
         return
     tries = template_tokens(facts.text.overhead)
-    position = fitting[step.ordinal // len(tries) % len(fitting)]
-    _write_turn(draft, facts.text, position - tries[step.ordinal % len(tries)], rng)
-    write_prompt(draft, facts, facts.text.overhead + draft.history_tokens + _QUESTION_TOKENS, rng)
-    images.add(draft, _one_image(options.size), step, facts, rng)
+    position = fitting[request.step.ordinal // len(tries) % len(fitting)]
+    _write_turn(request, facts.text, position - tries[request.step.ordinal % len(tries)], rng)
+    write_prompt(request, facts, facts.text.overhead + request.history_tokens + _QUESTION_TOKENS, rng)
+    images.add(request, _one_image(options.size), facts, rng)
 
 
-def _write_turn(draft: Draft, text: TextFacts, tokens: int, rng: Rng) -> None:
+def _write_turn(request: Request, text: TextFacts, tokens: int, rng: Rng) -> None:
     """Write a question and its answer of so many tokens, template included."""
     corpus = corpus_for(text)
     words = tokens - _turn_overhead(text)
     turn = (("user", words - _ANSWER_TOKENS), ("assistant", _ANSWER_TOKENS))
-    draft.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
-    draft.history_tokens = tokens
-    draft.length_known = text.turn_overhead is not None
+    request.history = [orjson.dumps({"role": r, "content": corpus.text_of(n, rng)}) + b"," for r, n in turn]
+    request.history_tokens = tokens
+    request.length_known = text.turn_overhead is not None
 
 
 def _turn_overhead(text: TextFacts) -> int:
-    """Tokens that the template adds to an earlier turn.
-
-    Where they were not measured, twice those of one message.
-    """
+    """Tokens that the template adds to an earlier turn. Where they were not measured, twice those of one message."""
     return 2 * text.overhead if text.turn_overhead is None else text.turn_overhead
 
 
@@ -153,12 +132,9 @@ def _one_image(size: Size) -> images.Options:
 
 
 def template_tokens(overhead: int) -> Sequence[int]:
-    """Possible numbers of tokens that the template puts before the image.
+    """Possible numbers of tokens that the template puts before the image; the middle one is the first.
 
-    The middle one is the first.
-
-    Args:
-        overhead: Tokens that the template adds to a text, before and behind it.
+    `overhead`: tokens that it adds to a text, before and behind it.
     """
     most = overhead + _BEFORE_IMAGE
     middle = most // 2

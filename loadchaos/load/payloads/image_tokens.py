@@ -19,11 +19,9 @@ Formula = Callable[[int, int], int]
 
 
 def qwen(width: int, height: int, *, patch: int = 16, low: int = 65536, high: int = 16777216) -> int:
-    """Tokens of one image for Qwen3-VL, its two marks included.
-
-    Qwen2 and 2.5-VL: patch 14, low 3136, high 12845056. transformers `image_processing_qwen2_vl.smart_resize`: both sides
-    become multiples of patch x 2, scaled when the area is out of [low, high]. Raises ValueError for an aspect ratio above
-    200, which the server refuses.
+    """Tokens of one image for Qwen3-VL, its two marks included. Qwen2 and 2.5-VL: patch 14, low 3136, high 12845056.
+    transformers `image_processing_qwen2_vl.smart_resize`: both sides become multiples of patch x 2, scaled when the area
+    is out of [low, high]. Raises ValueError for an aspect ratio above 200, which the server refuses.
     """
     factor = patch * _MERGE
     if max(width, height) / min(width, height) > 200:
@@ -39,18 +37,14 @@ def qwen(width: int, height: int, *, patch: int = 16, low: int = 65536, high: in
 
 
 def qwen2(width: int, height: int) -> int:
-    """Tokens for Qwen2-VL and Qwen2.5-VL.
-
-    Smaller patches, and limits of their checkpoints.
-    """
+    """Tokens for Qwen2-VL and Qwen2.5-VL. Smaller patches, and limits of their checkpoints."""
     return qwen(width, height, patch=14, low=3136, high=12845056)
 
 
 def internvl(width: int, height: int, *, tile: int = 448, most: int = 12) -> int:
-    """Tokens for InternVL 2 and 3: 256 for each tile of 448 pixels.
-
-    The grid is the nearest in shape, with a thumbnail beside more than one tile. vLLM `internvl.py` (0.18): of equally near
-    grids the larger one counts if the image has more than half of its pixels.
+    """Tokens for InternVL 2 and 3: 256 for each tile of 448 pixels. The grid is the nearest in shape, with a thumbnail
+    beside more than one tile. vLLM `internvl.py` (0.18): of equally near grids the larger one counts if the image has
+    more than half of its pixels.
     """
     grids = sorted(
         {(i, j) for i in range(1, most + 1) for j in range(1, most + 1) if i * j <= most}, key=lambda g: g[0] * g[1]
@@ -68,27 +62,20 @@ def internvl(width: int, height: int, *, tile: int = 448, most: int = 12) -> int
 
 
 def llava(width: int, height: int) -> int:  # noqa: ARG001 - every image is resized to 336 pixels
-    """Tokens for LLaVA 1.5: CLIP-L/14 at 336 pixels has 24 x 24 patches.
-
-    Its class token is dropped (vLLM `clip.py`).
-    """
+    """Tokens for LLaVA 1.5: CLIP-L/14 at 336 pixels has 24 x 24 patches. Its class token is dropped (vLLM `clip.py`)."""
     return 24 * 24
 
 
 def gemma3(width: int, height: int) -> int:  # noqa: ARG001 - every image is pooled to 256
-    """Tokens for Gemma 3: 256 soft tokens, begin and end marks, blank lines.
-
-    Without pan and scan.
-    """
+    """Tokens for Gemma 3: 256 soft tokens, begin and end marks, blank lines. Without pan and scan."""
     return 256 + 4
 
 
 def llama4(width: int, height: int, *, tile: int = 336, most: int = 16) -> int:
-    """Tokens for Llama 4.
-
-    144 for each tile of 336 pixels, separators, three marks. The whole image comes once more after the tiles.
-    transformers `image_processing_llama4_fast.get_best_fit`: of all grids of at most 16 tiles the least enlargement,
-    else the least reduction; of equals the smallest. Text of a grid: `processing_llama4._prompt_split_image`.
+    """Tokens for Llama 4. 144 for each tile of 336 pixels, separators, three marks. The whole image comes once more
+    after the tiles. transformers `image_processing_llama4_fast.get_best_fit`: of all grids of at most 16 tiles the least
+    enlargement, else the least reduction; of equals the smallest. Text of a grid:
+    `processing_llama4._prompt_split_image`.
     """
     grids = [(r, c) for r in range(1, most + 1) for c in range(1, most + 1) if r * c <= most]
     scales = {g: min(g[1] * tile / width, g[0] * tile / height) for g in grids}
@@ -112,10 +99,7 @@ FAMILIES: Sequence[tuple[re.Pattern[str], Formula]] = (
 
 @functools.lru_cache(maxsize=256)
 def predict(model: str, width: int, height: int) -> int:
-    """Tokens of one image by its family's formula.
-
-    Returns 0 where the family refuses the shape.
-    """
+    """Tokens of one image by its family's formula. Returns 0 where the family refuses the shape."""
     formula = next((f for pattern, f in FAMILIES if pattern.search(model)), qwen)
     try:
         return formula(width, height)

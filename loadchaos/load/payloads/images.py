@@ -8,15 +8,17 @@ import struct
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.limits import MOST_IMAGE_PIXELS
-from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
-from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
+from loadchaos.core.model import SENT_AS_TEXT, Facts
+from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size, at_least
 from loadchaos.load.payloads import image_tokens
-from loadchaos.load.payloads.base import SHORTEST_TEXT_TOKENS, Draft
 from loadchaos.load.payloads.image_formats import FORMATS, Format
+from loadchaos.load.payloads.text import SHORTEST_TEXT_TOKENS
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
@@ -45,7 +47,7 @@ Aspects = Annotated[
 ]
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number, size and format of images, and the share that is new.
 
     `unique` images were never sent before; `near_duplicates` differ in one pixel from one sent before. The others repeat one
@@ -57,9 +59,7 @@ class Options(BaseModel):
     misses the cache.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 1)
+    count: Annotated[IntRange, at_least(0, "at least one image was expected", high=1)] = Range(1, 1)
     size: ImageSize = Size(1024, 1024)
     aspect: Aspects = ()
     format: Format = "png"
@@ -67,13 +67,6 @@ class Options(BaseModel):
     near_duplicates: Share = 0.0
     reuse_distance: int = Field(default=200, gt=0)
     uuid: Literal["content", "fresh"] | None = None
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_image(cls, value: Range) -> Range:
-        if value.low < 0 or value.high < 1:
-            raise ValueError(f"at least one image was expected (got {value})")
-        return value
 
     @field_validator("size")
     @classmethod
@@ -93,15 +86,12 @@ class Options(BaseModel):
 
     @property
     def new(self) -> float:
-        """Share that was never sent before, near duplicates aside."""
         return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def sizes(self) -> Sequence[Size]:
-        """All sizes that are sent, one for each shape."""
         return _sizes(self.size, self.aspect)
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         kind = FORMATS[self.format].label
         shapes = f" in the shapes {', '.join(f'{w}:{h}' for w, h in self.aspect)}" if self.aspect else ""
         what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
@@ -117,19 +107,10 @@ class Options(BaseModel):
         return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        """Warn if a phase ends before an image can repeat."""
-        if self.new >= 1 or requests is None or requests > self.reuse_distance:
-            return None
-        return (
-            f"images repeat after {self.reuse_distance} requests, but a phase has only {requests:.0f}: no image repeats; "
-            "use a smaller reuse_distance"
-        )
+        return repeat_warning(self, requests, "images repeat", "no image repeats")
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        Image tokens are those of Qwen3-VL's formula.
-        """
+        """Average content of a request for `explain`. Image tokens are those of Qwen3-VL's formula."""
         mean = (self.count.low + self.count.high) / 2
         costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
         return {"images": mean, "image_tokens": mean * sum(costs) / len(costs)}
@@ -144,47 +125,46 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
     return tuple(Size(w, max(1, round(area / w))) for w in widths)
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
     """Put the images before the text, at most as many as the server takes."""
     assert isinstance(options, Options)
     if facts.images is False:
-        draft.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
+        request.notes.append(f"the model does not accept images: {SENT_AS_TEXT}")
         return
-    base = _base(step.run_seed, step.phase, step.traffic)
-    wanted = image_count(options, base, step.ordinal)
+    base = _base(request.step.run_seed, request.step.phase, request.step.traffic)
+    wanted = image_count(options, base, request.step.ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
-        draft.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
+        request.notes.append(f"{count} images instead of {wanted}: the server accepts no more in one prompt")
     sizes = _sizes(options.size, options.aspect)
     makers = [_SizedImage(options.format, size, facts) for size in sizes]
     fitting = _most_fitting(makers, facts)
-    if "rejected" not in step.expect and fitting is not None and fitting < count:
-        draft.notes.append(f"{fitting} images instead of {count}: the server's limit")
+    if "rejected" not in request.step.expect and fitting is not None and fitting < count:
+        request.notes.append(f"{fitting} images instead of {count}: the server's limit")
         count = fitting
     all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
     for slot in range(count):
         ordinal, place, variation = (
-            (step.ordinal, slot, 0) if all_new else resolve_repeat(options, base, step.ordinal, slot)
+            (request.step.ordinal, slot, 0) if all_new else resolve_repeat(options, base, request.step.ordinal, slot)
         )
         maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, ordinal, place) % len(makers)]
         end = (
             _PART_END
             if options.uuid is None
-            else _uuid_field(options, base, (ordinal, place, variation), (step.ordinal, slot))
+            else _uuid_field(options, base, (ordinal, place, variation), (request.step.ordinal, slot))
         )
-        draft.parts += (part_begin, *maker.base64(image_identity(base, ordinal, place), variation), end)
-        if not all_new and draft.image_names is not None:
-            draft.image_names.append(_ledger_name(options, base, (ordinal, place, variation), (step.ordinal, slot)))
-        draft.image_tokens += maker.tokens
-        draft.image_tokens_known = draft.image_tokens_known and maker.measured
-    draft.images += count
+        request.parts += (part_begin, *maker.base64(image_identity(base, ordinal, place), variation), end)
+        if not all_new and request.image_names is not None:
+            request.image_names.append(
+                _ledger_name(options, base, (ordinal, place, variation), (request.step.ordinal, slot))
+            )
+        request.image_tokens += maker.tokens
+        request.image_tokens_known = request.image_tokens_known and maker.measured
+    request.images += count
 
 
 class _SizedImage:
-    """Encoder of images of one size, and their cost in tokens.
-
-    Looked up once per request.
-    """
+    """Encoder of images of one size, and their cost in tokens. Looked up once per request."""
 
     __slots__ = ("base64", "measured", "tokens")
 
@@ -194,10 +174,7 @@ class _SizedImage:
 
 
 def _most_fitting(makers: Sequence[_SizedImage], facts: Facts) -> int | None:
-    """Most images of the largest size beside a short text.
-
-    None where a length is unknown.
-    """
+    """Most images of the largest size beside a short text. None where a length is unknown."""
     if facts.prompt_room is None or not all(maker.measured for maker in makers):
         return None
     return room_for_images(facts, max(maker.tokens for maker in makers))
@@ -215,10 +192,7 @@ def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: t
 
 
 def _ledger_name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
-    """Number of an image in the ledger.
-
-    Equal for images that the server sees as equal. It has 53 bits, as JSON numbers do.
-    """
+    """Number of an image in the ledger, equal for images that the server sees as equal: 53 bits, as JSON numbers have."""
     return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
 
@@ -231,33 +205,36 @@ class ReuseOptions(Protocol):
     """Options that decide how many images there are and which of them repeat."""
 
     @property
-    def count(self) -> Range:
-        """Number per request."""
+    def count(self) -> Range: ...
 
     @property
-    def new(self) -> float:
-        """Share never sent before."""
+    def new(self) -> float: ...
 
     @property
-    def near_duplicates(self) -> float:
-        """Share that differs a little from one sent before."""
+    def near_duplicates(self) -> float: ...
 
     @property
-    def reuse_distance(self) -> int:
-        """Requests between an image and its repeat."""
+    def reuse_distance(self) -> int: ...
+
+
+def repeat_warning(options: ReuseOptions, requests: float | None, what: str, none: str) -> str | None:
+    """Warn if a phase ends before anything can repeat."""
+    distance = options.reuse_distance
+    if options.new >= 1 or requests is None or requests > distance:
+        return None
+    but = f"but a phase has only {requests:.0f}: {none}; use a smaller reuse_distance"
+    return f"{what} after {distance} requests, {but}"
 
 
 def image_count(options: ReuseOptions, base: int, ordinal: int) -> int:
-    """Number of images in a request of the traffic."""
     low, high = options.count.low, options.count.high
     return low if low == high else low + draws.hash64(base, 3, ordinal) % (high - low + 1)
 
 
 def resolve_repeat(options: ReuseOptions, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
-    """Find the image at a place of a request.
-
-    A new one, or the one it repeats. Returns (ordinal, slot, variation). Each step back is drawn from (base, ordinal,
-    slot) alone, so any worker finds the same image. A variation other than 0 is a near duplicate.
+    """Find the image at a place of a request. A new one, or the one it repeats. Returns (ordinal, slot, variation). Each
+    step back is drawn from (base, ordinal, slot) alone, so any worker finds the same image. A variation other than 0 is
+    a near duplicate.
     """
     variation = 0
     while options.new < 1 and ordinal >= options.reuse_distance:

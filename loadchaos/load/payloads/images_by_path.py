@@ -31,7 +31,6 @@ def allow(folders: tuple[str, ...]) -> None:
 
 
 def allowed() -> tuple[Path, ...]:
-    """List the folders of `--allow-path`."""
     return tuple(Path(f) for f in os.environ.get(ALLOW_PATH, "").split(os.pathsep) if f)
 
 

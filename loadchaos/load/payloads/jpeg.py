@@ -59,15 +59,11 @@ class JpegTemplate:
         return chosen
 
     def file(self, identity: bytes, variation: int = 0) -> bytes:
-        """Build the JPEG file whose first rows `identity` (16 bytes) chooses.
-
-        `variation` exchanges one of them.
-        """
+        """Build the JPEG file whose first rows `identity` (16 bytes) chooses. `variation` exchanges one of them."""
         chosen = zip(self._pieces, self._choice(identity, variation), strict=True)
         return b"".join((self._head, *(row[v] for row, v in chosen), self._tail))
 
     def base64(self, identity: bytes, variation: int = 0) -> tuple[bytes, ...]:
-        """Build the same file in base64, as pieces to be joined."""
         chosen = zip(self._pieces64, self._choice(identity, variation), strict=True)
         return (self._head64, *[row[v] for row, v in chosen], self._tail64)
 
@@ -80,10 +76,7 @@ def _piece(segment: bytes, position: int, *, last: bool) -> bytes:
 
 
 def _aligned_head(head: bytes, height: int) -> bytes:
-    """Build the head for a height.
-
-    A comment makes its length a multiple of three.
-    """
+    """Build the head for a height. A comment makes its length a multiple of three."""
     at = head.index(b"\xff\xc0")  # SOF0: marker, length, precision, then the height
     head = head[: at + 5] + struct.pack(">H", height) + head[at + 7 :]
     filling = -(len(head) + 4) % 3
@@ -91,10 +84,7 @@ def _aligned_head(head: bytes, height: int) -> bytes:
 
 
 def _compressed(width: int, rows: int, look: Look, variants: int) -> tuple[bytes, list[bytes]]:
-    """Compress a tall picture with Pillow.
-
-    Returns (file up to its first row, rows).
-    """
+    """Compress a tall picture with Pillow. Returns (file up to its first row, rows)."""
     import numpy as np  # only once a size, and only where JPEGs are sent
     from PIL import Image
 
@@ -119,7 +109,6 @@ def _compressed(width: int, rows: int, look: Look, variants: int) -> tuple[bytes
 
 
 def _texture(height: int, width: int) -> NDArray[np.float32]:
-    """Make noise of several scales, like that of leaves, walls and sensors."""
     import numpy as np  # see above
 
     rng = np.random.default_rng(1)
@@ -132,8 +121,5 @@ def _texture(height: int, width: int) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=32)
 def template(width: int, height: int, look: Look = "flat") -> JpegTemplate:
-    """Return the template of a size, at most 65535 pixels a side.
-
-    It is made once, in tenths of a second for a photo-like megapixel.
-    """
+    """Return the template of a size, at most 65535 pixels a side; the first time takes tenths of a second."""
     return JpegTemplate(width, height, look)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadchaos.core import rng as draws
 from loadchaos.core.ledger.rows import CallText
@@ -19,10 +19,14 @@ from loadchaos.core.model import Facts, Step
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.core.units import DurationS, Range, describe_duration
 from loadchaos.load.payloads import secret_word, tools
-from loadchaos.load.payloads.base import Draft, output_tokens
 from loadchaos.load.payloads.text import corpus_for
 from loadchaos.load.wire.contract import AnswerContract, ToolCall
+from loadchaos.load.wire.request import DEFAULT_MAX_TOKENS, Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS
+
+if TYPE_CHECKING:
+    from loadchaos.load.payloads.conversation import Options as LiveOptions
 
 _TURNS, _QUESTION, _RESULT, _THINK, _SYSTEM = range(101, 106)
 """Kinds of draws of a session; each has numbers of its own."""
@@ -36,38 +40,32 @@ _MERGED_TOKENS = 2
 """Tokens of a message that may merge with its template."""
 
 
-class SystemPrompt(BaseModel):
+class SystemPrompt(ProfilePart):
     """A system prompt of `tokens`; there are `different` ones.
 
     Sessions take turns with them, so that those with the same one share its part of the prefix cache.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tokens: int = Field(gt=0)
     different: int = Field(default=1, gt=0)
 
 
-class Branches(BaseModel):
+class Branches(ProfilePart):
     """Several continuations of one history, at the same time.
 
     It is the history after `after` questions.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     count: int = Field(gt=1, le=64)
     after: int = Field(default=1, gt=0)
 
 
-class Think(BaseModel):
+class Think(ProfilePart):
     """Time between an answer and the next question.
 
     `law` spreads it around `mean`: `lognormal` with the standard deviation `sigma` of its logarithm. `most` cuts it.
     A duration instead of these keys is constant.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mean: DurationS = Field(ge=0)
     law: Literal["constant", "uniform", "exponential", "lognormal"] = "exponential"
@@ -88,7 +86,6 @@ class Think(BaseModel):
         return self
 
     def draw_s(self, rng: draws.Rng) -> float:
-        """Draw a time in seconds."""
         share = rng.share()
         if self.law == "uniform":
             seconds = 2 * self.mean * share
@@ -102,49 +99,8 @@ class Think(BaseModel):
         return seconds if self.most is None else min(seconds, self.most)
 
     def describe(self) -> str:
-        """Describe the times in words."""
         most = "" if self.most is None else f", at most {describe_duration(self.most)}"
         return f"{describe_duration(self.mean)} ({self.law}{most})"
-
-
-class LiveOptions(Protocol):
-    """Options of a conversation as its turns need them."""
-
-    @property
-    def turns(self) -> Range:
-        """Questions of a session."""
-
-    @property
-    def question(self) -> Range:
-        """Tokens of a question."""
-
-    @property
-    def most_tokens(self) -> int | None:
-        """Most tokens of a prompt."""
-
-    @property
-    def think(self) -> Think | None:
-        """Time before the next question."""
-
-    @property
-    def system(self) -> SystemPrompt | None:
-        """The system prompt."""
-
-    @property
-    def branches(self) -> Branches | None:
-        """Continuations."""
-
-    @property
-    def tool_rounds(self) -> int:
-        """Most rounds of tool calls for a question."""
-
-    @property
-    def tool_result(self) -> Range:
-        """Tokens of the result of a tool."""
-
-    @property
-    def history(self) -> History | None:
-        """The turns so far."""
 
 
 class SentBack(NamedTuple):
@@ -154,12 +110,10 @@ class SentBack(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
 
     def calls_json(self) -> list[CallText]:
-        """Convert the calls to those of an `answer` row."""
         return [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls]
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> SentBack:
-        """Read an `answer` row back."""
         calls = [ToolCall(str(c["name"]), str(c["arguments"]), str(c["id"])) for c in row.get("calls") or ()]
         return cls(str(row.get("text") or ""), tuple(calls))
 
@@ -184,10 +138,8 @@ class History:
 
 
 class Session:
-    """Requests of one session, made of its step.
-
-    `turns` are the questions on one path. After `fork` of them there are `branches` continuations. `tools`: the requests
-    define tools.
+    """Requests of one session, made of its step. `turns` are the questions on one path. After `fork` of them there are
+    `branches` continuations. `tools`: the requests define tools.
     """
 
     def __init__(self, step: Step, facts: Facts) -> None:
@@ -202,11 +154,9 @@ class Session:
 
     @property
     def planned_turns(self) -> int:
-        """Questions of the session, those of all branches together."""
         return self.fork + self.branches * (self.turns - self.fork)
 
     def begin(self) -> History:
-        """History of the first request: the system prompt."""
         system = self.options.system
         if system is None:
             return History()
@@ -216,7 +166,6 @@ class Session:
         return History(messages=(_message({"role": "system", "content": text}),), own_tokens=system.tokens)
 
     def step_of(self, history: History) -> Step:
-        """Step of the request that follows a history."""
         options: Any = self.options
         own = options.model_copy(update={"history": history})
         return replace(self.step, payload={**self.step.payload, "conversation": own})
@@ -243,10 +192,7 @@ class Session:
         return replace(history, round=history.round + 1, messages=tuple(messages), own_tokens=own)
 
     def question(self, history: History) -> tuple[str, int, str, bool]:
-        """Make the question that follows a history.
-
-        Returns (text, tokens, secret word, True if the word is whole).
-        """
+        """Make the question that follows a history. Returns (text, tokens, secret word, True if the word is whole)."""
         wanted = self._draw(_QUESTION, history.question, self.options.question, history.branch)
         if not history.question:
             wanted = max(1, min(wanted, self._limit() - self.first_tokens(history)))
@@ -277,10 +223,7 @@ class Session:
         return overhead + system + self._tool_tokens()
 
     def tokens_after(self, history: History, before: History, used: int) -> int:
-        """Tokens that a history has in a prompt, estimated from above.
-
-        `used` are those of the prompt after `before`, and of its answer.
-        """
+        """Tokens that a history has in a prompt, estimated from above; `used`: those of `before` and its answer."""
         sent = self.question(before)[1] if before.round == 0 else 0
         new = history.own_tokens - before.own_tokens - sent
         return used + new + _TEMPLATE_TOKENS * (len(history.messages) - len(before.messages))
@@ -306,9 +249,8 @@ class Session:
         return _TOOL_ORDER_TOKENS + math.ceil(per_byte * tools.definition_bytes(options.count.high))
 
     def _limit(self) -> int:
-        """Most tokens of a prompt that leaves room for its answer."""
         facts, dialect = self.facts, DIALECTS.get(self.facts.dialect)
-        output = output_tokens(self.step.output)
+        output = self.step.output.exact or self.step.output.max or DEFAULT_MAX_TOKENS
         limits = [n - output for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
         if facts.input_limit is not None:
             whole = dialect is not None and not dialect.context_fits
@@ -321,30 +263,26 @@ class Session:
         return draws.Rng(draws.hash64(self.step.seed, kind, branch, number)).between(bounds.low, bounds.high)
 
 
-def add(draft: Draft, step: Step, facts: Facts) -> None:
-    """Put the history in front and set the newest question.
-
-    There is none where tools have just answered.
-    """
-    session = Session(step, facts)
+def add(request: Request, facts: Facts) -> None:
+    """Put the history in front and set the newest question. There is none where tools have just answered."""
+    session = Session(request.step, facts)
     history = session.options.history or session.begin()
-    draft.fixed_length = True
-    draft.contract = draft.contract or AnswerContract()  # the answer is read for its text and calls
-    draft.history = list(history.messages)
-    draft.calls_over = history.round >= session.options.tool_rounds
+    request.fixed_length = True
+    request.contract = request.contract or AnswerContract()  # the answer is read for its text and calls
+    request.history = list(history.messages)
+    request.calls_over = history.round >= session.options.tool_rounds
     if history.round:
-        draft.text, draft.continues, draft.secret_sent = "", True, True
+        request.text, request.continues, request.secret_sent = "", True, True
         return
-    draft.text, tokens, draft.nonce, draft.secret_sent = session.question(history)
+    request.text, tokens, request.nonce, request.secret_sent = session.question(history)
     if not history.messages and facts.text is not None:
-        draft.text_tokens = facts.text.overhead + tokens
-    draft.length_known = draft.text_tokens is not None
+        request.text_tokens = facts.text.overhead + tokens
+    request.length_known = request.text_tokens is not None
 
 
 def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
-    """Average content of a session with `rounds` of tool calls a question.
-
-    `requests` in all, `in_a_row` on the longest path, and seconds to think on it.
+    """Average content of a session with `rounds` of tool calls a question. `requests` in all, `in_a_row` on the longest
+    path, and seconds to think on it.
     """
     branches, lengths = options.branches, range(options.turns.low, options.turns.high + 1)
     turns = sum(lengths) / len(lengths)
@@ -358,11 +296,7 @@ def per_session(options: LiveOptions, rounds: int) -> dict[str, float]:
 
 
 def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[str, SentBack]) -> Step | None:
-    """Make the step of a request of a session from the answers before it.
-
-    None if one is missing.
-    `answers` are by the id of their requests.
-    """
+    """Make the step of a request of a session from the answers before it, by request id; None if one is missing."""
     place = place_of(request_id)
     session = Session(step, facts)
     history, branch, number = session.begin(), 0, 0
@@ -379,15 +313,12 @@ def step_of_request(step: Step, facts: Facts, request_id: str, answers: Mapping[
 
 
 def is_session(payload: Mapping[str, Any]) -> bool:
-    """Tell if the options of payloads are those of a session."""
     return bool(getattr(payload.get("conversation"), "is_live", False))
 
 
 def answer_of(text: str, calls: Sequence[ToolCall]) -> SentBack:
-    """Make the answer that is sent back.
-
-    It has the calls whose arguments are a JSON object.
-    A server refuses a history with others, or cannot write it.
+    """Make the answer that is sent back. It has the calls whose arguments are a JSON object. A server refuses a history
+    with others, or cannot write it.
     """
     kept = [
         c if c.id else c._replace(id=f"call_{n}") for n, c in enumerate(calls) if c.name and _is_object(c.arguments)

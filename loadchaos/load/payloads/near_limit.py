@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output, Step
+from loadchaos.core.model import SENT_SHORT, Facts, Outcome, Output
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS
 
 ORDER = 20
@@ -26,19 +27,17 @@ _OVERSHOOT_TOKENS = 64
 """Tokens by which prompt and output exceed the context on `over` rungs."""
 
 
-class Rung(BaseModel):
+class Rung(ProfilePart):
     """One length: `margin` from the limit, and the output's reach.
 
     `one` is one token, `edge` fills the context, `over` exceeds it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     margin: int
     output: Reach
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Rungs of the ladder: the `band` below the limit, then `plus` above it.
 
     The band goes in steps of `step` and always includes its last value. Each length is sent with each of `output`. `limit`,
@@ -46,7 +45,6 @@ class Options(BaseModel):
     less than its context). Without it, the limit is searched before the load, with at most 40 one-token answers.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     can_kill: ClassVar[bool] = True
 
     band: IntRange = Range(-1100, -1)
@@ -65,14 +63,10 @@ class Options(BaseModel):
         return self
 
     def variants(self) -> Sequence[Options]:
-        """One variant for each rung, from below the limit to above it."""
         return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
 
     def rungs(self) -> list[Rung]:
-        """All lengths with all outputs.
-
-        Above the limit the output makes no difference.
-        """
+        """All lengths with all outputs. Above the limit the output makes no difference."""
         margins = list(range(self.band.low, self.band.high + 1, self.step))
         if margins[-1] != self.band.high:
             margins.append(self.band.high)
@@ -80,18 +74,13 @@ class Options(BaseModel):
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        The context's length is known only when the server is, unless the profile sets it.
-        """
+        """Average content for `explain`; without `limit`, the context's length is known only when the server is."""
         return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
-        """Maximum output tokens of each rung in turn, for `explain`."""
         return [_max_output(rung) for rung in self.rungs()]
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
             f"{len(self.rungs())} cases around the context limit: {self.band} tokens from it in steps of "
@@ -99,25 +88,22 @@ class Options(BaseModel):
         )
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
-    """Set text, output and expected outcome of one rung.
-
-    If the limit is unknown, a short prompt is sent instead.
-    """
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
+    """Set text, output and expected outcome of one rung. If the limit is unknown, a short prompt is sent instead."""
     assert isinstance(options, Options)
-    rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
+    rung = options.rung or options.rungs()[request.step.ordinal % len(options.rungs())]
     limit = _limit(facts, options.limit)
-    draft.fixed_length = True
-    if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
-        write_prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
-        draft.output = Output(max=1)
-        draft.notes.append(f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}")
+    request.fixed_length = True
+    if limit is None or facts.text is None or limit + rung.margin - request.image_tokens <= facts.text.overhead:
+        write_prompt(request, facts, _UNKNOWN_LIMIT_TOKENS, rng)
+        request.output = Output(max=1)
+        request.notes.append(f"the server's limit or token count is unknown, or the limit is too small: {SENT_SHORT}")
         return
-    write_prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
-    draft.edge = rung.margin
-    draft.output = _output(rung.output, max(1, _sequence_limit(facts, limit) - (limit + rung.margin)))
-    if tuple(step.expect) == ("ok",):
-        draft.expect = expected_outcomes(rung, facts)
+    write_prompt(request, facts, limit + rung.margin - request.image_tokens, rng)
+    request.edge = rung.margin
+    request.output = _output(rung.output, max(1, _sequence_limit(facts, limit) - (limit + rung.margin)))
+    if tuple(request.step.expect) == ("ok",):
+        request.expect = list(expected_outcomes(rung, facts))
 
 
 def _output(reach: Reach, remaining: int) -> Output:
@@ -133,10 +119,8 @@ def _max_output(rung: Rung) -> int:
 
 
 def _limit(facts: Facts, from_profile: int | None) -> int | None:
-    """Return the shortest prompt that is too long.
-
-    It is the context, or one more than the longest prompt. The profile's limit is used where the server does not report
-    one: no context, or one its KV cache may not hold.
+    """Return the shortest prompt that is too long. It is the context, or one more than the longest prompt. The profile's
+    limit is used where the server does not report one: no context, or one its KV cache may not hold.
     """
     dialect = DIALECTS.get(facts.dialect)
     context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
@@ -145,10 +129,8 @@ def _limit(facts: Facts, from_profile: int | None) -> int | None:
 
 
 def _sequence_limit(facts: Facts, limit: int) -> int:
-    """Return the limit of prompt and answer together: the context.
-
-    Where LMDeploy's KV cache holds less, one bound holds for both: `max_session_len` of its pytorch engine, to which it cuts
-    `max_new_tokens` silently.
+    """Return the limit of prompt and answer together: the context. Where LMDeploy's KV cache holds less, one bound holds
+    for both: `max_session_len` of its pytorch engine, to which it cuts `max_new_tokens` silently.
     """
     dialect = DIALECTS.get(facts.dialect)
     if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
@@ -157,10 +139,7 @@ def _sequence_limit(facts: Facts, limit: int) -> int:
 
 
 def expected_outcomes(rung: Rung, facts: Facts) -> Sequence[Outcome]:
-    """Correct outcomes of a rung: ok below the limit, a refusal from 0 on.
-
-    The refusal is the dialect's. Too much output may be cut or refused.
-    """
+    """Correct outcomes of a rung: ok below the limit, the dialect's refusal from 0 on; too much output may be cut."""
     dialect = DIALECTS.get(facts.dialect)
     refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)
     if rung.margin >= 0:

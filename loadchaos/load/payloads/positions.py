@@ -7,78 +7,79 @@ Longer prompts pass the earlier positions in prefill.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field
 
-from loadchaos.core.model import SENT_SHORT, Facts, Output, Step
+from loadchaos.core.model import SENT_SHORT, Facts, Output
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads.text import write_prompt
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 20
 _SHORT_TOKENS = 64
 
 
-class Options(BaseModel):
+def _positive(at: tuple[int, ...]) -> tuple[int, ...]:
+    if any(position < 1 for position in at):
+        raise ValueError(f"a position is 1 or more (got {min(at)})")
+    return at
+
+
+Positions = Annotated[tuple[int, ...], AfterValidator(_positive)]
+
+
+def longest_sequence(facts: Facts) -> int:
+    """Tokens of the longest sequence that the server takes; -1: unknown."""
+    limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
+    return min((n for n in limits if n is not None), default=-1)
+
+
+class Options(ProfilePart):
     """Positions to cross, in turn.
 
     Those that do not fit the server are left out.
     A prompt ends `before` tokens before its position, and the answer goes on for `past` tokens.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    at: tuple[int, ...] = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
-    before: IntRange = Range(1, 24)
-    past: IntRange = Range(8, 40)
-
-    @field_validator("at")
-    @classmethod
-    def _positive(cls, at: tuple[int, ...]) -> tuple[int, ...]:
-        if any(position < 1 for position in at):
-            raise ValueError(f"a position is 1 or more (got {min(at)})")
-        return at
-
-    @field_validator("before", "past")
-    @classmethod
-    def _at_least_one(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"an answer crosses a position by 1 token or more on each side (got {value})")
-        return value
+    at: Positions = Field(default=tuple(1 << n for n in range(10, 18)), min_length=1)
+    before: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
+        1, 24
+    )
+    past: Annotated[IntRange, at_least(1, "an answer crosses a position by 1 token or more on each side")] = Range(
+        8, 40
+    )
 
     def per_request(self) -> dict[str, float]:
         """Average content of a request for `explain`, if all positions fit."""
         return {"tokens": sum(self.at) / len(self.at)}
 
     def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each position has its own
-        """Maximum output tokens of a request, for `explain`."""
         return [float(self.before.high + self.past.high)]
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         shown = ", ".join(f"{position:,}" for position in self.at)
         return f"answers that cross the positions {shown}, in turn, as far as the context of the server allows"
 
     def fitting(self, facts: Facts) -> Sequence[int]:
         """Positions that a sequence can cross on this server."""
-        limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
-        longest = min((n for n in limits if n is not None), default=None)
+        longest = longest_sequence(facts)
         least = (facts.text.overhead if facts.text is not None else 0) + self.before.high + 1
-        return [p for p in self.at if p > least and longest is not None and p + self.past.high <= longest]
+        return [p for p in self.at if p > least and p + self.past.high <= longest]
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
-    """Set text and output so that the answer crosses one position."""
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     assert isinstance(options, Options)
     fitting = options.fitting(facts)
-    draft.fixed_length = True
+    request.fixed_length = True
     if not fitting or facts.text is None:
-        write_prompt(draft, facts, _SHORT_TOKENS, rng)
-        draft.output = Output(max=1)
-        draft.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
+        write_prompt(request, facts, _SHORT_TOKENS, rng)
+        request.output = Output(max=1)
+        request.notes.append(f"no position fits the server, or its context or token count is unknown: {SENT_SHORT}")
         return
     before = rng.between(options.before.low, options.before.high)
     past = rng.between(options.past.low, options.past.high)
-    write_prompt(draft, facts, fitting[step.ordinal % len(fitting)] - before, rng)
-    draft.output = Output(exact=before + past)
+    write_prompt(request, facts, fitting[request.step.ordinal % len(fitting)] - before, rng)
+    request.output = Output(exact=before + past)

@@ -7,38 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 5
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of repetitions of the secret word in the answer.
 
     Several, because answers that are mixed up in the middle then still hold a whole word of the other request.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     times: int = Field(default=3, ge=2, le=8)
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """Payloads that write prompts of lengths of their own."""
         return [name for name in names if name in ("conversation", "near_limit", "positions")]
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return f"answers that repeat the secret word of their prompt {self.times} times"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - text.py writes the order
     """Order the quote behind the text; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
-    draft.quotes = options.times
-    draft.length_known = False
-    draft.extra["temperature"] = 0
+    request.quotes = options.times
+    request.length_known = False
+    request.extra["temperature"] = 0

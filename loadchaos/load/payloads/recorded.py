@@ -1,7 +1,4 @@
-"""The bodies of a trace, sent as they were recorded.
-
-Only the model's name is replaced where the server has another one.
-"""
+"""The bodies of a trace, sent as they were recorded; only the name of the model is replaced."""
 
 from __future__ import annotations
 
@@ -9,29 +6,27 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.body_contract import contract_of_recording
+from loadchaos.load.wire.request import Request
 from loadchaos.profile import request_trace
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 0
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Bodies of `trace`, a trace.jsonl that a phase with `replay` sends."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trace: str
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """All other payloads; a recorded body is sent as it is."""
         return [name for name in names if name != "recorded"]
 
     @model_validator(mode="after")
@@ -53,15 +48,14 @@ class Options(BaseModel):
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return f"the recorded bodies of {Path(self.trace).name}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the interface
     """Set the whole request; nothing of it is fitted to the server."""
     assert isinstance(options, Options)
     recorded = request_trace.read(Path(options.trace))
-    send = recorded.sends[step.ordinal % len(recorded.sends)]
+    send = recorded.sends[request.step.ordinal % len(recorded.sends)]
     file = recorded.body_file(send)
     try:
         body = file.read_bytes()
@@ -69,17 +63,14 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         raise LedgerError(
             f"{file}: the recorded body cannot be read: {e.strerror}; write the trace again with `loadchaos replay --export`"
         ) from e
-    draft.request = Request(
-        step,
+    request.path, request.body, request.stream = (
         send.path,
         with_model(body, recorded.header.model, facts.model),
         send.stream,
-        None,
-        send.images,
-        max_tokens=send.max_tokens,
-        image_names=None if send.images else (),
-        contract=contract_of_recording(file, guides_tools=DIALECTS.get(facts.dialect, UNKNOWN).guides_tools),
     )
+    request.images, request.max_tokens = send.images, send.max_tokens
+    request.image_names = None if send.images else []
+    request.contract = contract_of_recording(file, guides_tools=DIALECTS.get(facts.dialect, UNKNOWN).guides_tools)
 
 
 def with_model(body: bytes, recorded: str, served: str) -> bytes:

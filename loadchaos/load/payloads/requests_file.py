@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from loadchaos.core.errors import why_unread
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import images_by_path
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.body_contract import contract_of_body
 from loadchaos.load.wire.contract import AnswerContract
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -39,15 +40,13 @@ _PLACEHOLDER_ANSWER = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Requests of `file`: one per line (.jsonl) or all in one value (.json).
 
     `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
     question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
     sends the file's model.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str
     order: Literal["in_order", "sampled"] = "in_order"
@@ -56,7 +55,6 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """All other payloads; a request of a file is sent as it is."""
         return [name for name in names if name != "requests"]
 
     @model_validator(mode="after")
@@ -66,10 +64,7 @@ class Options(BaseModel):
         return self
 
     def outputs(self, traffic_output: float) -> list[float | None]:
-        """Maximum output tokens of each request in turn, for `explain`.
-
-        None where a request sets no limit.
-        """
+        """Maximum output tokens of each request in turn, for `explain`. None where a request sets no limit."""
         found = read(self.file, self.turns)
         return [
             traffic_output if g.open_ended else None if g.max_tokens is None else g.max_tokens * g.answers
@@ -83,7 +78,6 @@ class Options(BaseModel):
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         return (
             f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"
         )
@@ -91,11 +85,9 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class FileRequest:
-    """One request of the file.
-
-    `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no limit and is not an OpenAI
-    body, so the traffic's `output` is asked for. `answers` is the number it asks for at once (`n`). `contract`: the rules
-    that its structured output sets.
+    """One request of the file. `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no
+    limit and is not an OpenAI body, so the traffic's `output` is asked for. `answers` is the number it asks for at once
+    (`n`). `contract`: the rules that its structured output sets.
     """
 
     path: str
@@ -110,42 +102,29 @@ class FileRequest:
     contract: AnswerContract | None = None
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Set the whole request; nothing of it is fitted to the server."""
     assert isinstance(options, Options)
     found = read(options.file, options.turns)
-    request = found[rng.bits() % len(found) if options.order == "sampled" else step.ordinal % len(found)]
-    stream = step.stream if request.stream is None else request.stream
-    model = request.model if options.keep_model and request.model is not None else facts.model
+    given = found[rng.bits() % len(found) if options.order == "sampled" else request.step.ordinal % len(found)]
+    request.stream = request.stream if given.stream is None else given.stream
+    model = given.model if options.keep_model and given.model is not None else facts.model
     parts = [b'{"model":', orjson.dumps(model)]
-    limit = request.max_tokens
-    if request.open_ended:
-        limit = step.output.exact or step.output.max or 128
-        parts.append(b',"max_tokens":%d' % limit)
-    if stream:
+    request.max_tokens = given.max_tokens
+    if given.open_ended:
+        request.max_tokens = request.output_tokens
+        parts.append(b',"max_tokens":%d' % request.max_tokens)
+    if request.stream:
         parts.append(b',"stream":true')
-        if not request.stream_options:
+        if not given.stream_options:
             parts.append(b',"stream_options":{"include_usage":true}')
-    parts += [b",", request.rest, b"}"]
-    draft.request = Request(
-        step,
-        request.path,
-        b"".join(parts),
-        stream,
-        None,
-        request.images,
-        max_tokens=limit,
-        image_names=None if request.images else (),
-        contract=request.contract,
-        answers=request.answers,
-    )
+    request.path, request.body = given.path, b"".join([*parts, b",", given.rest, b"}"])
+    request.images, request.image_names = given.images, None if given.images else []
+    request.contract, request.answers = given.contract, given.answers
 
 
 def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
-    """Read every request of a file.
-
-    Raises ValueError with file and line of an invalid request, or of an image that is missing or may not be sent.
-    """
+    """Read every request of a file. Raises ValueError with file and line of an invalid request or image."""
     return read_once(file, turns, images_by_path.allowed())
 
 
@@ -173,10 +152,7 @@ def read_once(file: str, turns: str, _allowed: Sequence[Path]) -> tuple[FileRequ
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (location, value) of each record.
-
-    Records are the items of a JSON array, of `{"data": [...]}`, or the lines.
-    """
+    """Yield (location, value) of each record. Records are the items of a JSON array, of `{"data": [...]}`, or the lines."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         try:
@@ -199,10 +175,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
-    """Yield the request bodies of a record in any known form.
-
-    Each is (path, body, True if it is an OpenAI body).
-    """
+    """Yield the request bodies of a record in any known form. Each is (path, body, True if it is an OpenAI body)."""
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
     if isinstance(record.get("body"), dict):  # OpenAI's batch files
@@ -248,7 +221,6 @@ def _role(name: object) -> str:
 def _one_per_question(
     messages: list[dict[str, Any]], all_turns: bool
 ) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
-    """Yield a request for each question, with all messages before it."""
     questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
     for i in questions if all_turns else questions[:1]:
         yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
@@ -309,7 +281,6 @@ def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _embed(part: dict[str, Any], folder: Path) -> None:
-    """Replace an image's path by a data URL; URLs stay as they are."""
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or not url or url.startswith(_URL_PREFIXES):

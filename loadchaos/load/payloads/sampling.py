@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range, Share
-from loadchaos.load.payloads.base import Draft
+from loadchaos.core.units import IntRange, Share, at_least
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 30
 _AS_GIVEN = (
@@ -18,7 +19,7 @@ _AS_GIVEN = (
 )  # fmt: skip
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Sampling parameters of a request.
 
     `n` answers are requested, at temperature 1 where none is given. `logprobs` is the number of candidates per token,
@@ -30,10 +31,8 @@ class Options(BaseModel):
     sent as they are.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    n: IntRange | None = None
-    logprobs: IntRange | None = None
+    n: Annotated[IntRange | None, at_least(0, "0 or more was expected")] = None
+    logprobs: Annotated[IntRange | None, at_least(0, "0 or more was expected")] = None
     prompt_logprobs: int | None = Field(default=None, ge=0)
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -43,17 +42,10 @@ class Options(BaseModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     seeded: bool | None = None
-    models: dict[str, float] = {}
+    models: dict[str, float] = Field(default={})
     adapters: Share | None = None
     thinking: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
-
-    @field_validator("n", "logprobs")
-    @classmethod
-    def _zero_or_more(cls, value: Range | None) -> Range | None:
-        if value is not None and value.low < 0:
-            raise ValueError(f"0 or more was expected (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _several_need_temperature(self) -> Options:
@@ -70,41 +62,38 @@ class Options(BaseModel):
 
     @property
     def prompts_differ(self) -> bool:
-        """True unless a request asks for several answers to its prompt."""
         return self.n is None or self.n.high <= 1
 
     def answers_per_request(self) -> float:
-        """Average number of answers that a request asks for, for `explain`."""
         return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         given = self.model_dump(mode="json", exclude_unset=True)
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Add the fields to the body; parameters that are not given are not sent."""
     assert isinstance(options, Options)
     if options.n is not None:
-        draft.extra["n"] = n = rng.between(options.n.low, options.n.high)
+        request.extra["n"] = n = rng.between(options.n.low, options.n.high)
         if n > 1:
-            draft.extra["temperature"] = 1.0  # equal answers to one question are refused
+            request.extra["temperature"] = 1.0  # equal answers to one question are refused
     if options.logprobs is not None:
-        draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
-    draft.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
+        request.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
+    request.extra |= {name: value for name in _AS_GIVEN if (value := getattr(options, name)) is not None}
     if options.seeded is not None:
-        draft.extra["seed"] = step.seed & 0x7FFFFFFF if options.seeded else None
+        request.extra["seed"] = request.step.seed & 0x7FFFFFFF if options.seeded else None
     if options.thinking is not None:
-        draft.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
+        request.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
     if options.reasoning_effort is not None:
-        draft.extra["reasoning_effort"] = options.reasoning_effort
+        request.extra["reasoning_effort"] = options.reasoning_effort
     if options.thinking is not None or options.reasoning_effort is not None:
-        draft.length_known = False  # a template says it in words of its own
+        request.length_known = False  # a template says it in words of its own
     if options.models:
-        draft.model = _draw_model(options.models, rng.share())
+        request.model = _draw_model(options.models, rng.share())
     if options.adapters is not None and facts.lora_adapters and rng.share() < options.adapters:
-        draft.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
+        request.model = facts.lora_adapters[rng.between(0, len(facts.lora_adapters) - 1)]
 
 
 def _draw_model(models: dict[str, float], share: float) -> str:

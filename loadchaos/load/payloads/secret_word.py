@@ -9,7 +9,8 @@ finds it, and prompts differ from their first word on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from loadchaos.core import rng as draws
 
@@ -24,17 +25,18 @@ _SPREAD = 0x9E3779B97F4A7C15
 _TABLE_BITS = 10
 _MOST_FOUND = 20
 
+_PROBE = re.compile(r"\b(?:canary|probe)-\d{10}\b")
+"""Words of canary and probes; no prompt of the load contains one."""
+
 Word = tuple[str, int]
 """A word with its leading blank, and its tokens."""
 
 
 def of_request(index: int) -> int:
-    """Return the owner of a request's secret word."""
     return index & (_CONVERSATION - 1)
 
 
 def of_conversation(traffic_seed: int, phase: int, number: int) -> int:
-    """Return the owner of the word that a conversation's turns share."""
     return _CONVERSATION | (traffic_seed & 0x7F) << 32 | (phase & 0xFF) << 24 | number & 0xFFFFFF
 
 
@@ -67,15 +69,11 @@ def decode(code: int, seed: int) -> int | None:
 
 @functools.lru_cache(maxsize=16)
 def _keys(seed: int) -> tuple[int, int]:
-    """Return the mask of a run's codes, and the salt of their checks."""
     return draws.hash64(seed, 31) & _MASK, draws.hash64(seed, 37) & _MASK
 
 
 class Alphabet:
-    """Words that write codes: cheap ones, none the begin or end of another.
-
-    `bits` are those of one word; 0 where there are too few words for a code.
-    """
+    """Cheap words that write codes, none the begin or end of another. `bits` are those of a word; 0 for too few words."""
 
     def __init__(self, words: Sequence[Word]) -> None:
         chosen = _distinct(words)
@@ -110,7 +108,6 @@ class Alphabet:
         return ("".join(parts), used) if used <= available else None
 
     def read(self, text: str, seed: int) -> list[int]:
-        """Find the owners of all codes in a text."""
         found: list[int] = []
         at = text.find(self.marker) if self.bits else -1
         if at >= 0:
@@ -153,5 +150,28 @@ def _overlap(word: str, other: str) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def alphabet(words: tuple[Word, ...]) -> Alphabet:
-    """Make the alphabet of a server's words."""
     return Alphabet(words)
+
+
+class SecretWords:
+    """Secret words of all requests of the run, those of other workers too: a word names its request."""
+
+    def __init__(self, alphabets: Iterable[Alphabet], seed: int, id_prefix: str) -> None:
+        self._alphabets = [alphabet for alphabet in alphabets if alphabet.bits]
+        self._markers = [alphabet.marker for alphabet in self._alphabets]
+        self._seed, self._id_prefix = seed, id_prefix
+
+    def checker(self, own: int | None) -> Callable[[str], str | None]:
+        """Return the check of an answer: it names the other request whose word is in the text, or returns None."""
+
+        def foreign(text: str) -> str | None:
+            for n, marker in enumerate(self._markers):
+                if marker in text:
+                    for owner in self._alphabets[n].read(text, self._seed):
+                        if owner != own:
+                            return owner_text(owner, self._id_prefix)
+            if ("canary-" in text or "probe-" in text) and (probe := _PROBE.search(text)) is not None:
+                return probe[0]
+            return None
+
+        return foreign

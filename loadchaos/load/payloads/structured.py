@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng, hash64
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, compiled
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 31
@@ -34,15 +35,13 @@ def _check_schema(value: object) -> object:
     raise ValueError(f"{', '.join(_KINDS)} or a JSON schema of your own was expected (got {value!r})")
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`json_schema`: `small`, `deep`, `wide`, `choice`, or your own schema.
 
     `deep` nests objects, `wide` has many fields, `choice` is an enumeration. `variants` different schemas of the kind make
     the server's cache of compiled grammars miss. In its place, `regex` asks for a text that matches, `choices` for one of
     some texts. Answers are checked against the rule, unless `strict` is false or their finish_reason is length.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_check_schema)] = "small"
     regex: str | None = Field(default=None, min_length=1)
@@ -65,7 +64,6 @@ class Options(BaseModel):
         return self
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         if self.regex is not None:
             return f"answers that match the regex {self.regex}"
         if self.choices:
@@ -75,7 +73,7 @@ class Options(BaseModel):
         return f"answers in a {kind} JSON schema{many}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Ask for an answer that follows the rule, and hold it to the rule."""
     assert isinstance(options, Options)
     variant = rng.bits() % options.variants
@@ -83,18 +81,18 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         regex = options.regex or "|".join(re.escape(choice) for choice in options.choices)
         field = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version).regex_field
         if field:
-            draft.extra |= _regex_fields(field, regex)
-            draft.contract = _regex_contract(regex, options.choices) if options.strict else None
+            request.extra |= _regex_fields(field, regex)
+            request.contract = _regex_contract(regex, options.choices) if options.strict else None
             return
         schema: dict[str, Any] = {"enum": list(options.choices)} if options.choices else _pattern_schema(regex)
     else:
         kind = options.json_schema
         schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
-    draft.extra["response_format"] = {
+    request.extra["response_format"] = {
         "type": "json_schema",
         "json_schema": {"name": f"answer_{variant}", "schema": schema, "strict": options.strict},
     }
-    draft.contract = schema_contract(orjson.dumps(schema)) if options.strict else None
+    request.contract = schema_contract(orjson.dumps(schema)) if options.strict else None
 
 
 def _regex_fields(field: str, regex: str) -> dict[str, object]:
@@ -120,12 +118,7 @@ def schema_contract(schema: bytes) -> AnswerContract:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _small(variant: int) -> dict[str, Any]:

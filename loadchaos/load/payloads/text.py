@@ -1,7 +1,4 @@
-"""Prompts of an exact token count, as the server counts them.
-
-They are made of words of measured cost, in a new order each time.
-"""
+"""Prompts of an exact token count, made of words of measured cost in a new order each time."""
 
 from __future__ import annotations
 
@@ -11,17 +8,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import Facts, Step, TextFacts
-from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
+from loadchaos.core.model import Facts, TextFacts
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.payloads.secret_word import Alphabet, alphabet
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 10
+SHORTEST_TEXT_TOKENS = 16
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = (
@@ -46,19 +45,17 @@ _GUESS = TextFacts(overhead=0, words=tuple((f" {w}", 1) for w in _GUESS_WORDS), 
 """Used where nothing was measured: nearly right for most tokenizers; the request's length counts as unknown."""
 
 
-class SharedPrefix(BaseModel):
+class SharedPrefix(ProfilePart):
     """The prompts of each of `groups` share their first `tokens`.
 
     They hit the prefix cache on purpose.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tokens: int = Field(gt=0)
     groups: int = Field(default=1, gt=0)
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Length and style of a prompt; prompts differ from their first word on.
 
     `tokens` counts template and text; images come on top. `script` writes in Chinese and Japanese, emoji or code, each word
@@ -66,20 +63,11 @@ class Options(BaseModel):
     of these names, equal words for equal names.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tokens: IntRange = Range(64, 64)
+    tokens: Annotated[IntRange, at_least(1, "a prompt has at least 1 token")] = Range(64, 64)
     shared_prefix: SharedPrefix | None = None
     script: Literal["latin", "cjk", "emoji", "code", "mixed"] = "latin"
     blocks: tuple[int, ...] = Field(default=(), exclude=True)
     block_tokens: int = Field(default=512, gt=0, exclude=True)
-
-    @field_validator("tokens")
-    @classmethod
-    def _at_least_one_token(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"a prompt has at least 1 token (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _prefix_fits(self) -> Options:
@@ -92,39 +80,34 @@ class Options(BaseModel):
         return self
 
     def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Options:
-        """Copy the options for one row of a trace."""
         return self.model_copy(
             update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
         )
 
     @property
     def prompts_differ(self) -> bool:
-        """True without a shared prefix."""
         return self.shared_prefix is None and not self.blocks
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         prefix = self.shared_prefix
         shared = f", the first {prefix.tokens} shared within {prefix.groups} groups" if prefix else ""
         script = "" if self.script == "latin" else f" ({self.script})"
         return f"{self.tokens} tokens of text{script}{shared}"
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`."""
         return {"tokens": (self.tokens.low + self.tokens.high) / 2}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - the draws carry the step's seed
-    """Set the prompt's text."""
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:
     assert isinstance(options, Options)
     wanted = rng.between(options.tokens.low, options.tokens.high)
     script: str = options.script
     if script == "mixed":
         script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
     if options.shared_prefix is not None or options.blocks or script != _PLAIN.script:
-        draft.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
-    draft.wanted_tokens = wanted
-    write_prompt(draft, facts, wanted, rng)
+        request.text_style = TextStyle(options.shared_prefix, script, options.blocks, options.block_tokens)
+    request.wanted_tokens = wanted
+    write_prompt(request, facts, wanted, rng)
 
 
 @dataclass(frozen=True)
@@ -143,40 +126,37 @@ QUOTE_ORDER = "Repeat these words, with single blanks between them and nothing e
 _ORDER_RESERVE = 1.5
 
 
-def write_prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> None:
-    """Write a text that costs exactly `tokens` with the template.
-
-    Where that is not possible, it costs as little more as words allow.
-    """
-    style = draft.text_style if isinstance(draft.text_style, TextStyle) else _PLAIN
+def write_prompt(request: Request, facts: Facts, tokens: int, rng: draws.Rng) -> None:
+    """Write a text that costs exactly `tokens` with the template, or as little more as words allow."""
+    style = request.text_style if isinstance(request.text_style, TextStyle) else _PLAIN
     known = facts.text or _GUESS
-    template_tokens = known.overhead + draft.history_tokens
+    template_tokens = known.overhead + request.history_tokens
     own_tokens = max(1, tokens - template_tokens)
     if own_tokens + template_tokens > tokens and facts.text is not None:
-        draft.notes.append(
+        request.notes.append(
             f"{own_tokens + template_tokens} prompt tokens instead of {tokens}: the chat template needs that many"
         )
     if style.script != "latin" and style.script not in dict(known.scripts):
-        draft.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
+        request.notes.append(f"Latin instead of {style.script}: the token count of its words is unknown on this server")
     corpus = _cached_corpus(known, style.script)
     opening = ""
     if facts.text is not None and style is not _PLAIN:
         parts = _shared_opening(corpus, known, style, own_tokens - 1, rng)
         own_tokens -= sum(cost for _, cost in parts)
         opening = "".join([text for text, _ in parts])
-    draft.nonce, used, whole = corpus.make_nonce(own_tokens, draft.secret, rng)
-    draft.secret_sent = whole
+    request.nonce, used, whole = corpus.make_nonce(own_tokens, request.secret, rng)
+    request.secret_sent = whole
     own_tokens -= used
     order = ""
-    if draft.quotes and not draft.fixed_length:
-        needed = corpus.order_tokens() + draft.quotes * used
+    if request.quotes and not request.fixed_length:
+        needed = corpus.order_tokens() + request.quotes * used
         if whole and needed <= own_tokens:
-            order = f"\n{QUOTE_ORDER}{draft.nonce * draft.quotes}"
+            order = f"\n{QUOTE_ORDER}{request.nonce * request.quotes}"
             own_tokens -= needed
         else:
-            draft.notes.append("no quote: the prompt is too short for its secret word and the order to repeat it")
-    draft.text = opening + draft.nonce + corpus.text_of(own_tokens, rng) + order
-    draft.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
+            request.notes.append("no quote: the prompt is too short for its secret word and the order to repeat it")
+    request.text = opening + request.nonce + corpus.text_of(own_tokens, rng) + order
+    request.text_tokens = None if facts.text is None else max(tokens, template_tokens + 1)
 
 
 def _shared_opening(
@@ -197,10 +177,7 @@ def _shared_opening(
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Words in a random order with running sums of their tokens.
-
-    A text of any length is found by bisection and cut out by one slice.
-    """
+    """Words in a random order with running sums of their tokens: a text of any length is a slice, found by bisection."""
 
     words: tuple[tuple[str, int], ...]
     unit: str
@@ -210,9 +187,8 @@ class _Corpus:
     alphabet: Alphabet
 
     def make_nonce(self, available: int, code: int, rng: draws.Rng) -> tuple[str, int, bool]:
-        """Make words that no other prompt has: a secret word.
-
-        Returns (words, their tokens, True). Without enough tokens it returns fewer random words, and False.
+        """Make words that no other prompt has: a secret word. Returns (words, their tokens, True). Without enough tokens
+        it returns fewer random words, and False.
         """
         written = self.alphabet.write(code, available)
         if written is not None:
@@ -229,17 +205,11 @@ class _Corpus:
             used += cost
 
     def order_tokens(self) -> int:
-        """Estimate the tokens of the order to quote, from above.
-
-        Its words were not measured; a character costs what it does in those that were.
-        """
+        """Estimate the tokens of the order to quote, from above: its words were not measured."""
         return ceil(_ORDER_RESERVE * len(QUOTE_ORDER) * self.sums[-1] / self.chars[-1])
 
     def text_of(self, tokens: int, rng: draws.Rng) -> str:
-        """Return text of exactly `tokens` tokens from a random place on.
-
-        The corpus repeats; unit words fill the rest.
-        """
+        """Return text of exactly `tokens` tokens from a random place on. The corpus repeats; unit words fill the rest."""
         start = rng.between(0, len(self.chars) - 2)
         sums = self.sums
         reach = sums[start] + tokens
@@ -260,6 +230,11 @@ class _Corpus:
                 break
             start = 0
         return "".join(parts) + self.unit * tokens
+
+
+def alphabets_of(known: TextFacts | None) -> list[Alphabet]:
+    """The alphabets that secret words may be written in on a server."""
+    return [corpus_for(known).alphabet, *(alphabet(words) for _, words in (known.scripts if known is not None else ()))]
 
 
 def corpus_for(known: TextFacts | None) -> _Corpus:

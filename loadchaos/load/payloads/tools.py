@@ -6,16 +6,17 @@ The chat template writes them into the prompt, so its length is not known before
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, model_validator
 
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts
 from loadchaos.core.rng import Rng
-from loadchaos.core.units import IntRange, Range
-from loadchaos.load.payloads.base import Draft
+from loadchaos.core.units import IntRange, Range, at_least
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ORDER = 32
@@ -26,7 +27,7 @@ A parser that searches the whole text ends a call at such a mark inside an argum
 """
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """`count` tools.
 
     `choice` as in OpenAI's API, `named` requires the first one. All but `none` need a server with a tool parser
@@ -34,18 +35,9 @@ class Options(BaseModel):
     each call has to be a text with a mark of tool parsers, such as `</tool_call>`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 3)
+    count: Annotated[IntRange, at_least(1, "at least one tool was expected")] = Range(1, 3)
     choice: Literal["auto", "required", "none", "named"] = "auto"
     marks: bool = False
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_tool(cls, value: Range) -> Range:
-        if value.low < 1:
-            raise ValueError(f"at least one tool was expected (got {value})")
-        return value
 
     @model_validator(mode="after")
     def _marks_in_demanded_calls(self) -> Options:
@@ -54,15 +46,14 @@ class Options(BaseModel):
         return self
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         marks = ", with marks of tool parsers in their arguments" if self.marks else ""
         return f"{self.count} tools to choose from ({self.choice}){marks}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the step is not needed
+def add(request: Request, options: BaseModel, facts: Facts, rng: Rng) -> None:
     """Add the tools; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
-    choice = "none" if draft.calls_over else options.choice
+    choice = "none" if request.calls_over else options.choice
     # With `auto` the model decides; arguments are guided only where a call is required, and vLLM 0.32 does so only if
     # the tool is strict.
     guided = choice in ("required", "named") and DIALECTS.get(facts.dialect, UNKNOWN).guides_tools
@@ -70,10 +61,10 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         _tool(i, strict=guided, marks=options.marks) for i in range(rng.between(options.count.low, options.count.high))
     ]
     named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
-    draft.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
-    draft.length_known = False
+    request.extra |= {"tools": tools, "tool_choice": named if choice == "named" else choice}
+    request.length_known = False
     if guided:
-        draft.contract = _contract(1 if choice == "named" else len(tools), marks=options.marks)
+        request.contract = _contract(1 if choice == "named" else len(tools), marks=options.marks)
 
 
 @functools.lru_cache(maxsize=128)

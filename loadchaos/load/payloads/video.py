@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import functools
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from loadchaos.core import rng as draws
-from loadchaos.core.model import SENT_AS_TEXT, Facts, Step
-from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
+from loadchaos.core.model import SENT_AS_TEXT, Facts
+from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size, at_least
 from loadchaos.load.payloads import avi, images, jpeg
-from loadchaos.load.payloads.base import Draft
+from loadchaos.load.wire.request import Request
+from loadchaos.profile.base import ProfilePart
 
 ORDER = 1
 _PART_BEGINS = {
@@ -23,29 +24,20 @@ _PART_END = b'"}},'
 _MAX_PIXELS = 4_000_000
 
 
-class Options(BaseModel):
+class Options(ProfilePart):
     """Number of videos, and `frames` of `size` at `fps` in each.
 
     `format`: `avi` is Motion-JPEG, `frames` is `video/jpeg`, which vLLM and LMDeploy also take. `unique` and
     `reuse_distance` work as for images: a video that is not new repeats one of that many requests earlier, to the byte.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: IntRange = Range(1, 1)
+    count: Annotated[IntRange, at_least(0, "at least one video was expected", high=1)] = Range(1, 1)
     frames: int = Field(default=8, gt=0, le=256)
     size: ImageSize = Size(256, 256)
     fps: int = Field(default=2, gt=0, le=60)
     format: Literal["avi", "frames"] = "avi"
     unique: Share = 1.0
     reuse_distance: int = Field(default=200, gt=0)
-
-    @field_validator("count")
-    @classmethod
-    def _at_least_one_video(cls, value: Range) -> Range:
-        if value.low < 0 or value.high < 1:
-            raise ValueError(f"at least one video was expected (got {value})")
-        return value
 
     @field_validator("size")
     @classmethod
@@ -56,65 +48,51 @@ class Options(BaseModel):
 
     @property
     def new(self) -> float:
-        """Share that was never sent before."""
         return self.unique
 
     @property
     def near_duplicates(self) -> float:
-        """Share of near duplicates; videos have none."""
         return 0.0
 
     def per_request(self) -> dict[str, float]:
-        """Average content of a request for `explain`.
-
-        Its tokens depend on the model.
-        """
+        """Average content of a request for `explain`. Its tokens depend on the model."""
         mean = (self.count.low + self.count.high) / 2
         return {"videos": mean, "frames": mean * self.frames}
 
     def kind(self) -> str:
-        """Key of `Facts.video_tokens`.
-
-        The properties that decide the prompt tokens.
-        """
+        """Key of `Facts.video_tokens`. The properties that decide the prompt tokens."""
         return f"{self.size}x{self.frames} {self.format} {self.fps}/s"
 
     def sample(self) -> bytes:
-        """A content part to measure with."""
         return _part(self, bytes(16))
 
     def describe(self) -> str:
-        """Describe the payload, for `explain`."""
         new = "always new" if self.unique >= 1 else f"{self.unique * 100:g}% new"
         return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
-    """Put the videos in front of the text."""
+def add(request: Request, options: BaseModel, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
     assert isinstance(options, Options)
     tokens = facts.video_tokens.get(options.kind())
     if facts.videos is False:
-        draft.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")
+        request.notes.append(f"the model does not accept video: {SENT_AS_TEXT}")
         return
-    base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 12)
-    count = images.image_count(options, base, step.ordinal)
+    base = draws.hash64(request.step.run_seed, request.step.phase, draws.text_seed(request.step.traffic), 12)
+    count = images.image_count(options, base, request.step.ordinal)
     for slot in range(count):
-        ordinal, place, _ = images.resolve_repeat(options, base, step.ordinal, slot)
-        draft.parts.append(_part(options, images.image_identity(base, ordinal, place)))
-        if options.unique < 1 and draft.image_names is not None:
-            draft.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
+        ordinal, place, _ = images.resolve_repeat(options, base, request.step.ordinal, slot)
+        request.parts.append(_part(options, images.image_identity(base, ordinal, place)))
+        if options.unique < 1 and request.image_names is not None:
+            request.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
     if count:
-        draft.videos += count
-        draft.image_tokens += count * (tokens or 0)
-        draft.image_tokens_known = draft.image_tokens_known and tokens is not None
+        request.videos += count
+        request.image_tokens += count * (tokens or 0)
+        request.image_tokens_known = request.image_tokens_known and tokens is not None
 
 
 @functools.lru_cache(maxsize=64)
 def _part(options: Options, name: bytes) -> bytes:
-    """Build one video as JSON bytes with a trailing comma.
-
-    Its frames are near duplicates.
-    """
+    """Build one video as JSON bytes with a trailing comma. Its frames are near duplicates."""
     template = jpeg.template(options.size.width, options.size.height)
     if options.format == "frames":
         data = b",".join(b"".join(template.base64(name, n)) for n in range(options.frames))

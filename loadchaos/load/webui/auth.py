@@ -43,20 +43,13 @@ class LocustWebUi(Protocol):
     auth_args: Any
 
     @property
-    def login_manager(self) -> Any:
-        """Flask-Login's manager."""
-        ...
+    def login_manager(self) -> Any: ...
 
-    def auth_required_if_enabled(self, view: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a view so that it needs a login, if there is one."""
-        ...
+    def auth_required_if_enabled(self, view: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
 def protect(web_ui: LocustWebUi) -> str:
-    """Install all checks.
-
-    Returns the token that our page gives to our buttons.
-    """
+    """Install all checks. Returns the token that our page gives to our buttons."""
     app = web_ui.app
     app.config.update(
         SECRET_KEY=secrets.token_hex(),
@@ -102,10 +95,7 @@ def require_token(token: str) -> None:
 
 
 def _require_link(token: str) -> None:
-    """Abort with 403 unless the URL or the session has the link's token.
-
-    Another user of this machine can reach the port, too.
-    """
+    """Abort with 403 unless URL or session has the link's token: other users of this machine reach the port, too."""
     given = request.args.get(_LINK_ARGUMENT)
     if given is not None and hmac.compare_digest(given.encode(), token.encode()):
         session[_ADMITTED] = True

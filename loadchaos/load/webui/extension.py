@@ -58,13 +58,11 @@ class RunView:
         self.read()
 
     def follow(self) -> None:
-        """Read session.jsonl for ever."""
         while True:
             self.read()
             time.sleep(_POLL_S)
 
     def read(self) -> None:
-        """Read the new rows of session.jsonl."""
         for row in self._session.rows():
             handler = getattr(self, f"_on_{row.get('what')}", None)
             if handler is not None:
@@ -123,7 +121,6 @@ class RunView:
             self.send_command("stop")
 
     def failures(self) -> list[dict[str, Any]]:
-        """Rows of Locust's failures table, made by the follower."""
         found = self._read("failures.json")
         return json.loads(found) if found else []
 
@@ -142,7 +139,6 @@ class RunView:
             return ""
 
     def state(self) -> dict[str, Any]:
-        """State for the strip at the top of the page."""
         name = self.run.path.name if self.run is not None else ""
         links = []
         if self.run is not None:
@@ -233,10 +229,7 @@ def _routes(web_ui: auth.LocustWebUi, view: RunView, token: str) -> None:
 
 
 def _hooks(app: Flask, environment: Environment, view: RunView, token: str) -> None:
-    """Hook into Locust's own routes.
-
-    Start and Edit become commands, failures get their ids, the page gets our script.
-    """
+    """Hook into Locust's own routes. Start and Edit become commands, failures get their ids, the page gets our script."""
 
     @app.before_request
     def before() -> Response | None:

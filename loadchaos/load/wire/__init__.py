@@ -1,6 +1,4 @@
-"""The client side of HTTP, SSE and the OpenAI protocol.
+"""The client side of HTTP, SSE and the OpenAI protocol. Every request ends in exactly one outcome.
 
-Every request ends in exactly one outcome. `Exchange` is one request in progress; behaviours call its steps. Parsers
-(`http1`, `sse`, `completion`) do no I/O. Outcomes are decided in `core/outcome_rules.py` and `completion.py`. A new error
-format is one branch of `outcome_rules.error_object`; a server's own error texts belong to its dialect.
+A new error format is one branch of `outcome_rules.error_object`; a server's own error texts belong to its dialect.
 """

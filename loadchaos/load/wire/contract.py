@@ -23,10 +23,7 @@ _NUMBER = re.compile(rb" ?(\d+)")
 
 
 def asked_tokens(body: bytes) -> int | None:
-    """Read the limit of tokens from a JSON body.
-
-    The last one counts, as in a JSON object. The body is not parsed: it may have images.
-    """
+    """Read the limit of tokens from a JSON body; the last one counts. It is not parsed: it may have images."""
     at = max(found + len(key) if (found := body.rfind(key)) >= 0 else -1 for key in _TOKEN_LIMITS)
     number = _NUMBER.match(body, at, at + _MOST_DIGITS) if at >= 0 else None
     return int(number[1]) if number else None
@@ -50,10 +47,7 @@ class ToolCall(NamedTuple):
 
 
 class SchemaRule:
-    """A JSON schema, ready to check answers.
-
-    Raises ValueError for a schema that jsonschema refuses.
-    """
+    """A JSON schema, ready to check answers. Raises ValueError for a schema that jsonschema refuses."""
 
     def __init__(self, schema: Schema) -> None:
         # Imported here: only structured answers need it, and its import takes 0.1 s.
@@ -70,7 +64,6 @@ class SchemaRule:
         self._validator = kind(schema)
 
     def violation(self, text: str) -> Violation | None:
-        """Check a JSON text."""
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as e:
@@ -84,10 +77,7 @@ class SchemaRule:
         return Violation(f"{error.json_path}: {error.message}", rule, text)
 
     def _of_control_character(self, text: str) -> Violation | None:
-        """Violation of a text that only lacks the escape of a control character.
-
-        A known bug of a grammar library makes such texts, not the model.
-        """
+        """Violation of a text that only lacks the escape of a control character: a known bug of a grammar library."""
         try:
             json.loads(text)
             return None
@@ -104,7 +94,6 @@ class SchemaRule:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a regex. Raises ValueError for an invalid one."""
     try:
         return re.compile(pattern)
     except re.error as e:
@@ -128,7 +117,6 @@ class AnswerContract:
     must_call: bool = False
 
     def violation(self, text: str, calls: Sequence[ToolCall]) -> Violation | None:
-        """Check one choice of an answer."""
         if self.tools:
             return self._of_calls(text, calls)
         if calls:

@@ -1,15 +1,31 @@
-"""Decide the outcome of an exchange: its end, head, body. Sans-I/O."""
+"""Decide the outcome of an exchange from its end, head and body; check the content of a complete answer. Sans-I/O.
+
+`wrong_parts` are contradictions that no right answer has. `signs` are properties that a right answer may have, such as
+a text that repeats itself: the analysis compares their share with that of idle answers.
+"""
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from loadchaos.core.ledger.rows import WrongPart
-from loadchaos.core.outcome_rules import End, OutcomeEvent, OutcomeRules, end_event, error_response_event
-from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import Completion, final_event
+from loadchaos.core.outcome_rules import (
+    WORD_OF_ANOTHER,
+    End,
+    OutcomeEvent,
+    OutcomeRules,
+    end_event,
+    error_response_event,
+)
+from loadchaos.load.wire.answer_reader import AnswerReader, final_event
 
+_EXCERPT = 400
+_WINDOW = 256
+_BANGS = "!" * 24
+_RUN = 24
 KEPT_ERROR_BYTES = 64 * 1024
 """Bytes of an error response that are read."""
 
@@ -31,18 +47,12 @@ class ResponseHead(NamedTuple):
 
 
 def decide(
-    ended: ExchangeEnd, head: ResponseHead | None, answer: Completion | None, error_body: bytes, rules: OutcomeRules
+    ended: ExchangeEnd, head: ResponseHead | None, answer: AnswerReader | None, error_body: bytes, rules: OutcomeRules
 ) -> tuple[list[OutcomeEvent], Sequence[WrongPart]]:
     """Decide an outcome: the first event has it.
 
-    Returns the decisive events in byte order, and the wrong parts of a complete answer. Closes the reader.
-
-    Args:
-        ended: How the exchange ended.
-        head: None without one.
-        answer: Reader of the body of a 2xx answer; None for any other.
-        error_body: Body of an answer that is not 2xx.
-        rules: The server's error texts.
+    Returns the decisive events in byte order, and the wrong parts of a complete answer. Closes the reader. `answer` is None
+    and `error_body` is given for an answer that is not 2xx.
     """
     ending = [] if ended.end == "complete" else [end_event(ended.end, ended.why)]
     if head is None:
@@ -53,7 +63,104 @@ def decide(
     if not ending and not answer.done_seen:
         ending = [final_event(answer)]
     events = [*answer.outcome_events, *ending]
-    wrong = answer_checks.wrong_parts(answer) if events[0].outcome == "ok" else ()
+    wrong = wrong_parts(answer) if events[0].outcome == "ok" else ()
     if wrong:
         return [OutcomeEvent("wrong_output", wrong[0]["text"])], wrong
-    return events, answer_checks.part_of_event(events[0])
+    return events, part_of_event(events[0])
+
+
+def wrong_parts(answer: AnswerReader) -> list[WrongPart]:
+    found: list[WrongPart] = []
+    if answer.second_done:
+        found.append({"id": "second_done", "text": "a second [DONE] follows the first"})
+    if answer.disorder:
+        found.append({"id": "stream_out_of_order", "text": answer.disorder[0]})
+    found += answer.contradictions
+    contradiction = _usage_contradiction(answer)
+    if contradiction:
+        found.append({"id": "usage_contradicts", "text": contradiction})
+    contract = answer.rules.contract
+    if contract is not None:
+        for text, calls, reason in answer.contents():
+            violation = None if reason == "length" or _is_full(answer) else contract.violation(text, calls)
+            if violation is not None:
+                found.append(
+                    {
+                        "id": violation.id,
+                        "text": f"the answer violates its schema: {violation.text[:_EXCERPT]}",
+                        "expected": violation.expected[:_EXCERPT],
+                        "got": violation.got[:_EXCERPT],
+                    }
+                )
+    return found
+
+
+def _is_full(answer: AnswerReader) -> bool:
+    """True if an answer with one choice has as many tokens as it may have."""
+    tokens = answer.usage.get("completion_tokens") if answer.usage else None
+    most = answer.rules.most_tokens
+    return most is not None and isinstance(tokens, int) and tokens >= most and len(answer.finish) == 1
+
+
+def part_of_event(event: OutcomeEvent) -> list[WrongPart]:
+    """Make the wrong part of an answer with another request's word."""
+    begin, _, other = event.text.partition(": ")
+    if event.outcome != "wrong_output" or begin != WORD_OF_ANOTHER:
+        return []
+    return [{"id": "answer_of_another_request", "text": event.text, "other": other}]
+
+
+def _usage_contradiction(answer: AnswerReader) -> str:
+    """Describe a usage that contradicts itself; empty if it does not."""
+    usage = answer.usage
+    if usage is None:
+        return ""
+    prompt, completion, total = usage.get("prompt_tokens"), usage.get("completion_tokens"), usage.get("total_tokens")
+    if not isinstance(completion, int):
+        return ""
+    begin = "the usage contradicts itself"
+    if isinstance(prompt, int) and isinstance(total, int) and total != prompt + completion:
+        return f"{begin}: {prompt} prompt + {completion} completion tokens are not {total} in total"
+    reasoning = answer.reasoning_tokens() if usage.get("completion_tokens_details") else 0
+    if reasoning > completion:
+        return f"{begin}: {reasoning} reasoning tokens of {completion} completion tokens"
+    return ""
+
+
+def signs(answer: AnswerReader, text: str) -> list[str]:
+    """List the signs of an answer with this text (docs/correctness.md)."""
+    found = []
+    tokens = answer.completion_tokens
+    if "\ufffd" in text:
+        found.append("replacement_character")
+    if _BANGS in text:
+        found.append("exclamation_run")
+    if len(answer.texts) >= _RUN and _longest_run(answer.texts) >= _RUN:
+        found.append("repeated_token")
+    if not text and not answer.has_calls and (tokens or 0) > 1:
+        found.append("no_text")
+    if answer.logprob_entries is not None and tokens is not None and answer.logprob_entries != tokens:
+        found.append("logprob_count")
+    if answer.id_changes:
+        found.append("chunk_id_changes")
+    return found
+
+
+def _longest_run(pieces: list[str]) -> int:
+    if len(set(pieces)) > len(pieces) - _RUN + 1:
+        return 1  # so many different pieces leave no room for a run
+    longest = run = 1
+    for before, piece in itertools.pairwise(pieces):
+        run = run + 1 if piece == before else 1
+        longest = max(longest, run)
+    return longest
+
+
+def text_ratio(text: str) -> float | None:
+    """Compressed size of the last 256 characters, relative to their size. About 0.6 for prose, 0.1 for one repeated
+    word. A text that degenerates does so to its end. None for a shorter text.
+    """
+    if len(text) < _WINDOW:
+        return None
+    piece = text[-_WINDOW:].encode("utf-8", "replace")
+    return round(len(zlib.compress(piece, 1)) / len(piece), 3)

@@ -1,7 +1,7 @@
-"""One request on one connection: connect, send, receive, hang up, reply.
+"""One request on one connection: connect, send, receive, hang up; then its end row.
 
 A behaviour is written with these steps alone. Network errors never leave here: they are part of the outcome. A step
-returns False when the exchange has ended, and `reply` says how it ended.
+returns False when the exchange has ended, and `end_row` says how it ended.
 """
 
 from __future__ import annotations
@@ -10,25 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
+
 from loadchaos.core.histogram import bucket
 from loadchaos.core.latency import INTERRUPTED
-from loadchaos.core.ledger.rows import WrongPart
-from loadchaos.core.model import Reply
-from loadchaos.core.outcome_rules import (
-    MAX_ERROR_CHARS,
-    End,
-    OutcomeEvent,
-    describe_os_error,
-)
+from loadchaos.core.ledger.rows import EndRow, WrongPart
+from loadchaos.core.outcome_rules import MAX_ERROR_CHARS, End, OutcomeEvent, describe_os_error
 from loadchaos.core.units import NS_PER_S
-from loadchaos.load.wire import answer_checks
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.decision import KEPT_ERROR_BYTES, ExchangeEnd, ResponseHead, decide, signs, text_ratio
 from loadchaos.load.wire.http1 import ResponseParser
-from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts
+from loadchaos.load.wire.request import AnswerRules, Progress, Request
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Feed, Slot
-
-__all__ = ["CONNECT_AGAIN_S", "SWEEP_S", "Exchange", "Progress", "WireRequest", "WireTimeouts"]
 
 _JOIN_BYTES = 64 * 1024
 _STALE_WITHIN_NS = NS_PER_S
@@ -46,9 +39,9 @@ _READS_AT_ONCE = frozenset({"plain", "abort", "churn"})  # behaviours under whic
 
 
 class Exchange:
-    """A request in progress, from taking a connection to its reply.
+    """A request in progress, from taking a connection to its end row.
 
-    Call the steps in order, then `reply()`. `sweep` may be called from elsewhere at any time.
+    Call the steps in order, then `end_row()`. `sweep` may be called from elsewhere at any time.
 
     Attributes:
         due_ns: When the request was due, monotonic ns.
@@ -59,46 +52,15 @@ class Exchange:
     """
 
     __slots__ = (
-        "_bytes_in",
-        "_bytes_out",
-        "_connect_ns",
-        "_connection",
-        "_end",
-        "_ended_from_outside",
-        "_error_body",
-        "_hang_up_at_ns",
-        "_next_check_ns",
-        "_outside_why",
-        "_parser",
-        "_pausing",
-        "_replaced",
-        "_resent",
-        "_send_ns",
-        "_sent_all_ns",
-        "_slot",
-        "_why",
-        "answer",
-        "begun_ns",
-        "connection_number",
-        "due_ns",
-        "ended",
-        "first_body_ns",
-        "first_byte_ns",
-        "has_successor",
-        "last_byte_ns",
-        "leftover",
-        "pipelined",
-        "progress",
-        "reused",
-        "sent_ns",
-        "slowed",
-        "step",
-        "wire",
-    )
+        "_bytes_in", "_bytes_out", "_connect_ns", "_connection", "_end", "_ended_from_outside", "_error_body",
+        "_hang_up_at_ns", "_next_check_ns", "_outside_why", "_parser", "_pausing", "_replaced", "_resent",
+        "_send_ns", "_sent_all_ns", "_slot", "_why", "answer", "begun_ns", "connection_number", "due_ns",
+        "ended", "first_body_ns", "first_byte_ns", "has_successor", "last_byte_ns", "leftover", "pipelined",
+        "progress", "request", "reused", "sent_ns", "slowed", "step",
+    )  # fmt: skip
 
-    def __init__(self, wire: WireRequest, slot: Slot, progress: Progress, due_ns: int | None = None) -> None:
-        self.wire = wire
-        self.step = wire.request.step
+    def __init__(self, request: Request, slot: Slot, progress: Progress, due_ns: int | None = None) -> None:
+        self.request, self.step = request, request.step
         self.progress = progress
         self.begun_ns = time.monotonic_ns()
         self.due_ns = self.begun_ns if due_ns is None else due_ns
@@ -106,7 +68,7 @@ class Exchange:
         self.first_byte_ns: int | None = None
         self.first_body_ns: int | None = None
         self.last_byte_ns: int | None = None
-        self.answer: Completion | None = None
+        self.answer: AnswerReader | None = None
         self.ended = False
         self.slowed = False
         self.pipelined: Sequence[Exchange] = ()
@@ -128,7 +90,7 @@ class Exchange:
         self._send_ns = 0
         self._sent_all_ns = 0
         self._resent = 0
-        self._connection, self._replaced = (None, False) if wire.fresh else slot.acquire(self.begun_ns)
+        self._connection, self._replaced = (None, False) if request.fresh else slot.acquire(self.begun_ns)
         self.reused = self._connection is not None
         if self._connection is None:
             slot.opened += 1
@@ -137,11 +99,10 @@ class Exchange:
     # ---- the steps ----
 
     def connect(self, receive_buffer_bytes: int | None = None) -> bool:
-        """Use the slot's idle connection, or open a new one."""
         if self._connection is not None:
             return True
         begun = time.monotonic_ns()
-        timeout_s = min(self.wire.limits.first_byte_ns, self.wire.limits.total_ns) / 1e9
+        timeout_s = min(self.request.limits.first_byte_ns, self.request.limits.total_ns) / 1e9
         try:
             self._connection = Connection.open(
                 self._slot.target, self.connection_number, timeout_s, receive_buffer_bytes=receive_buffer_bytes
@@ -154,17 +115,13 @@ class Exchange:
         return True
 
     def send(self) -> bool:
-        """Send the whole request at once."""
-        head, body = self.wire.head, self.wire.request.body
+        head, body = self.request.head, self.request.body
         if len(body) <= _JOIN_BYTES:
             return self.send_piece(head + body)
         return self.send_piece(head) and self.send_piece(body)
 
     def send_piece(self, piece: bytes, *, whole: bool = True) -> bool:
-        """Send some bytes of the request.
-
-        With `whole=False` the request will never be complete, so a stale connection is not retried.
-        """
+        """Send some bytes. With `whole=False` the request will never be complete, so a stale connection is not retried."""
         assert self._connection is not None, "connect() comes first"
         now = time.monotonic_ns()
         if self.sent_ns is None:
@@ -193,10 +150,7 @@ class Exchange:
         return self._feed(at_ns, data) if data else self._on_peer_closed()
 
     def receive_all(self, until: Callable[[], bool] | None = None) -> bool:
-        """Read until the exchange ends or `until` holds.
-
-        Returns True if `until`, which is asked after each read, held; False if the exchange ended.
-        """
+        """Read until `until`, asked after each read, holds (True) or the exchange ends (False)."""
         while not self.ended:
             assert self._connection is not None, "connect() comes first"
             try:
@@ -209,10 +163,7 @@ class Exchange:
         return False
 
     def pause(self, seconds: float) -> bool:
-        """Wait without reading.
-
-        Returns False when the exchange was ended from outside. Silence in this time never counts as a stall.
-        """
+        """Wait without reading; False when the exchange was ended from outside. This silence never counts as a stall."""
         until_s = time.monotonic() + seconds
         self._pausing = True
         while (left_s := until_s - time.monotonic()) > 0 and not self._ended_from_outside:
@@ -239,15 +190,11 @@ class Exchange:
 
     @property
     def tokens(self) -> int:
-        """Chunks with content so far."""
         return 0 if self.answer is None else self.answer.chunks
 
     @property
     def answered(self) -> bool:
-        """True once every choice has a finish_reason.
-
-        [DONE] and usage may still follow.
-        """
+        """True once every choice has a finish_reason. [DONE] and usage may still follow."""
         return self.answer is not None and self.answer.finished
 
     # ---- from outside ----
@@ -256,7 +203,7 @@ class Exchange:
         """End the exchange if a timeout has passed; a waiting step wakes up."""
         if now_ns < self._next_check_ns or self.ended or self._ended_from_outside:
             return
-        limits = self.wire.limits
+        limits = self.request.limits
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
             self.end("hung_up", "")
         elif now_ns - self.begun_ns > limits.total_ns:
@@ -272,7 +219,6 @@ class Exchange:
                 self._next_check_ns = min(now_ns + silence_ns, self.begun_ns + limits.total_ns)
 
     def end(self, end: End, why: str) -> None:
-        """End the exchange from another greenlet."""
         if self.ended or self._ended_from_outside:
             return
         self._ended_from_outside, self._outside_why = end, why
@@ -285,9 +231,8 @@ class Exchange:
         return now_ns - (since or self.begun_ns)
 
     def token_silence_ns(self, now_ns: int) -> int:
-        """Time without a token of an answer that streams, in ns.
-
-        0 where it proves nothing: no stream, a client that sends or reads slowly, or an answer that is complete.
+        """Time without a token of an answer that streams, in ns. 0 where it proves nothing: no stream, a client that
+        sends or reads slowly, or an answer that is complete.
         """
         if not self.step.stream or self.step.behaviour not in _READS_AT_ONCE or self._pausing or self.answered:
             return 0
@@ -297,91 +242,79 @@ class Exchange:
 
     @property
     def planned_tokens(self) -> int:
-        """Planned prompt tokens; 0 where they are not known."""
-        return self.wire.request.tokens or 0
+        return self.request.tokens or 0
 
     # ---- the end ----
 
-    def reply(self) -> Reply:
-        """Make the reply; each exchange has exactly one outcome."""
+    def end_row(self) -> EndRow:
+        """Make the end row; each exchange has exactly one outcome."""
         if not self.ended:
             self._finish("hung_up", "")
-        now = time.monotonic_ns()
-        events, wrong = self._decide(now)
-        a = self.answer
-        first, *others = events
-        if a is not None and first.outcome == "ok":
-            return self._good_reply(now, a, first, others)
-        text = a.text if a else ""
-        return Reply(
-            outcome=first.outcome,
-            status=self._parser.status if self._parser.has_head else None,
-            sent_ns=self.sent_ns,
-            first_byte_ns=self.first_byte_ns,
-            first_token_ns=a.first_token_ns if a else None,
-            first_answer_ns=a.first_answer_ns if a else None,
-            last_byte_ns=self.last_byte_ns,
-            end_ns=now,
-            chunks=a.chunks if a else 0,
-            itl_hist=self._gaps(now, first),
-            largest_gap_ns=self._largest_gap(now, first),
-            finish_reason=a.finish_reason if a else None,
-            prompt_tokens=a.prompt_tokens if a else None,
-            completion_tokens=a.completion_tokens if a else None,
-            cached_tokens=a.cached_tokens if a else None,
-            drafted_tokens=a.drafts.drafted if a and a.drafts else None,
-            accepted_tokens=a.drafts.accepted if a and a.drafts else None,
-            request_id=self._parser.request_id or (a.answer_id if a else None),
-            error=first.text[:MAX_ERROR_CHARS] or None,
-            error_code=first.code,
-            detail=self._detail(first),
-            evidence=_evidence(others),
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
-            text=text,
-            wrong=wrong,
-        )
-
-    def _good_reply(self, now: int, a: Completion, first: OutcomeEvent, others: Sequence[OutcomeEvent]) -> Reply:
-        """Make the reply of a good answer; by position, as keywords take 1 us."""
-        text, parser = a.text, self._parser
-        prompt_tokens = completion_tokens = cached_tokens = drafted = accepted = None
-        if a.usage is not None:
-            prompt_tokens, completion_tokens, cached_tokens = a.prompt_tokens, a.completion_tokens, a.cached_tokens
+        now_ns = time.monotonic_ns()
+        (first, *others), wrong = self._decide(now_ns)
+        request, step, parser, a = self.request, self.step, self._parser, self.answer or _NO_ANSWER
+        gaps, largest_gap_ns = self._gaps(now_ns, first, a)
+        tokens, prompt_tokens = request.tokens, a.prompt_tokens
+        row: EndRow = {
+            "row": "end",
+            "id": request.id,
+            "step": step.index,
+            "phase": step.phase,
+            "traffic": step.traffic,
+            "at_ns": now_ns,
+            "due_ns": self.due_ns,
+            "sent_ns": self.sent_ns,
+            "outcome": first.outcome,
+            "status": parser.status if parser.has_head else None,
+            "first_byte_ns": self.first_byte_ns,
+            "first_token_ns": a.first_token_ns,
+            "first_answer_ns": a.first_answer_ns,
+            "last_byte_ns": self.last_byte_ns,
+            "chunks": a.chunks,
+            "itl_hist": gaps,
+            "largest_gap_ns": largest_gap_ns,
+            "finish_reason": a.finish_reason,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": a.completion_tokens,
+            "cached_tokens": a.cached_tokens,
+            "request_id": parser.request_id or a.answer_id,
+            "error": first.text[:MAX_ERROR_CHARS] or None,
+            "error_code": first.code,
+            "detail": self._detail(first),
+            "evidence": _evidence(others) if others else [],
+            "bytes_in": self._bytes_in,
+            "bytes_out": self._bytes_out,
+            "expect": request.expect,
+            "planned_tokens": tokens,
+            "length_mismatch": tokens is not None and prompt_tokens is not None and tokens != prompt_tokens,
+            "images": request.images,
+            "image_tokens": request.image_tokens,
+            "edge": request.edge,
+            "exact_tokens": request.exact,
+            "most_tokens": request.most,
+        }
+        if request.image_file:
+            row["image_file"] = request.image_file
         if a.drafts:
-            drafted, accepted = a.drafts
-        return Reply(
-            "ok",
-            parser.status,
-            self.sent_ns,
-            self.first_byte_ns,
-            a.first_token_ns,
-            a.first_answer_ns,
-            self.last_byte_ns,
-            now,
-            a.chunks,
-            {} if self.slowed else a.itl_hist,
-            0 if self.slowed else a.largest_gap_ns,
-            a.finish_reason,
-            prompt_tokens,
-            completion_tokens,
-            cached_tokens,
-            drafted,
-            accepted,
-            parser.request_id or a.answer_id,
-            None,
-            first.code,
-            self._detail(first),
-            _evidence(others) if others else [],
-            self._bytes_in,
-            self._bytes_out,
-            text,
-            (),
-            answer_checks.signs(a, text),
-            answer_checks.text_ratio(text),
-        )
+            row["drafted_tokens"], row["accepted_tokens"] = a.drafts
+        if wrong:
+            row["wrong"] = wrong
+        if first.outcome == "ok" and self.answer is not None:
+            self._add_signs(row, a)
+        return row
 
     # ---- inside ----
+
+    def _add_signs(self, row: EndRow, answer: AnswerReader) -> None:
+        text, detail = answer.text, row["detail"]
+        found = signs(answer, text)
+        if detail.get("no_text") and row["finish_reason"] == "length" and _demands_call(self.request.body):
+            row["detail"] = {**{k: v for k, v in detail.items() if k != "no_text"}, "call_cut": True}
+            found = [sign for sign in found if sign != "no_text"]
+        if found:
+            row["signs"] = found
+        if (ratio := text_ratio(text)) is not None:
+            row["text_ratio"] = ratio
 
     def _feed_until(self, until: Callable[[], bool]) -> Feed:
         return lambda at_ns, data: self._feed(at_ns, data) and not until()
@@ -401,10 +334,9 @@ class Exchange:
         return self._finish("cut", text)
 
     def _closed_unannounced(self) -> str:
-        """Error text of a request whose kept-alive connection was closed.
-
-        Empty where the server may have had a reason: an answer that began, or work on the request. One that reads the
-        request and drops it at once looks the same from here.
+        """Error text of a request whose kept-alive connection was closed. Empty where the server may have had a reason:
+        an answer that began, or work on the request. One that reads the request and drops it at once looks the same from
+        here.
         """
         sent_ns = self._sent_all_ns or self.sent_ns or self.begun_ns
         if not self.reused or self._resent or self.first_byte_ns is not None or self._ended_from_outside:
@@ -429,8 +361,8 @@ class Exchange:
         body = parser.feed(data)
         if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
             declared = parser.headers.get("content-type", "").startswith("text/event-stream")
-            wire = self.wire
-            self.answer = wire.reader(wire.rules, asked_stream=wire.request.stream, declared_stream=declared)
+            request = self.request
+            self.answer = request.reader(request.rules, asked_stream=request.stream, declared_stream=declared)
         if body:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
@@ -452,7 +384,7 @@ class Exchange:
         connection, self._connection = self._connection, None
         if connection is None:
             return False
-        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.wire.fresh:
+        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.request.fresh:
             self._slot.release(connection, time.monotonic_ns())
         elif end == "complete" and self.has_successor and not self._ended_from_outside:
             self.leftover = connection, self._parser.excess
@@ -461,10 +393,9 @@ class Exchange:
         return False
 
     def _retry_as_stale(self) -> bool:
-        """Send again, once, if an idle connection closed before a byte came.
-
-        A server may close a connection that has been idle for a while just as we send (RFC 9112, 9.3.1). It has no reason
-        to close one that was idle for a moment only, or one that closes long after sending: it dropped the request.
+        """Send again, once, if an idle connection closed before a byte came. A server may close a connection that has
+        been idle for a while just as we send (RFC 9112, 9.3.1). It has no reason to close one that was idle for a moment
+        only, or one that closes long after sending: it dropped the request.
         """
         connection = self._connection
         if not self.reused or connection is None or self.first_byte_ns is not None:
@@ -472,7 +403,7 @@ class Exchange:
         if self._resent or self._ended_from_outside:
             return False
         sent_ns = self.sent_ns or self.begun_ns
-        if sent_ns - connection.idle_since_ns <= self.wire.limits.retry_idle_ns:
+        if sent_ns - connection.idle_since_ns <= self.request.limits.retry_idle_ns:
             return False
         if time.monotonic_ns() - (self._sent_all_ns or sent_ns) > _STALE_WITHIN_NS:
             return False
@@ -481,14 +412,13 @@ class Exchange:
         self._slot.opened += 1
         try:
             self._connection = Connection.open(self._slot.target, self._slot.opened, CONNECT_AGAIN_S)
-            self._connection.send(self.wire.head + self.wire.request.body)
+            self._connection.send(self.request.head + self.request.body)
         except OSError:
             return False  # the server is gone: the first error stands
         self._sent_all_ns = time.monotonic_ns()
         return True
 
     def _read_early_answer(self, error: OSError) -> bool:
-        """Read the answer that the server sent before it closed. Sending has failed."""
         connection = self._connection
         while not self.ended and connection is not None and self._connection is connection:
             try:
@@ -504,34 +434,24 @@ class Exchange:
         parser, answer = self._parser, self.answer
         head = ResponseHead(parser.status or 0, parser.reason, parser.headers) if parser.has_head else None
         ended = ExchangeEnd(self._end or "hung_up", self._why, self.last_byte_ns or now_ns)
-        decided = decide(ended, head, answer, self._error_body, self.wire.rules)
+        decided = decide(ended, head, answer, self._error_body, self.request.rules)
         if answer is not None and not answer.is_stream and answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
         return decided
 
-    def _gaps(self, now_ns: int, first: OutcomeEvent) -> dict[int, int]:
-        """Count the gaps between tokens, and the open one where it is the longest.
-
-        A server that freezes and is given up would otherwise look as fast as before.
+    def _gaps(self, now_ns: int, first: OutcomeEvent, answer: AnswerReader) -> tuple[dict[int, int], int]:
+        """Return the gaps between tokens and the largest; of an interrupted answer also the open one if it is that. A
+        server that freezes and is given up would otherwise look as fast as before.
         """
-        if self.answer is None or self.slowed:
-            return {}
-        gaps, open_ns = self.answer.itl_hist, self._open_gap(now_ns, first)
-        if open_ns > self.answer.largest_gap_ns:
+        if self.slowed:
+            return {}, 0
+        gaps, largest_ns, since_ns = answer.itl_hist, answer.largest_gap_ns, answer.last_token_ns
+        if since_ns is None or answer.finished or first.outcome not in INTERRUPTED:
+            return gaps, largest_ns
+        open_ns = now_ns - since_ns
+        if open_ns > largest_ns:
             gaps = {**gaps, bucket(open_ns): gaps.get(bucket(open_ns), 0) + 1}
-        return gaps
-
-    def _largest_gap(self, now_ns: int, first: OutcomeEvent) -> int:
-        if self.answer is None or self.slowed:
-            return 0
-        return max(self.answer.largest_gap_ns, self._open_gap(now_ns, first))
-
-    def _open_gap(self, now_ns: int, first: OutcomeEvent) -> int:
-        """Time since the last token of an answer that was interrupted, else 0."""
-        answer = self.answer
-        if answer is None or answer.last_token_ns is None or answer.finished or first.outcome not in INTERRUPTED:
-            return 0
-        return now_ns - answer.last_token_ns
+        return gaps, max(largest_ns, open_ns)
 
     def _detail(self, first: OutcomeEvent) -> dict[str, Any]:
         detail: dict[str, Any] = {}
@@ -556,6 +476,17 @@ class Exchange:
         return detail
 
 
+_NO_ANSWER = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
+
+
+def _demands_call(body: bytes) -> bool:
+    """True if a tool call is demanded. Cut before the tool's name, vLLM's parsers pass nothing on."""
+    try:
+        asked: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(asked, dict) and asked.get("tool_choice") not in (None, "auto", "none")
+
+
 def _evidence(events: Sequence[OutcomeEvent]) -> list[str]:
-    """Describe the decisive events that follow the first one."""
     return [f"{d.outcome}: {d.text}"[:MAX_ERROR_CHARS] for d in events if d.outcome != "ok"][:20]

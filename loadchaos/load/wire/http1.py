@@ -36,10 +36,7 @@ class _Inflater(Protocol):
 
 
 class _Head(NamedTuple):
-    """A parsed response head.
-
-    `framing` is length (0 without a body), chunked or close; None where there is a `fault`.
-    """
+    """A parsed response head. `framing` is length (0 without a body), chunked or close; None where there is a `fault`."""
 
     version: tuple[int, int]
     status: int
@@ -74,24 +71,9 @@ class ResponseParser:
     """
 
     __slots__ = (
-        "_buffer",
-        "_decoded",
-        "_framing",
-        "_given_id",
-        "_inflate",
-        "_keep_alive",
-        "_remaining",
-        "_state",
-        "broken",
-        "done",
-        "excess",
-        "has_head",
-        "headers",
-        "interim",
-        "reason",
-        "status",
-        "version",
-    )
+        "_buffer", "_decoded", "_framing", "_given_id", "_inflate", "_keep_alive", "_remaining", "_state", "broken",
+        "done", "excess", "has_head", "headers", "interim", "reason", "status", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -134,10 +116,7 @@ class ResponseParser:
         return self._decompress(body) if self._inflate is not None else body
 
     def single_chunk(self, data: bytes) -> bytes | None:
-        """Return the content of `data` if it is exactly one chunk.
-
-        Returns None for anything else.
-        """
+        """Return the content of `data` if it is exactly one chunk. Returns None for anything else."""
         if self._state != "size" or self._buffer or self._inflate is not None or self.broken is not None:
             return None
         end = data.find(b"\r\n", 1, 12)
@@ -153,9 +132,8 @@ class ResponseParser:
         return data[end + 2 : -2]
 
     def _whole(self, data: bytes) -> bytes | None:
-        """Return the body of one whole response whose head is cached.
-
-        Returns None for anything else. Most short answers are one packet, and only their id and body are new.
+        """Return the body of one whole response whose head is cached. Returns None for anything else. Most short answers
+        are one packet, and only their id and body are new.
         """
         end = data.find(b"\r\n\r\n")
         if end < 0:
@@ -187,22 +165,17 @@ class ResponseParser:
 
     @property
     def request_id(self) -> str | None:
-        """The server's id of the request, if a header has one."""
         found = self._given_id if self._given_id is not None else self.headers.get(_ID, self.headers.get("request-id"))
         return None if found is None else found[:200]
 
     @property
     def reusable(self) -> bool:
-        """True when the connection may carry another request."""
         if not self.done or self.excess or self._framing == "close" or (self.status or 0) < 200:
             return False
         return self._keep_alive
 
     def _read_heads(self) -> bool:
-        """Read heads.
-
-        Returns True once the final one is complete (100 and 103 are only recorded).
-        """
+        """Read heads. Returns True once the final one is complete (100 and 103 are only recorded)."""
         while True:
             # Bare LF is what small servers send; RFC 9112 2.2 lets a recipient take it.
             crlf, lf = self._buffer.find(b"\r\n\r\n"), self._buffer.find(b"\n\n")
@@ -365,7 +338,6 @@ def _header(line: bytes) -> tuple[str, str]:
 
 
 def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Mapping[str, str]) -> _Head:
-    """Make the head with the framing of its body."""
     keep_alive = version >= (1, 1)
     if "connection" in headers:
         tokens = {t.strip().lower() for t in headers["connection"].split(",")}
@@ -379,7 +351,6 @@ def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Ma
 
 
 def _framing(status: int, headers: Mapping[str, str]) -> tuple[str | None, int, str]:
-    """Return (framing, length, fault) as in `_Head`."""
     if status in _BODILESS:
         return "length", 0, ""
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")

@@ -6,7 +6,7 @@ import time
 
 from loadchaos.core.outcome_rules import End
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import Progress, WireRequest
+from loadchaos.load.wire.request import Progress, Request
 from loadchaos.load.wire.sockets import Slot
 
 _CLOSED_BETWEEN = "the server closed the connection after the previous answer, which it may"
@@ -14,17 +14,15 @@ _CUT_BEFORE = "the connection was cut during a previous answer"
 
 
 class PipelinedExchange(Exchange):
-    """An exchange that waits for the answer before its own.
-
-    Call `start_reading`, then receive as usual. A server may close between two answers. A request it then has not answered
-    is no fault, and is not retried.
+    """An exchange that waits for the answer before its own. Call `start_reading`, then receive as usual. A server may
+    close between two answers. A request it then has not answered is no fault, and is not retried.
     """
 
     __slots__ = ("_before",)
 
-    def __init__(self, wire: WireRequest, before: Exchange, slot: Slot, progress: Progress) -> None:
-        """`wire` is fresh, and no other exchange uses the slot."""
-        super().__init__(wire, slot, progress, before.due_ns)
+    def __init__(self, request: Request, before: Exchange, slot: Slot, progress: Progress) -> None:
+        """`request` is fresh, and no other exchange uses the slot."""
+        super().__init__(request, slot, progress, before.due_ns)
         self.connection_number = before.connection_number
         self.slowed = True  # its times are those of the answers before it, too
         self._pausing = True
@@ -32,10 +30,7 @@ class PipelinedExchange(Exchange):
         before.has_successor = True
 
     def start_reading(self) -> bool:
-        """Take the connection from the answer before.
-
-        Returns False when nothing can follow.
-        """
+        """Take the connection from the answer before. Returns False when nothing can follow."""
         before, self._before = self._before, None
         assert before is not None, "once"
         self._pausing = False

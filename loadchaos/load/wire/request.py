@@ -1,16 +1,29 @@
-"""A request ready for the wire: head bytes, answer rules and timeouts."""
+"""A request, from the step that it is made of until its answer is read; its head, its rules, its limits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from loadchaos.core.model import Request
+from loadchaos.core.errors import OptionError
+from loadchaos.core.model import Outcome, Output, Step
+from loadchaos.core.outcome_rules import OutcomeRules
 from loadchaos.core.slotted import slotted_dataclass
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.core.version import __version__
+from loadchaos.load.wire.contract import AnswerContract
 from loadchaos.profile.client_limits import ClientLimits
 
-_DEFAULT = ClientLimits()
+if TYPE_CHECKING:
+    from loadchaos.load.wire.answer_reader import AnswerReader
+
+DEFAULT_MAX_TOKENS = 128
+DEFAULT_HEADERS: Mapping[str, str] = {
+    "User-Agent": f"loadchaos/{__version__}",
+    "Accept": "text/event-stream, application/json",
+}
+"""Headers of all requests; X-Request-Id is added for each one (worker/worker_plan.py)."""
+_DEFAULT_LIMITS = ClientLimits()
 
 
 def _ns(seconds: float) -> int:
@@ -19,20 +32,17 @@ def _ns(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class WireTimeouts:
-    """Longest silences allowed, in ns.
-
-    Until the first body byte, between bytes, and for the whole request. A request is sent again only if its connection
-    had been idle for longer than `retry_idle_ns`. The defaults are those of `ClientLimits`.
+    """Longest silences allowed, in ns: until the first body byte, between bytes, and for the whole request. A request is
+    sent again only if its connection had been idle for longer than `retry_idle_ns`.
     """
 
-    first_byte_ns: int = _ns(_DEFAULT.first_byte)
-    between_bytes_ns: int = _ns(_DEFAULT.between_bytes)
-    total_ns: int = _ns(_DEFAULT.total)
-    retry_idle_ns: int = _ns(_DEFAULT.retry_idle)
+    first_byte_ns: int = _ns(_DEFAULT_LIMITS.first_byte)
+    between_bytes_ns: int = _ns(_DEFAULT_LIMITS.between_bytes)
+    total_ns: int = _ns(_DEFAULT_LIMITS.total)
+    retry_idle_ns: int = _ns(_DEFAULT_LIMITS.retry_idle)
 
     @classmethod
     def of(cls, limits: ClientLimits) -> WireTimeouts:
-        """Convert the limits of a profile to ns."""
         seconds = (limits.first_byte, limits.between_bytes, limits.total, limits.retry_idle)
         return cls(*(_ns(s) for s in seconds))
 
@@ -46,17 +56,159 @@ class Progress:
 
 
 @slotted_dataclass(frozen=True)
-class WireRequest:
-    """A request ready to be sent: its head, id, answer rules and timeouts.
+class AnswerRules(OutcomeRules):
+    """Rules of a server's answers, and of the answer to one request.
 
-    It exists from just before the due time until the answer is read. `fresh` asks for a connection that no other
-    request uses. `reader` reads its answer.
+    Attributes:
+        allow_empty: An answer without a token is correct.
+        foreign_nonce: Finds a word of another request in the answer's text; None where there is none.
+        contract: Rules that the answer's content must obey.
+        answers: Choices that were requested; None: unknown.
+        most_tokens: Tokens that each choice may have at most; None: unknown. Only read with a contract.
     """
 
-    request: Request
-    head: bytes
-    rules: AnswerRules
-    limits: WireTimeouts = field(default_factory=WireTimeouts)
+    allow_empty: bool = False
+    foreign_nonce: Callable[[str], str | None] | None = None
+    contract: AnswerContract | None = None
+    answers: int | None = None
+    most_tokens: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rules: OutcomeRules,
+        foreign_nonce: Callable[[str], str | None] | None = None,
+        contract: AnswerContract | None = None,
+        answers: int | None = None,
+        most_tokens: int | None = None,
+    ) -> AnswerRules:
+        """Add the checks of one request to a server's rules. By position: each request makes one (bench/cost, small)."""
+        return cls(
+            rules.validation, rules.shed, rules.engine_dead, rules.plain_validation, rules.sends_done,
+            False, foreign_nonce, contract, answers, most_tokens,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Request:
+    """One request on its way: payloads add to it, its endpoint writes the body, the worker addresses and sends it.
+
+    Attributes:
+        expect: outcomes that are right.
+        path, body: what is sent; a payload that sets `body` itself sends it as it is.
+        tokens: prompt tokens that the server should count; None: unknown.
+        owner: owner of the secret word in its prompt (payloads/secret_word.py), `secret` its code; None: without one.
+        nonce: words that only its prompt has; with `secret_sent` they are its secret word.
+        quotes: how often the answer has to repeat the secret word; 0: not at all.
+        parts: content parts before the text, each as JSON bytes with a trailing comma.
+        text_tokens: tokens of template and text; None where the server's count is unknown.
+        text_style: style of the text (text.TextStyle).
+        wanted_tokens: tokens of the text as the profile has them, template included; None: no payload wrote one.
+        more_texts: further texts of a request of several.
+        image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
+        image_file: name of the file of a hostile image.
+        audio_files: WAV files; they are among `parts`, too.
+        length_known: false if the prompt holds more than text and images.
+        fixed_length: a payload has set prompt and output itself, so nothing is fitted to the server.
+        edge: prompt tokens minus the limit, for a near-limit request.
+        history: earlier messages as JSON, each with a trailing comma; `history_tokens` is their cost.
+        continues: the history is the whole prompt: the results of tools follow an answer, and no question.
+        calls_over: the model may call no more tools.
+        extra: more fields of the body.
+        model: model to ask for instead of the run's.
+        contract: rules that its answer must obey; None: there are none.
+        answers: choices or results that it asks for; None: unknown.
+        notes: what was reduced to fit the server, in words.
+        exact: tokens that the answer must have; None: any number up to `max_tokens`.
+        most: as `exact`, for a server that cannot be asked for an exact length: the answer may be shorter.
+        endpoint: name of its endpoint (load/endpoints).
+        id: id that the server may log (X-Request-Id).
+        fresh: it needs a connection that no other request uses.
+        rules, reader: how its answer is read and judged.
+    """
+
+    step: Step
+    output: Output
+    expect: list[Outcome]
+    stream: bool
+    path: str
+    endpoint: str = "chat"
+    owner: int | None = None
+    secret: int = 0
+    body: bytes = b""
+    tokens: int | None = None
+    max_tokens: int | None = None
+    exact: int | None = None
+    most: int | None = None
+    answers: int | None = None
+    contract: AnswerContract | None = None
+    text: str | None = None
+    text_tokens: int | None = None
+    text_style: object = None
+    wanted_tokens: int | None = None
+    more_texts: list[str] = field(default_factory=list)
+    nonce: str = ""
+    secret_sent: bool = False
+    quotes: int = 0
+    parts: list[bytes] = field(default_factory=list)
+    images: int = 0
+    videos: int = 0
+    image_names: list[int] | None = field(default_factory=list)
+    image_tokens: int = 0
+    image_tokens_known: bool = True
+    image_file: str = ""
+    audio: int = 0
+    audio_files: list[bytes] = field(default_factory=list)
+    length_known: bool = True
+    fixed_length: bool = False
+    edge: int | None = None
+    history: list[bytes] = field(default_factory=list)
+    history_tokens: int = 0
+    continues: bool = False
+    calls_over: bool = False
+    extra: dict[str, object] = field(default_factory=dict)
+    model: str | None = None
+    notes: list[str] = field(default_factory=list)
+    id: str = ""
+    head: bytes = b""
     fresh: bool = False
-    request_id: str = ""
-    reader: type[Completion] = Completion
+    limits: WireTimeouts = WireTimeouts()
+    rules: AnswerRules = field(init=False, repr=False, compare=False)
+    reader: type[AnswerReader] = field(init=False, repr=False, compare=False)
+
+    @property
+    def output_tokens(self) -> int:
+        return self.output.exact or self.output.max or DEFAULT_MAX_TOKENS
+
+    @property
+    def fitted(self) -> str:
+        """Text that names what was reduced to fit the server; empty: nothing."""
+        return "; ".join(self.notes) if self.notes else ""
+
+
+def headers_from_plan(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Resolve `env:VAR` in the headers of a plan. Raises OptionError for a variable that is not set."""
+    found: dict[str, str] = {}
+    if api_key_env and env.get(api_key_env):
+        found["Authorization"] = f"Bearer {env[api_key_env]}"
+    for name, value in headers.items():
+        variable = value.removeprefix("env:") if value.startswith("env:") else None
+        if variable is not None and variable not in env:
+            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
+        found[name] = env[variable] if variable is not None else value
+    return found
+
+
+def request_head(path: str, host: str, headers: Mapping[str, str], content_type: str = "application/json") -> bytes:
+    """Build the head of a POST up to its Content-Length. Raises ValueError for a header that would break out of its line."""
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}"]
+    for name, value in headers.items():
+        if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
+            raise ValueError(f"header {name!r} cannot be sent")
+        lines.append(f"{name}: {value}")
+    return "\r\n".join([*lines, ""]).encode("utf-8")
+
+
+def content_length(body: bytes) -> bytes:
+    """Build the Content-Length line and the empty line that end a head."""
+    return b"Content-Length: %d\r\n\r\n" % len(body)

@@ -10,15 +10,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.load.wire.completion import Completion, WrongShapeError
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError
 
 _EXCERPT = 200
 
 
-class Results(Completion):
-    """Base of answers without text; a subclass reads one in `read_results`.
-
-    The answer is complete when it has a result. `rules.answers` is the number of results that were asked for.
+class Results(AnswerReader):
+    """Base of answers without text; a subclass reads one in `read_results`. The answer is complete when it has a result.
+    `rules.answers` is the number of results that were asked for.
     """
 
     __slots__ = ()
@@ -53,7 +52,6 @@ class Results(Completion):
             self.contradictions[0]["got"] = str(got)[:_EXCERPT]
 
     def check_number(self, value: object, what: str) -> None:
-        """Check that a value is a finite number."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.add_wrong(f"{what} is no number", value)
         elif not math.isfinite(value):
@@ -74,7 +72,6 @@ class Results(Completion):
 
 
 def results_of(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of results."""
     value = data.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise WrongShapeError(f"{key} is not a list of objects")

@@ -1,6 +1,6 @@
 """Blocking sockets with arrival timestamps; cooperative under gevent.
 
-Where the kernel stamps packets (timestamps.py), its stamp is used: a token's time is its packet's, however busy the
+Where the kernel stamps packets (SO_TIMESTAMPNS), its stamp is used: a token's time is its packet's, however busy the
 reading process was. For behaviours and workers only.
 """
 
@@ -11,22 +11,37 @@ import fcntl
 import socket
 import ssl
 import struct
+import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from loadchaos.load.wire import timestamps
+from loadchaos.core.units import NS_PER_S
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
 """A connection idle longer is not used again: uvicorn, under most of these servers, closes after 5 s."""
 CONNECT_LIMIT_S = 30.0
 
-ReadNow = Callable[[], tuple[bytes, timestamps.ArrivalStamp, int, Any]]
+_TIMESTAMPNS = 35 if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
+"""asm-generic/socket.h; Python's socket module has no name for it. Its value is a struct timespec of the wall clock.
+
+Linux puts the arrival beside the bytes where a socket asks for it (for TCP since 4.13: commit 98aaa913b4ed)."""
+_timespec = struct.Struct("qq")
+ANCILLARY_BYTES = socket.CMSG_SPACE(_timespec.size)
+"""Space that recvmsg(2) needs for one stamp."""
+_CLOCK_STEP_NS = 1_000_000
+_CONFIRMATIONS = 3
+_OLDEST_NS = 60_000_000_000
+
+ArrivalStamp = int | Sequence[tuple[int, int, bytes]]
+"""Arrival time: monotonic ns where it was stamped when read, else recvmsg's ancillary data."""
+
+ReadNow = Callable[[], tuple[bytes, ArrivalStamp, int, Any]]
 """Read what has arrived, with its time stamp; BlockingIOError if nothing has.
 
 Where one read finds several packets, the time is that of the last one.
@@ -35,10 +50,9 @@ Where one read finds several packets, the time is that of the last one.
 
 @dataclass
 class Origin:
-    """Address of the server under load, with TLS and a gateway's path prefix.
-
-    `base_url` may end in /v1 or not. Connections are made to `via` (host, port) where a proxy stands in the path; Host
-    header and TLS name stay the server's. `blocked` counts connections that are being made or cannot send on.
+    """Address of the server under load, with TLS and a gateway's path prefix. `base_url` may end in /v1 or not.
+    Connections are made to `via` (host, port) where a proxy stands in the path; Host header and TLS name stay the
+    server's. `blocked` counts connections that are being made or cannot send on.
     """
 
     base_url: str
@@ -65,7 +79,6 @@ class Origin:
             self.tls_context = ssl.create_default_context()
 
     def path(self, path: str) -> str:
-        """Put the gateway's prefix in front of `/v1/chat/completions`."""
         return self.prefix + path
 
     def addresses(self) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -92,20 +105,14 @@ class SocketWatcher(Protocol):
 
 
 class Connection:
-    """One TCP or TLS connection.
-
-    Errors are OSError. `receive` returns b"" when the peer closed.
-    """
+    """One TCP or TLS connection. Errors are OSError. `receive` returns b"" when the peer closed."""
 
     __slots__ = (
         "_inner", "_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watcher",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
-        """Wrap a connected socket.
-
-        `stamped`: the kernel stamps packets (timestamps.enable); inside TLS the stamps are lost.
-        """
+        """Wrap a connected socket. `stamped`: the kernel stamps its packets; inside TLS the stamps are lost."""
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self._inner: Any = getattr(sock, "_sslobj", None) if self._plain is not sock else None
@@ -126,11 +133,8 @@ class Connection:
     ) -> Connection:
         """Connect and shake hands; raises OSError when no address answers in time.
 
-        Args:
-            target: The server.
-            number: Number of the connection in its slot, from 1.
-            timeout_s: Limit for each address, in seconds.
-            receive_buffer_bytes: A small buffer makes the server feel that its client reads slowly.
+        `number`: that of the connection in its slot, from 1. `timeout_s` holds for each address. A small receive buffer
+        makes the server feel that its client reads slowly.
         """
         failure: OSError | None = None
         target.blocked += 1
@@ -162,7 +166,7 @@ class Connection:
             sock.settimeout(min(timeout_s, CONNECT_LIMIT_S))
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stamped = timestamps.enable(sock)
+            stamped = _ask_for_stamps(sock)
             if target.tls_context is not None and target.tls:
                 sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
             # No timeout per read: it would cost a timer each; the sweeper looks after silence.
@@ -173,11 +177,9 @@ class Connection:
         return cls(sock, number, target, stamped=stamped)
 
     def fileno(self) -> int:
-        """The file descriptor."""
         return self._sock.fileno()
 
     def send(self, data: bytes) -> None:
-        """Send all of the data."""
         done = 0
         # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
         if not self.tls:
@@ -198,10 +200,7 @@ class Connection:
                 self._target.blocked -= 1
 
     def receive(self, most: int = RECEIVE_BYTES) -> tuple[int, bytes]:
-        """Read up to `most` bytes.
-
-        Returns (arrival in monotonic ns, data), with b"" when the peer closed.
-        """
+        """Read up to `most` bytes. Returns (arrival in monotonic ns, data), with b"" when the peer closed."""
         if self.watcher is not None:
             self.watcher.stop()
         data = self._sock.recv(most)
@@ -255,20 +254,17 @@ def _read_now(sock: socket.socket, plain: Any, *, stamped: bool) -> ReadNow:
     if isinstance(sock, ssl.SSLSocket):
         return partial(_decrypted, sock)
     if stamped:
-        return partial(plain.recvmsg, RECEIVE_BYTES, timestamps.ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+        return partial(plain.recvmsg, RECEIVE_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
     return partial(_read_and_stamped, plain)
 
 
-def _read_and_stamped(plain: Any) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
+def _read_and_stamped(plain: Any) -> tuple[bytes, ArrivalStamp, int, Any]:
     data = plain.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
     return data, time.monotonic_ns(), 0, None
 
 
-def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
-    """Read what TLS has decrypted already, stamped with the time of reading.
-
-    TLS reads the packets' kernel stamps itself, so they are lost here.
-    """
+def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, ArrivalStamp, int, Any]:
+    """Read what TLS has decrypted, stamped with the time of reading: TLS reads the packets' kernel stamps itself."""
     sock.settimeout(0)
     try:
         data = sock.recv(RECEIVE_BYTES)
@@ -279,8 +275,7 @@ def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, timestamps.ArrivalStamp, int
         sock.settimeout(None)
 
 
-def _decrypted_at_once(read: Callable[[int], bytes]) -> tuple[bytes, timestamps.ArrivalStamp, int, Any]:
-    """Read decrypted bytes from gevent's TLS object, which never waits."""
+def _decrypted_at_once(read: Callable[[int], bytes]) -> tuple[bytes, ArrivalStamp, int, Any]:
     try:
         data = read(RECEIVE_BYTES)
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
@@ -317,9 +312,8 @@ def collect(connection: Connection, feed: Feed) -> bool:
 
 
 class Slot:
-    """One user's connection pool: at most one idle connection.
-
-    `collect` is how answers are read. `errors_in_row`: the user's failed requests since its last good one.
+    """One user's connection pool: at most one idle connection. `collect` is how answers are read. `errors_in_row`: the
+    user's failed requests since its last good one.
     """
 
     def __init__(self, target: Origin, collect: Collect = collect) -> None:
@@ -330,10 +324,7 @@ class Slot:
         self._idle: Connection | None = None
 
     def acquire(self, now_ns: int) -> tuple[Connection | None, bool]:
-        """Take the idle connection if it is still good.
-
-        Returns it or None, and True if a stale one was closed.
-        """
+        """Take the idle connection if it is still good. Returns it or None, and True if a stale one was closed."""
         kept, self._idle = self._idle, None
         if kept is None:
             return None, False
@@ -346,12 +337,61 @@ class Slot:
         return kept, False
 
     def release(self, connection: Connection, now_ns: int) -> None:
-        """Keep a connection whose exchange ended cleanly."""
         connection.idle_since_ns = now_ns
         self._idle = connection
 
     def close(self) -> None:
-        """Close the idle connection."""
         if self._idle is not None:
             self._idle.close()
             self._idle = None
+
+
+def _ask_for_stamps(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what arrives on a socket. Returns False where it cannot."""
+    if _TIMESTAMPNS is None:
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+class StampClock:
+    """Convert stamps to monotonic ns. `ahead_ns` is the monotonic clock minus the wall clock.
+
+    Both are slewed alike, so they differ by one number until somebody sets the wall clock.
+    """
+
+    __slots__ = ("_disagreements", "ahead_ns")
+
+    def __init__(self) -> None:
+        self.ahead_ns = time.monotonic_ns() - time.time_ns()
+        self._disagreements = 0
+
+    def sync(self, now_ns: int, wall_ns: int) -> None:
+        """Compare the clocks. Call it before converting, with `wall_ns` read right after `now_ns`."""
+        ahead_ns = now_ns - wall_ns
+        if ahead_ns > self.ahead_ns:
+            self.ahead_ns = ahead_ns
+        if ahead_ns > self.ahead_ns - _CLOCK_STEP_NS:
+            self._disagreements = 0
+        else:
+            self._on_disagreement(ahead_ns)
+
+    def arrival(self, stamp: ArrivalStamp, now_ns: int) -> int:
+        """Convert the arrival time of something that was read before `now_ns`."""
+        if isinstance(stamp, int):
+            return stamp
+        if not stamp:
+            return now_ns
+        seconds, ns = _timespec.unpack(stamp[0][2])
+        at_ns: int = seconds * NS_PER_S + ns + self.ahead_ns
+        # Anything else was stamped before somebody set the clock.
+        return at_ns if now_ns - _OLDEST_NS < at_ns < now_ns else now_ns
+
+    def _on_disagreement(self, ahead_ns: int) -> None:
+        """Count a smaller difference. It is an interruption between both reads, or a clock set forward."""
+        self._disagreements += 1
+        if self._disagreements >= _CONFIRMATIONS:  # an interruption does not come each time
+            self.ahead_ns, self._disagreements = ahead_ns, 0

@@ -20,17 +20,15 @@ from loadchaos.core.outcome_rules import (
     error_object,
     finish_outcome,
 )
-from loadchaos.load.wire.completion import Completion, WrongShapeError, final_event
+from loadchaos.load.wire.answer_reader import AnswerReader, WrongShapeError, final_event
 from loadchaos.load.wire.sse import Event
 
 _EXCERPT = 400
 
 
-class TypedEvents(Completion):
-    """Base of answers whose stream is typed events.
-
-    A subclass reads an event in `read_typed` and a whole answer in `_read_whole`. Usage is kept under the names of a chat
-    completion.
+class TypedEvents(AnswerReader):
+    """Base of answers whose stream is typed events. A subclass reads an event in `read_typed` and a whole answer in
+    `_read_whole`. Usage is kept under the names of a chat completion.
     """
 
     __slots__ = ("_given",)
@@ -105,14 +103,12 @@ class TypedEvents(Completion):
             )
 
     def add_call(self, at_ns: int, number: int, name: str, arguments: str) -> None:
-        """Add a tool call, or a piece of its arguments."""
         known, before, _ = self._calls.setdefault((0, number), ["", "", ""])
         self._calls[0, number] = [known or name, before + arguments, ""]
         self.has_calls = True
         self._record_token(at_ns, answer=True)
 
     def whole_text(self, text: object, *, answer: bool) -> None:
-        """Add a text of an answer that is not streamed."""
         if not isinstance(text, str):
             raise WrongShapeError("a text is not a string")
         if text:
@@ -123,7 +119,6 @@ class TypedEvents(Completion):
                 self._content.setdefault(0, []).append(text)
 
     def whole_call(self, name: object, arguments: str) -> None:
-        """Add a tool call of an answer that is not streamed."""
         self._calls[0, len(self._calls)] = [str(name), arguments, ""]
         self.has_text = self.has_answer = self.has_calls = True
 
@@ -144,7 +139,6 @@ class TypedEvents(Completion):
         self.outcome_events.append(final_event(self))
 
     def keep_id(self, holder: Mapping[str, Any]) -> None:
-        """Keep the id of the answer, and count its changes."""
         known = holder.get("id")
         if not isinstance(known, str):
             return

@@ -21,10 +21,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 
 
 def pack(run_folder: Path) -> dict[str, Any]:
-    """Pack `{plan, facts, files: {name: bytes}}`.
-
-    Raises LedgerError when a file cannot be read or all together are too large.
-    """
+    """Pack `{plan, facts, files: {name: bytes}}`. Raises LedgerError when a file cannot be read or all are too large."""
     plan = orjson.loads((run_folder / "plan.json").read_bytes())
     plan["tag"] = run_tag(str(plan["folder"]))
     files: dict[str, bytes] = {}
@@ -38,10 +35,7 @@ def pack(run_folder: Path) -> dict[str, Any]:
 
 
 def unpack(contents: Mapping[str, Any], folder: Path, worker: int) -> Path:
-    """Write the bundle to `folder` for this worker; returns plan.json's path.
-
-    Raises LedgerError when it cannot be written.
-    """
+    """Write the bundle to `folder` for this worker; returns plan.json's path. Raises LedgerError."""
     plan = copy.deepcopy({**contents["plan"], "spool": str(folder), "worker": worker})
     try:
         for name, data in contents[FILES].items():
@@ -82,10 +76,7 @@ def _path_entries(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str
 
 
 def _add_file(path: Path, files: dict[str, bytes]) -> str:
-    """Add a file with the images it names, or a whole folder.
-
-    Returns its name.
-    """
+    """Add a file with the images it names, or a whole folder. Returns its name."""
     home = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     try:
         if path.is_dir():

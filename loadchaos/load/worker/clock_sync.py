@@ -13,10 +13,9 @@ TIMES = ("at_ns", "due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first
 
 
 class MasterClock:
-    """The master's monotonic clock: ours plus an offset measured by ping-pong.
-
-    Of the last minute's round trips the shortest counts, as its error is the smallest: at most half of its `rtt_ns`. Older
-    ones do not count because two clocks drift apart by some 10 us per second.
+    """The master's monotonic clock: ours plus an offset measured by ping-pong. Of the last minute's round trips the
+    shortest counts, as its error is the smallest: at most half of its `rtt_ns`. Older ones do not count because two
+    clocks drift apart by some 10 us per second.
     """
 
     def __init__(self) -> None:
@@ -25,7 +24,6 @@ class MasterClock:
         self._samples: deque[tuple[int, int, int]] = deque()  # taken_ns (own), rtt_ns, offset_ns
 
     def sample(self, sent_ns: int, theirs_ns: int, received_ns: int) -> None:
-        """Add a round trip. `sent_ns` and `received_ns` are ours, `theirs_ns` the master's."""
         rtt_ns = received_ns - sent_ns
         self._samples.append((received_ns, rtt_ns, theirs_ns - (sent_ns + received_ns) // 2))
         while self._samples[0][0] < received_ns - _WINDOW_NS:
@@ -34,11 +32,9 @@ class MasterClock:
 
     @property
     def samples(self) -> int:
-        """Number of round trips that the offset rests on."""
         return len(self._samples)
 
     def now_ns(self) -> int:
-        """The master's current time, in ns."""
         return time.monotonic_ns() + self.offset_ns
 
     def to_master_time(self, row: Mapping[str, Any]) -> dict[str, Any]:

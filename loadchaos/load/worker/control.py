@@ -9,10 +9,9 @@ from loadchaos.load.worker.greenlets import flag
 
 
 class Control:
-    """State of the load as the newest commands set it.
-
-    `stopping` ends the load. `compact_rows`: disk space is low, so successful requests get no rows of their own.
-    `manual_users`: the users are edited in the web UI, so their number is no longer the plan's.
+    """State of the load as the newest commands set it. `stopping` ends the load. `paused`: no request may be sent now.
+    `compact_rows`: disk space is low, so successful requests get no rows of their own. `manual_users`: the users are
+    edited in the web UI, so their number is no longer the plan's.
     """
 
     def __init__(self, tail: Tail) -> None:
@@ -23,11 +22,10 @@ class Control:
         self._tail = tail
         self._running = flag()
         self._running.set()
-        self._paused_since_ns: int | None = None
-        self._paused_ns = 0
+        self.paused = False
+        self._paused_since_ns = self._paused_ns = 0
 
     def read(self) -> None:
-        """Apply the rows that are new in control.jsonl."""
         for row in self._tail.rows():
             if row.get("row") == "control":
                 self.apply(str(row.get("what")), row.get("grace_s"))
@@ -35,12 +33,11 @@ class Control:
     def apply(self, what: str, grace_s: float | None = None) -> None:
         """Apply one command. An unknown one is ignored, as a newer run may send it."""
         now = time.monotonic_ns()
-        if what == "pause" and self._paused_since_ns is None:
-            self._paused_since_ns = now
+        if what == "pause" and not self.paused:
+            self.paused, self._paused_since_ns = True, now
             self._running.clear()
-        elif what == "resume" and self._paused_since_ns is not None:
-            self._paused_ns += now - self._paused_since_ns
-            self._paused_since_ns = None
+        elif what == "resume" and self.paused:
+            self.paused, self._paused_ns = False, self._paused_ns + now - self._paused_since_ns
             self._running.set()
         elif what == "by_hand":
             self.manual_users = True
@@ -51,18 +48,11 @@ class Control:
             self.stopping.set()
             self._running.set()  # users that wait must see the end
 
-    @property
-    def paused(self) -> bool:
-        """True if no request may be sent now."""
-        return self._paused_since_ns is not None
-
     def paused_ns(self) -> int:
-        """Total time of all pauses, in ns."""
-        since = self._paused_since_ns
-        return self._paused_ns + (time.monotonic_ns() - since if since is not None else 0)
+        return self._paused_ns + (time.monotonic_ns() - self._paused_since_ns if self.paused else 0)
 
     def wait(self) -> bool:
         """Wait until requests may be sent; returns False when the load is to end."""
-        if self._paused_since_ns is not None:
+        if self.paused:
             self._running.wait()
         return not self.stopping.is_set()

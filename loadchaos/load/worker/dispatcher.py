@@ -13,33 +13,31 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import ClockRow
+from loadchaos.core.ledger.rows import ClockRow, EndRow
 from loadchaos.core.limits import HEARTBEAT_S
-from loadchaos.core.model import Reply, Step
+from loadchaos.core.model import Step
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.disk_space import DiskMonitor
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import SWEEP_S, Exchange, WireRequest
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker import backoff
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.control import Control
-from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, spawn
+from loadchaos.load.worker.greenlets import Greenlet, Timer, flag, hub, resume, sleep, spawn
 from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.replay_order import ReplayOrder
 from loadchaos.load.worker.rounds import Rounds
 from loadchaos.load.worker.sessions import Hands, SessionRun
-from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 from loadchaos.profile.request_trace import RequestTrace
 
@@ -58,8 +56,8 @@ _GC_THRESHOLDS = (20_000, 50, 100)
 
 _TOO_MANY_OPEN_FILES = os.strerror(errno.EMFILE)
 
-ReportRequest = Callable[[str, Reply, int], None]
-"""Reports a request to Locust: its traffic, its reply, its due time in monotonic ns."""
+ReportRequest = Callable[[EndRow], None]
+"""Reports a request to Locust."""
 
 UserCount = Callable[[], int]
 """Number of Locust users of this worker; they replace the plan's once edited in the web UI."""
@@ -86,14 +84,7 @@ class Dispatcher:
         clock: MasterClock | None = None,
         user_count: UserCount | None = None,
     ) -> None:
-        """Prepare the load; `run` starts it.
-
-        Args:
-            plan: This worker's share of the plan.
-            report: Reports each request to Locust.
-            clock: The master's clock, on a worker of another machine.
-            user_count: Number of Locust's users, once they are edited in the web UI.
-        """
+        """Prepare the load; `run` starts it. `clock` is the master's, on a worker of another machine."""
         self.plan = plan
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
@@ -119,10 +110,7 @@ class Dispatcher:
         self._busy_users = 0
 
     def run(self) -> None:
-        """Run the load: begin row, phases, end row. Blocks the calling greenlet.
-
-        Never raises: `failure` holds an unwritable ledger or a bug of ours.
-        """
+        """Run the load: begin row, phases, end row. Never raises: `failure` holds an unwritable ledger or a bug of ours."""
         allow_many_open_files()
         # Objects that exist now stay: searching them for garbage again and again would only delay timestamps.
         gc.collect()
@@ -158,7 +146,6 @@ class Dispatcher:
         self.control.apply("stop", grace_s)
 
     def write_row(self, row: ClockRow) -> None:
-        """Write a row about the load beside those of its requests."""
         self._recorder.write(row)
 
     # ---- phases ----
@@ -217,7 +204,7 @@ class Dispatcher:
         sends = [recorded.sends[position] for position in sorted(by_position)]
         ordered = [by_position[position] for position in sorted(by_position)]
         order = ReplayOrder(sends, time.monotonic_ns(), phase.speed)
-        prepared: WireRequest | None = None
+        prepared: Request | None = None
         while not order.done and not self.control.stopping.is_set():
             due_ns = order.next_due_ns
             if due_ns is None or due_ns > time.monotonic_ns():
@@ -235,13 +222,12 @@ class Dispatcher:
             self._assign(partial(self._run_recorded, order, sends[position].id, prepared, due_ns))
             sleep(0)
 
-    def _run_recorded(self, order: ReplayOrder, name: str, wire: WireRequest, due_ns: int, slot: Slot) -> None:
-        """Send a recorded request and note its events."""
+    def _run_recorded(self, order: ReplayOrder, name: str, request: Request, due_ns: int, slot: Slot) -> None:
         if order.note((name, "begin", 1), time.monotonic_ns()):
             self._cause.set()
         if order.waits_for_tokens(name):
-            self._watched[name] = wire.request_id
-        self._run_request(wire, due_ns, slot)
+            self._watched[name] = request.id
+        self._run_request(request, due_ns, slot)
         self._watched.pop(name, None)
         if order.note_end(name, time.monotonic_ns()):
             self._cause.set()
@@ -253,7 +239,6 @@ class Dispatcher:
                 order.note_tokens(name, exchange.tokens, time.monotonic_ns())
 
     def _wait_for_cause(self, until_ns: int) -> None:
-        """Wait until that time, or until an event makes a request due."""
         self._cause.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
         self._cause.clear()
 
@@ -267,7 +252,6 @@ class Dispatcher:
             now_ns = time.monotonic_ns()
 
     def _run_closed(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
-        """Send a step when a user is free. `drain` waits between rounds until all are done."""
         self._resize(phase.slots)
         begin_ns = time.monotonic_ns() - self.control.paused_ns()
         rounds = Rounds(steps, partial(self._recorder.phase, phase.index), drain=phase.drain)
@@ -282,7 +266,6 @@ class Dispatcher:
         rounds.end_round()
 
     def _run_user(self, phase: WorkerPhase, rounds: Rounds, begin_ns: int, slot: Slot) -> None:
-        """Run one user's part of a closed round."""
         while (
             self._phase_continues(phase, begin_ns)
             and not self._retire_user()
@@ -290,8 +273,8 @@ class Dispatcher:
         ):
             prepared = self.plan.build_request(step)
             begun_ns = time.monotonic_ns()
-            reply = self._send(prepared, begun_ns, slot)
-            pause_s = backoff.pause_s(self.plan, prepared, reply, (time.monotonic_ns() - begun_ns) / 1e9, slot)
+            row = self._send(prepared, begun_ns, slot)
+            pause_s = self.plan.pause_s(row, (time.monotonic_ns() - begun_ns) / 1e9, slot)
             if phase.for_s is not None:
                 pause_s = min(pause_s, phase.for_s - self._phase_time_s(begin_ns))
             if pause_s > 0:
@@ -304,16 +287,12 @@ class Dispatcher:
         return one
 
     def _phase_continues(self, phase: WorkerPhase, begin_ns: int) -> bool:
-        """Wait while paused.
-
-        Returns False at the end of a closed phase. Paused time is not counted.
-        """
+        """Wait while paused. Returns False at the end of a closed phase. Paused time is not counted."""
         if not self.control.wait():
             return False
         return phase.for_s is None or self._phase_time_s(begin_ns) < phase.for_s
 
     def _phase_time_s(self, begin_ns: int) -> float:
-        """Time of a closed phase, in seconds, without pauses of the load."""
         return (time.monotonic_ns() - self.control.paused_ns() - begin_ns) / 1e9
 
     def _change_round(self, phase: WorkerPhase, finished: int | None, next_round: int | None) -> None:
@@ -369,7 +348,6 @@ class Dispatcher:
                 self._assign(self._join_phase)
 
     def _assign(self, work: Callable[[Slot], None]) -> None:
-        """Give work to a free user; it begins when the caller next waits."""
         user = self._free_users.pop()
         self._busy_users += 1
         self._idle.clear()
@@ -394,60 +372,58 @@ class Dispatcher:
 
     # ---- one request ----
 
-    def _run_due(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
-        self._send(wire, due_ns, slot)
+    def _run_due(self, request: Request, due_ns: int, slot: Slot) -> None:
+        self._send(request, due_ns, slot)
 
-    def _run_step(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
-        """Send a request, or the whole session that begins with it."""
-        if wire.request.step.traffic not in self.plan.sessions:
-            return self._run_request(wire, due_ns, slot)
-        return SessionRun(self.plan, self.control, self._hands, wire).run(due_ns, slot)
+    def _run_step(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
+        if request.step.traffic not in self.plan.sessions:
+            return self._run_request(request, due_ns, slot)
+        return SessionRun(self.plan, self.control, self._hands, request).run(due_ns, slot)
 
     def _run_turn(
-        self, wire: WireRequest, due_ns: int, slot: Slot, least: int | None
-    ) -> tuple[Reply, Completion | None]:
+        self, request: Request, due_ns: int, slot: Slot, least: int | None
+    ) -> tuple[EndRow, AnswerReader | None]:
         """Send one request of a session. A prompt of fewer tokens than `least` is recorded as a mismatch."""
-        exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
+        exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        reply = BEHAVIOURS[wire.request.step.behaviour].act(exchange)
-        if least is not None and wire.request.tokens is None and (reply.prompt_tokens or least) < least:
-            exchange.wire = replace(wire, request=replace(wire.request, tokens=least))
-        return self._end(exchange, reply), exchange.answer
+        row = BEHAVIOURS[request.step.behaviour].act(exchange)
+        if least is not None and request.tokens is None and (row["prompt_tokens"] or least) < least:
+            row["planned_tokens"], row["length_mismatch"] = least, True
+        self._end(exchange, row)
+        return row, exchange.answer
 
-    def _run_request(self, wire: WireRequest, due_ns: int, slot: Slot) -> Reply:
-        step = wire.request.step
-        exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
+    def _run_request(self, request: Request, due_ns: int, slot: Slot) -> EndRow:
+        behaviour = request.step.behaviour
+        exchange = Exchange(request, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        pipelining = PIPELINING.get(step.behaviour)
+        pipelining = PIPELINING.get(behaviour)
         followers = [] if pipelining is None else self._begin_followers(exchange)
-        reply = self._end(exchange, BEHAVIOURS[step.behaviour].act(exchange))
+        row = BEHAVIOURS[behaviour].act(exchange)
+        self._end(exchange, row)
         if pipelining is not None:
             for follower in followers:
                 self._end(follower, pipelining.act_pipelined(follower, exchange))
-        return reply
+        return row
 
     def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
-        """Begin the other requests of a pipeline; each has its own ledger rows."""
         before, found = first, []
         slot = Slot(self.plan.target, self._receiver.collect)  # it keeps no connection
-        for wire in self.plan.pipelined(first.wire):
-            found.append(PipelinedExchange(wire, before, slot, self._recorder.progress))
+        for request in self.plan.pipelined(first.request):
+            found.append(PipelinedExchange(request, before, slot, self._recorder.progress))
             self._recorder.begin(found[-1])
             before = found[-1]
         first.pipelined = found
         return found
 
-    def _end(self, exchange: Exchange, reply: Reply) -> Reply:
-        """Record a finished request in the ledger and in Locust's statistics."""
-        reply = self.plan.redact(reply)
-        if reply.outcome == "connect_error" and _TOO_MANY_OPEN_FILES in (reply.error or ""):
+    def _end(self, exchange: Exchange, row: EndRow) -> None:
+        self.plan.redact(row)
+        if row["outcome"] == "connect_error" and _TOO_MANY_OPEN_FILES in (row["error"] or ""):
             # The request never left this machine, so the server is not to blame. The next row may find no handle either.
             raise LedgerError(
-                f"no file handle is left for a connection ({reply.error}): raise `ulimit -n`, or use fewer users"
+                f"no file handle is left for a connection ({row['error']}): raise `ulimit -n`, or use fewer users"
             )
-        self._recorder.end(exchange, reply)
-        self._report(exchange.step.traffic, reply, exchange.due_ns)
-        return reply
+        self._recorder.end(exchange, row)
+        self._report(row)
 
     # ---- beside the dispatcher ----
 

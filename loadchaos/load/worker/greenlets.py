@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import struct
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -9,41 +13,35 @@ import gevent
 import gevent.event
 import gevent.monkey
 
+from loadchaos.core.units import NS_PER_S
+
 _gevent = cast("Any", gevent)
+_MONOTONIC, _ABSOLUTE = 1, 1
+_NONBLOCK_CLOEXEC = 0o2004000
 _sleep = cast("Callable[[float], None]", cast("Any", gevent.monkey).get_original("time", "sleep"))
 
 
 class Flag(Protocol):
     """A gevent Event: like threading.Event, at a tenth of its cost."""
 
-    def set(self) -> None:
-        """Wake all waiters."""
+    def set(self) -> None: ...
 
-    def clear(self) -> None:
-        """Make the next caller of `wait` wait."""
+    def clear(self) -> None: ...
 
-    def is_set(self) -> bool:
-        """True if it is set."""
+    def is_set(self) -> bool: ...
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set or `timeout` seconds have passed.
-
-        Returns True if it is set.
-        """
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Greenlet(Protocol):
     """A greenlet as `spawn` returns it."""
 
-    def kill(self, block: bool = True) -> None:
-        """End the greenlet."""
+    def kill(self, block: bool = True) -> None: ...
 
-    def join(self) -> None:
-        """Wait until it has ended."""
+    def join(self) -> None: ...
 
 
 def flag() -> Flag:
-    """Make a flag that is not set."""
     return cast("Flag", _gevent.event.Event())
 
 
@@ -58,7 +56,6 @@ def sleep(seconds: float) -> None:
 
 
 def current() -> Any:
-    """The running greenlet."""
     return _gevent.getcurrent()
 
 
@@ -90,3 +87,45 @@ def on_signal(number: int, work: Callable[[], None]) -> None:
 def block_process(seconds: float) -> None:
     """Sleep with the whole process, hub included."""
     _sleep(seconds)
+
+
+class Timer:
+    """Timer of one greenlet at a time; `due_ns` is set while it waits. Without Linux's timerfd, gevent's timers are used."""
+
+    def __init__(self) -> None:
+        self.due_ns: int | None = None
+        self._fd = -1
+        try:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = self._libc.timerfd_create(_MONOTONIC, _NONBLOCK_CLOEXEC)
+        except (OSError, AttributeError):
+            pass  # not Linux
+        self._io = loop().io(self._fd, 1) if self._fd >= 0 else None
+
+    def wait_until(self, at_ns: int) -> None:
+        """Return at that time of CLOCK_MONOTONIC, or at once if it has passed."""
+        left_ns = at_ns - time.monotonic_ns()
+        if left_ns <= 0:
+            return
+        self.due_ns = at_ns
+        try:
+            self._wait(at_ns, left_ns)
+        finally:
+            self.due_ns = None
+
+    def _wait(self, at_ns: int, left_ns: int) -> None:
+        if self._io is None:
+            sleep(left_ns / 1e9)
+            return
+        when = struct.pack("@qqqq", 0, 0, at_ns // NS_PER_S, at_ns % NS_PER_S)
+        self._libc.timerfd_settime(self._fd, _ABSOLUTE, when, None)
+        self._io.start(current().switch)
+        try:
+            hub().switch()
+        finally:
+            self._io.stop()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd, self._io = -1, None

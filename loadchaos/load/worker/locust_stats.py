@@ -14,7 +14,8 @@ from locust.env import Environment
 from locust.stats import bucket_response_time
 
 from loadchaos.core.histogram import bucket_middle
-from loadchaos.core.model import BLAMELESS, Reply
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import BLAMELESS
 
 _MS = 1e6
 FLUSH_S = 0.25
@@ -22,33 +23,30 @@ FLUSH_S = 0.25
 
 
 class CountedRequests:
-    """Good requests that are not yet in Locust's statistics.
-
-    Locust's event and two of its entries take as long as sending a request; for some hundred requests at once they take
-    a tenth of it. Failures, and all requests where somebody else listens to Locust's event, are reported at once. Call
-    `flush` every `FLUSH_S` and at the end.
+    """Good requests that are not yet in Locust's statistics. Locust's event and two of its entries take as long as
+    sending a request; for some hundred requests at once they take a tenth of it. Failures, and all requests where
+    somebody else listens to Locust's event, are reported at once. Call `flush` every `FLUSH_S` and at the end.
     """
 
-    def __init__(self, environment: Environment, report_at_once: Callable[[str, Reply, int], None]) -> None:
+    def __init__(self, environment: Environment, report_at_once: Callable[[EndRow], None]) -> None:
         self._environment = environment
         self._report_at_once = report_at_once
         self._times_ms: dict[str, list[float]] = {}
         self._bytes: dict[str, int] = {}
 
-    def report(self, traffic: str, reply: Reply, due_ns: int) -> None:
-        """Count a request, or report it at once."""
-        if reply.outcome != "ok" or len(cast("Any", self._environment.events.request)._handlers) > 1:
-            self._report_at_once(traffic, reply, due_ns)
+    def report(self, row: EndRow) -> None:
+        traffic = row["traffic"]
+        if row["outcome"] != "ok" or len(cast("Any", self._environment.events.request)._handlers) > 1:
+            self._report_at_once(row)
             return
         times_ms = self._times_ms.get(traffic)
         if times_ms is None:
             times_ms = self._times_ms[traffic] = []
             self._bytes[traffic] = 0
-        times_ms.append(((reply.last_byte_ns or reply.end_ns) - due_ns) / _MS)
-        self._bytes[traffic] += reply.bytes_in
+        times_ms.append(((row["last_byte_ns"] or row["at_ns"]) - row["due_ns"]) / _MS)
+        self._bytes[traffic] += row["bytes_in"]
 
     def flush(self) -> None:
-        """Add what was counted to Locust's statistics."""
         all_times_ms, self._times_ms = self._times_ms, {}
         stats = cast("Any", self._environment.stats)
         for traffic, times_ms in all_times_ms.items():
@@ -57,7 +55,6 @@ class CountedRequests:
 
 
 def _log_all(entry: Any, times_ms: list[float], length: int) -> None:
-    """Log requests as StatsEntry.log logs one."""
     now = time.time()
     second = int(now)
     if entry.use_response_times_cache and entry.last_request_timestamp and second > int(entry.last_request_timestamp):
@@ -66,33 +63,29 @@ def _log_all(entry: Any, times_ms: list[float], length: int) -> None:
     entry.total_content_length += length
 
 
-def report(environment: Environment, traffic: str, reply: Reply, due_ns: int, *, tokens: bool) -> None:
-    """Report one request to Locust.
+def report(environment: Environment, row: EndRow, *, tokens: bool) -> None:
+    """Report one request to Locust; `tokens`: TTFT and ITL, too.
 
-    Args:
-        environment: Locust's environment.
-        traffic: Name of the traffic, which is the name of the entry.
-        reply: The request's reply. Its response time, in ms, ends at the last byte if it is ok, else at its end.
-        due_ns: When the request was due, monotonic ns; the response time begins there.
-        tokens: Report TTFT and ITL, too.
+    The response time begins when it was due and ends at the last byte if it is ok, else at its end.
     """
-    failure = None if reply.outcome in BLAMELESS else reply.outcome
-    end_ns = reply.last_byte_ns if reply.outcome == "ok" and reply.last_byte_ns is not None else reply.end_ns
+    traffic, outcome, due_ns, first_token_ns = row["traffic"], row["outcome"], row["due_ns"], row["first_token_ns"]
+    failure = None if outcome in BLAMELESS else outcome
+    end_ns = row["last_byte_ns"] if outcome == "ok" and row["last_byte_ns"] is not None else row["at_ns"]
     cast("Any", environment.events.request).fire(
         request_type="POST",
         name=traffic,
         response_time=(end_ns - due_ns) / _MS,
-        response_length=reply.bytes_in,
+        response_length=row["bytes_in"],
         context={},
         response=None,
         exception=Exception(failure) if failure else None,
     )
-    if not tokens or reply.outcome != "ok":
+    if not tokens or outcome != "ok":
         return
-    if reply.first_token_ns is not None:
-        _add_times(_entry(environment, traffic, "TTFT"), {(reply.first_token_ns - due_ns) / _MS: 1}, time.time())
-    if reply.itl_hist:
-        gaps_ms = {bucket_middle(i) / _MS: n for i, n in reply.itl_hist.items()}
+    if first_token_ns is not None:
+        _add_times(_entry(environment, traffic, "TTFT"), {(first_token_ns - due_ns) / _MS: 1}, time.time())
+    if row["itl_hist"]:
+        gaps_ms = {bucket_middle(i) / _MS: n for i, n in row["itl_hist"].items()}
         _add_times(_entry(environment, traffic, "ITL"), gaps_ms, time.time())
 
 

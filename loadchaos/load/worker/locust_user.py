@@ -27,16 +27,16 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.core import resources
 from loadchaos.core.errors import LoadchaosError, TargetError
-from loadchaos.core.model import Facts, Reply, Step
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Facts, Step
 from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import SWEEP_S, Exchange, Progress, WireRequest
-from loadchaos.load.wire.headers import headers_from_plan
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.exchange import SWEEP_S, Exchange
+from loadchaos.load.wire.request import Progress, Request, headers_from_plan
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
-from loadchaos.load.worker.backoff import pause_s
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -62,7 +62,6 @@ class SharedPlan:
         spawn(self._sweep)
 
     def next(self) -> Step:
-        """Return the step that the next free user sends."""
         return next(self._steps)
 
     def _sweep(self) -> None:
@@ -78,10 +77,7 @@ def _endless(plan: WorkerPlan) -> Iterator[Step]:
 
 
 class ServerState:
-    """Discovery of one server in one process.
-
-    `shared` is None where it failed. `known` is set when discovery has ended.
-    """
+    """Discovery of one server in one process. `shared` is None where it failed. `known` is set when discovery has ended."""
 
     def __init__(self) -> None:
         self.known: Flag = flag()
@@ -134,10 +130,7 @@ class ProfileUser(User):
 
     @classmethod
     def stop_load(cls, environment: Environment, why: str) -> None:
-        """End the load with an error that is also in Locust's failures.
-
-        Without a web UI, Locust ends, too.
-        """
+        """End the load with an error that is also in Locust's failures. Without a web UI, Locust ends, too."""
         runner = cast("Any", environment.runner)
         if isinstance(environment.runner, WorkerRunner):
             runner.send_message(_DISCOVERY_FAILED + cls.title, why)  # only the master knows if there is a web UI
@@ -154,45 +147,44 @@ class ProfileUser(User):
             spawn(runner.quit if environment.web_ui is None else runner.stop)
 
     def on_start(self) -> None:
-        """Discover the server and open a slot."""
         self._shared = type(self).shared_plan(self.host, self.environment)
         self._slot = None if self._shared is None else Slot(self._shared.plan.target)
 
     def on_stop(self) -> None:
-        """Close the connection."""
         if self._slot is not None:
             self._slot.close()
 
     @task
     def request(self) -> None:
-        """Send the profile's next request, or session, and report it to Locust."""
         shared, slot = self._shared, self._slot
         if shared is None or slot is None:  # the error was reported, and the load ends
             sleep(_NO_PLAN_PAUSE_S)
             return
         step = shared.next()
         begun_s = time.monotonic()
-        wire = shared.plan.build_request(step)
+        request = shared.plan.build_request(step)
         if step.traffic in shared.plan.sessions:
             hands = Hands(self._send, lambda _: None, lambda: Slot(shared.plan.target))
-            reply = SessionRun(shared.plan, shared, hands, wire).run(time.monotonic_ns(), slot)
+            row = SessionRun(shared.plan, shared, hands, request).run(time.monotonic_ns(), slot)
         else:
-            reply = self._send(wire, time.monotonic_ns(), slot, None)[0]
-        if (paused_s := pause_s(shared.plan, wire, reply, time.monotonic() - begun_s, slot)) > 0:
+            row = self._send(request, time.monotonic_ns(), slot, None)[0]
+        if (paused_s := shared.plan.pause_s(row, time.monotonic() - begun_s, slot)) > 0:
             sleep(paused_s)
 
-    def _send(self, wire: WireRequest, due_ns: int, slot: Slot, _least: int | None) -> tuple[Reply, Completion | None]:
-        """Send one request and report it to Locust."""
+    def _send(
+        self, request: Request, due_ns: int, slot: Slot, _least: int | None
+    ) -> tuple[EndRow, AnswerReader | None]:
         shared = self._shared
         assert shared is not None, "it was discovered"
-        exchange = Exchange(wire, slot, shared.progress, due_ns)
+        exchange = Exchange(request, slot, shared.progress, due_ns)
         shared.exchanges.add(exchange)
         try:
-            reply = shared.plan.redact(BEHAVIOURS[wire.request.step.behaviour].act(exchange))
+            row = BEHAVIOURS[request.step.behaviour].act(exchange)
         finally:
             shared.exchanges.discard(exchange)
-        locust_stats.report(self.environment, wire.request.step.traffic, reply, exchange.due_ns, tokens=True)
-        return reply, exchange.answer
+        shared.plan.redact(row)
+        locust_stats.report(self.environment, row, tokens=True)
+        return row, exchange.answer
 
 
 def from_profile(
@@ -242,10 +234,8 @@ def from_profile(
 
 
 def _on_init(user_class: type[ProfileUser], environment: Environment, **_: Any) -> None:
-    """Discover the server before Locust's run time begins.
-
-    Only where nobody presses Start. A master sends no requests, but it waits as long as its workers need, and ends at once
-    for a server that is not there.
+    """Discover the server before Locust's run time begins. Only where nobody presses Start. A master sends no requests,
+    but it waits as long as its workers need, and ends at once for a server that is not there.
     """
     runner = environment.runner
     if isinstance(runner, MasterRunner):
@@ -261,10 +251,7 @@ def _on_init(user_class: type[ProfileUser], environment: Environment, **_: Any) 
 
 
 def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Environment) -> WorkerPlan:
-    """Discover the server in a process of its own.
-
-    Raises LoadchaosError if that fails.
-    """
+    """Discover the server in a process of its own. Raises LoadchaosError if that fails."""
     runner = environment.runner
     if not host:
         raise LoadchaosError("no server is given: start Locust with --host URL, or fill in Host in its web UI")

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from loadchaos.core.units import NS_PER_S
-from loadchaos.load.wire import timestamps
-from loadchaos.load.wire.sockets import Connection, Feed, Origin, unread_bytes
-from loadchaos.load.worker.greenlets import block_process, current, hub, loop, ready
-from loadchaos.load.worker.timer import Timer
+from loadchaos.load.wire.sockets import ArrivalStamp, Connection, Feed, Origin, StampClock, unread_bytes
+from loadchaos.load.worker.greenlets import Timer, block_process, current, hub, loop, ready
 
 _SLICE_NS = 500_000
 """Time for which arrivals are delivered before new ones are read and stamped."""
@@ -40,19 +38,18 @@ _TIMER_LEAD_NS = 1_000_000
 
 
 class Receiver:
-    """Reader of all connections in one hub.
-
-    The worker's slots call `collect`. It waits for more arrivals, for `batch_ns` at most, and until shortly before
-    the `timer` is due. It does not wait while greenlets are ready or a connection to the `target` is blocked in
-    connecting or sending. `on_slice` is called with True before each slice of deliveries and with False after it.
+    """Reader of all connections in one hub. The worker's slots call `collect`. It waits for more arrivals, for
+    `batch_ns` at most, and until shortly before the `timer` is due. It does not wait while greenlets are ready or a
+    connection to the `target` is blocked in connecting or sending. `on_slice` is called with True before each slice of
+    deliveries and with False after it.
     """
 
     def __init__(
         self, on_slice: Callable[[bool], None], timer: Timer | None = None, target: Origin | None = None
     ) -> None:
         self._on_slice, self._timer, self._target = on_slice, timer, target
-        self._arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]] = deque()
-        self._clock = timestamps.StampClock()
+        self._arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]] = deque()
+        self._clock = StampClock()
         self._yielded: list[Any] = []
         self._switch = hub().switch
         self._check = loop().check(ref=False, priority=_AFTER_READS)
@@ -66,7 +63,6 @@ class Receiver:
         self.batch_ns = 0
 
     def close(self) -> None:
-        """Stop reading."""
         self._check.stop()
         self._poll_at_once.stop()
 
@@ -126,7 +122,6 @@ class Receiver:
                 self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        """Wait for more arrivals before the next poll, if that saves wake-ups."""
         now_ns = time.monotonic_ns()
         if now_ns - self._window_ns > _WINDOW_NS:
             self._tune_batch(now_ns)
@@ -142,9 +137,8 @@ class Receiver:
         self._polled_ns = now_ns
 
     def _tune_batch(self, now_ns: int) -> None:
-        """Choose `batch_ns` from token density and the shortest gap of a stream.
-
-        The bytes that end an exchange do not count: a wait would delay the user's next request.
+        """Choose `batch_ns` from token density and the shortest gap of a stream. The bytes that end an exchange do not
+        count: a wait would delay the user's next request.
         """
         dense = self._window_count * NS_PER_S > _DENSE_PER_S * (now_ns - self._window_ns)
         self._recent_gaps.append(self._shortest_gap_ns)
@@ -158,23 +152,11 @@ class _Watcher:
     """Reads one connection, from its first `collect` to its end. While idle it detects a close."""
 
     __slots__ = (
-        "_arrived",
-        "_descriptor",
-        "_early",
-        "_io",
-        "_read",
-        "_started",
-        "_tls",
-        "_unexpected",
-        "arrived_ns",
-        "end",
-        "feed",
-        "greenlet",
-    )
+        "_arrived", "_descriptor", "_early", "_io", "_read", "_started", "_tls", "_unexpected", "arrived_ns", "end",
+        "feed", "greenlet",
+    )  # fmt: skip
 
-    def __init__(
-        self, connection: Connection, arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]]
-    ) -> None:
+    def __init__(self, connection: Connection, arrived: deque[tuple[ArrivalStamp, _Watcher, bytes | OSError]]) -> None:
         self.feed: Feed | None = None
         self.greenlet: Any = None
         self.end: bytes | Exception | None = None
@@ -190,9 +172,8 @@ class _Watcher:
 
     @property
     def closed_while_idle(self) -> bool | None:
-        """True if the peer closed or sent data while idle.
-
-        Returns None if not watched, and if data came inside TLS that may be no answer (session tickets).
+        """True if the peer closed or sent data while idle. Returns None if not watched, and if data came inside TLS that
+        may be no answer (session tickets).
         """
         if not (self._started or self._unexpected) or (self._tls and self._unexpected):
             return None
@@ -243,10 +224,7 @@ class _Watcher:
         return False
 
     def deliver_early(self) -> bool:
-        """Feed arrivals from before `collect`.
-
-        Returns True if they end the answer.
-        """
+        """Feed arrivals from before `collect`. Returns True if they end the answer."""
         while self._early:
             assert self.feed is not None, "an exchange collects"
             if self._ends(*self._early.pop(0), self.feed):

@@ -1,4 +1,4 @@
-"""Write one worker's request rows and heartbeats; track what is in flight."""
+"""Write requests-<w>.jsonl: the rows of one worker's requests and its heartbeats; track what is in flight."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
+from loadchaos.core.body_hash import body_hash
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.parquet import HOUR_S
 from loadchaos.core.ledger.rows import (
-    AnswerRow,
     AnyRow,
     BeginOrEnd,
     BeginRow,
-    ClockRow,
-    ConversationRow,
-    DiskRow,
-    LoadRow,
+    EndRow,
+    MissedRow,
     MissReason,
 )
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.limits import SILENT_STREAMS
-from loadchaos.core.model import Reply, Step
-from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.worker import request_rows
+from loadchaos.core.model import Step
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 
@@ -37,11 +35,10 @@ _COMPACT_SILENCE_NS = 2_000_000_000
 
 
 class RequestRecorder:
-    """Writer of one worker's rows. Any method may raise LedgerError.
-
-    The load must then stop, as nothing it does is recorded. In compact mode, when disk space is low, successful requests get
-    one row together each second (core/ledger/batch.py). Any other request keeps its rows, its begin written with its end or
-    after two seconds of silence.
+    """Writer of one worker's rows. Any method may raise LedgerError. The load must then stop, as nothing it does is
+    recorded. In compact mode, when disk space is low, successful requests get one row together each second
+    (core/ledger/batch.py). Any other request keeps its rows, its begin written with its end or after two seconds of
+    silence.
     """
 
     def __init__(self, path: Path, worker: int, clock: MasterClock | None = None) -> None:
@@ -67,39 +64,36 @@ class RequestRecorder:
 
     def begin(self, exchange: Exchange) -> None:
         """Record a request's begin before its first byte. Waits while rows are held."""
-        request_id = exchange.wire.request_id
-        row = request_rows.begin_row(exchange)
+        request_id = exchange.request.id
+        row = begin_row(exchange)
         if self._compact:
             self._unwritten_begins[request_id] = row
         else:
-            self._put(row)
+            self.write(row)
             if self._writer.holding:
                 self._waiting.append(current())
                 hub().switch()
                 self.note_lag(time.monotonic_ns() - exchange.begun_ns)
         self.in_flight[request_id] = exchange
-        if exchange.wire.request.images:
+        if exchange.request.images:
             self._in_flight_with_images[request_id] = exchange
         self.begun += 1
 
-    def end(self, exchange: Exchange, reply: Reply) -> None:
-        """Record a request's end."""
-        request_id = exchange.wire.request_id
+    def end(self, exchange: Exchange, row: EndRow) -> None:
+        request_id = exchange.request.id
         self.in_flight.pop(request_id, None)
         self._in_flight_with_images.pop(request_id, None)
         self.ended += 1
-        self._aborted += reply.outcome in _ABORTED
-        row = request_rows.end_row(exchange, reply)
+        self._aborted += row["outcome"] in _ABORTED
         begin = self._unwritten_begins.pop(request_id, None)
         if begin is not None and batch.can_fold(begin, row):
             self._successes.append((begin, row))
             return
         if begin is not None:
-            self._put(begin)
-        self._put(row)
+            self.write(begin)
+        self.write(row)
 
     def set_compact(self, compact: bool) -> None:
-        """Switch compact mode on or off."""
         if self._compact and not compact:
             self._write_begins(list(self._unwritten_begins))
         self._compact = compact
@@ -107,7 +101,7 @@ class RequestRecorder:
     def _write_begins(self, ids: Iterable[str]) -> None:
         for request_id in ids:
             if (begin := self._unwritten_begins.pop(request_id, None)) is not None:
-                self._put(begin)
+                self.write(begin)
 
     def hold(self) -> None:
         """Hold rows until `release` writes them together. Only the hub may hold them."""
@@ -135,18 +129,13 @@ class RequestRecorder:
         """Write counts of missed steps and, in compact mode, of successes."""
         successes, self._successes = self._successes, []
         for row in batch.fold_requests(successes):
-            self._put(row)
+            self.write(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
-            self._put(request_rows.missed_row(traffic, phase, why, count, time.monotonic_ns()))
+            self.write(missed_row(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
-        """Record the begin or end of a phase's round."""
-        self._put({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
-
-    def write(self, row: LoadRow | ClockRow | DiskRow | ConversationRow | AnswerRow) -> None:
-        """Write a row that is not about one request alone."""
-        self._put(row)
+        self.write({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
 
     def note_lag(self, lag_ns: int) -> None:
         """Note the dispatcher's delay; a heartbeat reports the longest one."""
@@ -160,7 +149,7 @@ class RequestRecorder:
         self._write_begins(i for i in silent if i in self._unwritten_begins)
         silences = [exchange.silence_ns(now) for exchange in self.in_flight.values()]
         longest = nlargest(SILENT_STREAMS, filter(None, (e.token_silence_ns(now) for e in self.in_flight.values())))
-        self._put(
+        self.write(
             {
                 "row": "heartbeat",
                 "at_ns": now,
@@ -187,11 +176,50 @@ class RequestRecorder:
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
         self._cpu_s, self._heartbeat_ns = cpu_s, now
 
-    def _put(self, row: AnyRow) -> None:
+    def write(self, row: AnyRow) -> None:
         self._writer.write(row if self._clock is None else self._clock.to_master_time(row))
 
     def close(self) -> None:
-        """Sync and close the file."""
         self._write_begins(list(self._unwritten_begins))
         self._writer.sync()
         self._writer.close()
+
+
+def begin_row(exchange: Exchange) -> BeginRow:
+    """Build the begin row; `len` and `hash` prove that a body rebuilt later is the one that was sent."""
+    step, request = exchange.step, exchange.request
+    row: BeginRow = {
+        "row": "begin",
+        "id": request.id,
+        "step": step.index,
+        "phase": step.phase,
+        "round": step.round,
+        "traffic": step.traffic,
+        "at_ns": exchange.begun_ns,
+        "due_ns": exchange.due_ns,
+        "conn": exchange.connection_number,
+        "reused": exchange.reused,
+        "len": len(request.body),
+        "hash": body_hash(request.body),
+        "tokens": request.tokens,
+        "images": request.images,
+        "image_tokens": request.image_tokens,
+        "max_tokens": request.max_tokens,
+        "behaviour": step.behaviour,
+        "expect": request.expect,
+        "edge": request.edge,
+        "seed": step.seed,
+        "fitted": request.fitted,
+        "image_names": request.image_names,
+        "videos": request.videos,
+    }
+    if request.image_file:
+        row["image_file"] = request.image_file
+    if request.audio:
+        row["audio"] = request.audio
+    return row
+
+
+def missed_row(traffic: str, phase: int, why: MissReason, count: int, at_ns: int) -> MissedRow:
+    """Build one row for `count` requests that were due and never sent."""
+    return {"row": "missed", "at_ns": at_ns, "traffic": traffic, "phase": phase, "why": why, "count": count}

@@ -12,11 +12,8 @@ Event = tuple[str, str, int]
 
 
 class ReplayOrder:
-    """One round of a replay.
-
-    `next_due_ns` is None while all requests left wait for others.
-
-    A request without a cause is due at its time. One with causes is due after the last of them, with its delay.
+    """One round of a replay. `next_due_ns` is None while all requests left wait for others. A request without a cause is
+    due at its time. One with causes is due after the last of them, with its delay.
     """
 
     def __init__(self, sends: Sequence[TraceSend], begin_ns: int, speed: float = 1.0) -> None:
@@ -37,7 +34,6 @@ class ReplayOrder:
 
     @property
     def done(self) -> bool:
-        """True when every request was handed out."""
         return not self._due and not self._missing
 
     @property
@@ -46,11 +42,9 @@ class ReplayOrder:
         return self._due[0][0] if self._due else None
 
     def pop_due(self) -> tuple[int, int]:
-        """Hand out the next request: its time and its position in the trace."""
         return heapq.heappop(self._due)
 
     def waits_for_tokens(self, request: str) -> bool:
-        """True if a request waits for a token of this one."""
         return request in self._watched
 
     def note(self, event: Event, at_ns: int) -> bool:
@@ -68,10 +62,7 @@ class ReplayOrder:
         return released
 
     def note_tokens(self, request: str, tokens: int, at_ns: int) -> bool:
-        """Note that a request has this many tokens.
-
-        Returns True if a request is due.
-        """
+        """Note that a request has this many tokens. Returns True if a request is due."""
         events = [e for e in self._waiting if e[0] == request and e[1] == "token" and e[2] <= tokens]
         return sum(self.note(event, at_ns) for event in events) > 0
 

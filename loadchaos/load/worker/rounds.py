@@ -8,10 +8,8 @@ from loadchaos.core.model import Step
 
 
 class Rounds:
-    """Steps of a closed phase.
-
-    `on_change(round, "begin" or "end")` is called at each change. With `drain`, a new round begins only by
-    `begin_round`: until then `next_step` returns None.
+    """Steps of a closed phase. `on_change(round, "begin" or "end")` is called at each change. With `drain`, a new round
+    begins only by `begin_round`: until then `next_step` returns None.
     """
 
     def __init__(self, steps: Iterator[Step], on_change: Callable[[int, str], None], *, drain: bool) -> None:
@@ -22,10 +20,7 @@ class Rounds:
         self._next = next(steps, None)
 
     def begin_round(self) -> bool:
-        """Begin the next round.
-
-        Returns False when there is none. All requests of the last one have ended.
-        """
+        """Begin the next round. Returns False when there is none. All requests of the last one have ended."""
         self.end_round()
         if self._next is None:
             return False
@@ -34,7 +29,6 @@ class Rounds:
         return True
 
     def end_round(self) -> None:
-        """End the current round, if there is one."""
         if self._round is not None:
             self._on_change(self._round, "end")
             self._round = None

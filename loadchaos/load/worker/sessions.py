@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from loadchaos.core.ledger.rows import AnswerRow, ConversationEnd, ConversationRow
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import AnswerRow, ConversationEnd, ConversationRow, EndRow
 from loadchaos.core.session_ids import suffix
 from loadchaos.load.payloads import live
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.request import WireRequest
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.request import Request
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.greenlets import Flag, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -29,19 +28,15 @@ class SendTurn(Protocol):
     """Sends a request and records it. `least` is the fewest prompt tokens that the server can count; None: unknown."""
 
     def __call__(
-        self, wire: WireRequest, due_ns: int, slot: Slot, least: int | None, /
-    ) -> tuple[Reply, Completion | None]:
-        """Return the reply and the answer that it was made of."""
+        self, request: Request, due_ns: int, slot: Slot, least: int | None, /
+    ) -> tuple[EndRow, AnswerReader | None]: ...
 
 
 class Going(Protocol):
     """State of the load: it stops, or it is paused as the server is down."""
 
     stopping: Flag
-
-    @property
-    def paused(self) -> bool:
-        """True if no request may be sent now."""
+    paused: bool
 
 
 class Hands(NamedTuple):
@@ -67,21 +62,16 @@ class _Tally:
     why: str = ""
 
     def lose(self, turns: int, why: str) -> None:
-        """Count turns that were lost with the server's answer."""
         self.lost += turns
         self.why = why
 
     def leave(self, turns: int, why: str) -> None:
-        """Count turns that we did not send."""
         self.left += turns
         self.why = self.why or why
 
     @property
     def end(self) -> ConversationEnd:
-        """End of the session.
-
-        A lost turn counts before one that was not sent, this one before one without room.
-        """
+        """End of the session. A lost turn counts before one that was not sent, this one before one without room."""
         return "lost" if self.lost else "left" if self.left else "cut" if self.cut else "finished"
 
 
@@ -94,10 +84,8 @@ class _Position(NamedTuple):
 
 @dataclass(frozen=True)
 class _Path:
-    """Part of a session that runs in order.
-
-    It is the common beginning, or a continuation. It ends when `until` questions are answered. `turns` are those of the
-    session that depend on it.
+    """Part of a session that runs in order. It is the common beginning, or a continuation. It ends when `until`
+    questions are answered. `turns` are those of the session that depend on it.
     """
 
     branch: int
@@ -108,13 +96,13 @@ class _Path:
 class SessionRun:
     """One session, from its first request to its last answer."""
 
-    def __init__(self, plan: WorkerPlan, control: Going, hands: Hands, first: WireRequest) -> None:
+    def __init__(self, plan: WorkerPlan, control: Going, hands: Hands, first: Request) -> None:
         self._plan, self._control, self._hands, self._first = plan, control, hands, first
-        self._session = live.Session(first.request.step, plan.facts)
+        self._session = live.Session(first.step, plan.facts)
         self._tally = _Tally()
 
-    def run(self, due_ns: int, slot: Slot) -> Reply:
-        """Run the session. Returns the last reply of the user."""
+    def run(self, due_ns: int, slot: Slot) -> EndRow:
+        """Run the session. Returns the last row of the user."""
         session = self._session
         begin = self._row("begin", due_ns)
         begin["planned_turns"] = session.planned_turns
@@ -123,9 +111,9 @@ class SessionRun:
         self._hands.write(begin)
         path = _Path(0, session.fork, session.planned_turns)
         first = session.begin()
-        fork, reply = self._run_path(path, _Position(first, session.first_tokens(first)), self._first, due_ns, slot)
+        fork, row = self._run_path(path, _Position(first, session.first_tokens(first)), self._first, due_ns, slot)
         if fork is not None and session.branches:
-            reply = self._run_branches(fork, slot) or reply
+            row = self._run_branches(fork, slot) or row
         tally = self._tally
         end: ConversationRow = {
             **self._row("end", due_ns), "planned_turns": session.planned_turns, "end": tally.end, "why": tally.why,
@@ -134,34 +122,31 @@ class SessionRun:
             "think_ns": tally.think_ns,
         }  # fmt: skip
         self._hands.write(end)
-        return reply
+        return row
 
     def _row(self, what: str, due_ns: int) -> ConversationRow:
-        step = self._first.request.step
+        step = self._first.step
         row: ConversationRow = {
             "row": "conversation", "at_ns": time.monotonic_ns(), "what": "begin" if what == "begin" else "end",
-            "id": self._first.request_id, "step": step.index, "phase": step.phase, "traffic": step.traffic,
+            "id": self._first.id, "step": step.index, "phase": step.phase, "traffic": step.traffic,
             "due_ns": due_ns, "planned_turns": 0,
         }  # fmt: skip
         return row
 
-    def _run_branches(self, fork: _Position, slot: Slot) -> Reply | None:
-        """Run the continuations at the same time.
-
-        Returns the last reply of the user's own.
-        """
+    def _run_branches(self, fork: _Position, slot: Slot) -> EndRow | None:
+        """Run the continuations at the same time. Returns the last row of the user's own."""
         failures: list[BaseException] = []
-        replies: list[Reply] = []
+        rows: list[EndRow] = []
 
         def run(branch: int, own: Slot) -> None:
             path = _Path(branch, self._session.turns, self._session.turns - self._session.fork)
             begin = fork._replace(history=replace(fork.history, branch=branch))
             try:
-                wire = self._next(path, begin, 1)
-                if wire is not None:
-                    reply = self._run_path(path, begin, wire, time.monotonic_ns(), own)[1]
+                request = self._next(path, begin, 1)
+                if request is not None:
+                    row = self._run_path(path, begin, request, time.monotonic_ns(), own)[1]
                     if own is slot:
-                        replies.append(reply)
+                        rows.append(row)
             except Exception as e:  # noqa: BLE001 - raised below, in the user's greenlet
                 failures.append(e)
             finally:
@@ -174,62 +159,59 @@ class SessionRun:
             other.join()
         if failures:
             raise failures[0]
-        return replies[0] if replies else None
+        return rows[0] if rows else None
 
     def _run_path(
-        self, path: _Path, at: _Position, wire: WireRequest, due_ns: int, slot: Slot
-    ) -> tuple[_Position | None, Reply]:
-        """Send the requests of a path.
-
-        Returns (history at its end, None if it ended early; last reply).
-        """
+        self, path: _Path, at: _Position, request: Request, due_ns: int, slot: Slot
+    ) -> tuple[_Position | None, EndRow]:
+        """Send the requests of a path. Returns (history at its end, None if it ended early; last row)."""
         tally = self._tally
         begun, number = at.history.question, 1 if path.branch else 0
         while True:
-            reply, completion = self._hands.send(wire, due_ns, slot, self._session.least_tokens(at.history))
+            row, completion = self._hands.send(request, due_ns, slot, self._session.least_tokens(at.history))
             tally.requests += 1
             remaining = path.turns - (at.history.question - begun)
-            if reply.outcome == "aborted":
-                tally.leave(remaining, str(reply.detail.get("why") or "aborted"))
-                return None, reply
-            if reply.outcome != "ok" or completion is None:
-                tally.lose(remaining, reply.outcome)
-                return None, reply
-            before, at = at, self._note_answer(wire, at, reply, completion)
+            if row["outcome"] == "aborted":
+                tally.leave(remaining, str(row["detail"].get("why") or "aborted"))
+                return None, row
+            if row["outcome"] != "ok" or completion is None:
+                tally.lose(remaining, row["outcome"])
+                return None, row
+            before, at = at, self._note_answer(request, at, row, completion)
             tally.done += at.history.question - before.history.question
             if at.history.question == path.until:
-                return at, reply
+                return at, row
             number += 1
             following = self._next(
                 _Path(path.branch, path.until, path.turns - (at.history.question - begun)), at, number
             )
             if following is None:
-                return None, reply
-            wire, due_ns = following, time.monotonic_ns()
+                return None, row
+            request, due_ns = following, time.monotonic_ns()
 
-    def _note_answer(self, wire: WireRequest, at: _Position, reply: Reply, completion: Completion) -> _Position:
-        """Record an answer and make the history with it."""
+    def _note_answer(self, request: Request, at: _Position, row: EndRow, completion: AnswerReader) -> _Position:
         contents = completion.contents()
         text, calls, reason = contents[0] if contents else ("", [], None)
         answer = live.answer_of(text, () if reason == "length" else calls)
         answer = self._plan.redact_answer(answer)
         self._tally.bad_calls += len(calls) - len(answer.calls)
-        row: AnswerRow = {
-            "row": "answer",
-            "at_ns": time.monotonic_ns(),
-            "id": wire.request_id,
-            "text": answer.text,
-            "calls": answer.calls_json(),
-        }
-        self._hands.write(row)
+        self._hands.write(
+            {
+                "row": "answer",
+                "at_ns": time.monotonic_ns(),
+                "id": request.id,
+                "text": answer.text,
+                "calls": answer.calls_json(),
+            }
+        )
         after = self._session.answered(at.history, answer)
         self._tally.tool_calls += len(answer.calls) if after.round else 0
-        sent = reply.prompt_tokens
+        sent = row["prompt_tokens"]
         sent = self._session.next_tokens(*at) if sent is None else sent
-        used = sent + _answer_tokens(reply, answer)
+        used = sent + _answer_tokens(row, answer)
         return _Position(after, self._session.tokens_after(after, at.history, used))
 
-    def _next(self, path: _Path, at: _Position, number: int) -> WireRequest | None:
+    def _next(self, path: _Path, at: _Position, number: int) -> Request | None:
         """Wait and build the next request of a path; None if it must not be sent."""
         history = at.history
         if not self._session.fits(*at):
@@ -248,9 +230,9 @@ class SessionRun:
         return self._plan.build_request(self._session.step_of(history), suffix(path.branch, number))
 
 
-def _answer_tokens(reply: Reply, answer: live.SentBack) -> int:
+def _answer_tokens(row: EndRow, answer: live.SentBack) -> int:
     """Tokens of an answer, as the server counted them. Without its `usage` an estimate from above."""
-    if reply.completion_tokens is not None:
-        return reply.completion_tokens
+    if row["completion_tokens"] is not None:
+        return row["completion_tokens"]
     size = len(answer.text.encode()) + sum(len(c.name) + len(c.arguments.encode()) for c in answer.calls)
-    return max(reply.chunks, size // _BYTES_PER_TOKEN)
+    return max(row["chunks"], size // _BYTES_PER_TOKEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.model import Facts, Reply, Step
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Facts, Step
 from loadchaos.core.outcome_rules import matches
 from loadchaos.core.redact import Redactor, hidden_values
 from loadchaos.core.tls import TlsSettings
@@ -20,18 +22,28 @@ from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.endpoints import ENDPOINTS
 from loadchaos.load.payloads import live
-from loadchaos.load.wire.answer_rules import AnswerRules
+from loadchaos.load.payloads.secret_word import SecretWords
+from loadchaos.load.payloads.text import alphabets_of
 from loadchaos.load.wire.contract import asked_tokens
-from loadchaos.load.wire.exchange import WireRequest, WireTimeouts
-from loadchaos.load.wire.headers import DEFAULT_HEADERS, content_length, headers_from_plan, request_head
-from loadchaos.load.wire.sockets import Origin
+from loadchaos.load.wire.request import (
+    DEFAULT_HEADERS,
+    AnswerRules,
+    Request,
+    WireTimeouts,
+    content_length,
+    headers_from_plan,
+    request_head,
+)
+from loadchaos.load.wire.sockets import Origin, Slot
 from loadchaos.load.worker import bundle
-from loadchaos.load.worker.secret_words import SecretWords
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.request_trace import RequestTrace
 from loadchaos.profile.steps import SentSteps, is_left, of_phase
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
+
+DEAD_SERVER_PAUSE_S = 0.5
+"""Pause of a user, in seconds, after a request to a dead or absent server."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,6 @@ class WorkerPhase:
 
 
 def with_behaviour_options(step: Step) -> Step:
-    """Validate the plain behaviour options of a replayed step."""
     options = BEHAVIOURS[step.behaviour].Options.model_validate(step.behaviour_options)
     return replace(step, behaviour_options=options)
 
@@ -69,10 +80,7 @@ def user_share(total: int, worker: int, workers: int) -> int:
 
 
 class WorkerPlan:
-    """The contents of plan.json and facts.json, for one worker.
-
-    Raises LedgerError when they cannot be read.
-    """
+    """The contents of plan.json and facts.json, for one worker. Raises LedgerError when they cannot be read."""
 
     def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
@@ -93,10 +101,10 @@ class WorkerPlan:
         self.limits = WireTimeouts.of(limits)
         self._backoff_s, self._backoff_max_s = limits.backoff, limits.backoff_max
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
-        self._rules = AnswerRules.of(dialect.outcome_rules)
+        self._rules = dialect.outcome_rules
         self._keeps_streams = dialect.keeps_streams
         self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
-        self._secrets = SecretWords(facts.text, self.seed, self._id_prefix)
+        self._secrets = SecretWords(alphabets_of(facts.text), self.seed, self._id_prefix)
         given: Mapping[str, str] = plan.get("headers") or {}
         header_dict = headers_from_plan(given, plan.get("api_key_env"), env)
         secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
@@ -108,10 +116,7 @@ class WorkerPlan:
 
     @classmethod
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
-        """Read the run folder's plan.json and the facts.json beside it.
-
-        With `worker` None, the plan names its worker itself.
-        """
+        """Read the run folder's plan.json and the facts.json beside it; with `worker` None, the plan names its worker."""
         try:
             plan = orjson.loads(path.read_bytes())
             facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
@@ -144,35 +149,32 @@ class WorkerPlan:
                 steps = map(with_behaviour_options, steps)
             yield worker_phase, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
-    def build_request(self, step: Step, part: str = "") -> WireRequest:
-        """Build a step's request; the server may log its id (X-Request-Id).
-
-        `part` names a later request of a session.
-        """
+    def build_request(self, step: Step, part: str = "") -> Request:
+        """Build a step's request; the server may log its id (X-Request-Id). `part` names a later request of a session."""
         request = payloads.build(step, self.facts)
-        request_id = f"lc-{self._id_prefix}-{step.index}{part}"
+        request.id = f"lc-{self._id_prefix}-{step.index}{part}"
         head = self._heads.get(request.path) or self._head(request.path, request.endpoint)
         if self._traced:
-            head += f"traceparent: {traceparent(request_id)}\r\n".encode()
-        head = b"%sX-Request-Id: %s\r\n%s" % (head, request_id.encode(), content_length(request.body))
+            head += f"traceparent: {traceparent(request.id)}\r\n".encode()
+        request.head = _with_id(head, request)
         check = self._secrets.checker(request.owner)
         most_tokens = None if request.contract is None else asked_tokens(request.body)
-        rules = self._rules.for_request(check, request.contract, request.answers, most_tokens)
-        fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
-        reader = ENDPOINTS[request.endpoint].answer
-        return WireRequest(request, head, rules, self.limits, fresh, request_id, reader)
+        request.rules = AnswerRules.of(self._rules, check, request.contract, request.answers, most_tokens)
+        request.limits, request.reader = self.limits, ENDPOINTS[request.endpoint].answer
+        request.fresh = BEHAVIOURS[step.behaviour].FRESH or (request.stream and not self._keeps_streams)
+        return request
 
-    def pipelined(self, first: WireRequest) -> list[WireRequest]:
-        """Copy a request, under ids of their own, for the rest of its pipeline."""
-        request = first.request
-        step = request.step
-        count = PIPELINING[step.behaviour].follower_count(step.behaviour_options, step.seed)
-        ids = [f"{first.request_id}.{n}" for n in range(1, count + 1)]
-        begin, end = self._head(request.path, request.endpoint), content_length(request.body)
-        return [replace(first, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (begin, i.encode(), end)) for i in ids]
+    def pipelined(self, first: Request) -> list[Request]:
+        count = PIPELINING[first.step.behaviour].follower_count(first.step.behaviour_options, first.step.seed)
+        head, found = self._head(first.path, first.endpoint), []
+        for n in range(1, count + 1):
+            request = copy.copy(first)
+            request.id = f"{first.id}.{n}"
+            request.head = _with_id(head, request)
+            found.append(request)
+        return found
 
     def _head(self, path: str, endpoint_name: str) -> bytes:
-        """Return the head that all requests of a path share."""
         head = self._heads.get(path)
         if head is None:
             endpoint = ENDPOINTS[endpoint_name]
@@ -181,24 +183,34 @@ class WorkerPlan:
             self._heads[path] = head
         return head
 
-    def backoff_s(self, errors_before: int) -> float:
-        """Pause of a user after `errors_before` errors in a row, in seconds."""
-        return min(self._backoff_max_s, self._backoff_s * 2.0 ** min(errors_before, 30))
+    def pause_s(self, row: EndRow, took_s: float, slot: Slot) -> float:
+        """Pause of a user after a request, in seconds; 0 or less: none. It doubles with each error in a row.
 
-    def server_is_gone(self, reply: Reply) -> bool:
-        """True if there is no server, or its error reports a dead engine."""
-        if reply.outcome == "connect_error":
-            return True
-        return reply.outcome == "http_error" and matches(self._rules.engine_dead, reply.error or "")
+        Without it, users send thousands of requests a second to a gateway whose server is gone, and use up their whole
+        plan before a pause of the load can arrive.
+        """
+        outcome = row["outcome"]
+        if outcome == "aborted" or outcome in row["expect"]:
+            slot.errors_in_row = 0
+            return 0.0
+        paused_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(slot.errors_in_row, 30))
+        slot.errors_in_row += 1
+        dead = outcome == "http_error" and matches(self._rules.engine_dead, row["error"] or "")
+        if dead or outcome == "connect_error":
+            paused_s = max(paused_s, DEAD_SERVER_PAUSE_S)
+        return paused_s - took_s
 
     def redact_answer(self, answer: live.SentBack) -> live.SentBack:
-        """Remove our keys from an answer that is recorded and sent back."""
         calls = tuple(c._replace(arguments=self._redactor.text(c.arguments)) for c in answer.calls)
         return live.SentBack(self._redactor.text(answer.text), calls)
 
-    def redact(self, reply: Reply) -> Reply:
-        """Remove our keys from a reply; a server's error may repeat them."""
-        if reply.error is None and not reply.evidence:
-            return reply
-        error = None if reply.error is None else self._redactor.text(reply.error)
-        return replace(reply, error=error, evidence=[self._redactor.text(e) for e in reply.evidence])
+    def redact(self, row: EndRow) -> None:
+        """Remove our keys from a row; a server's error may repeat them."""
+        if row["error"] is not None:
+            row["error"] = self._redactor.text(row["error"])
+        if row["evidence"]:
+            row["evidence"] = [self._redactor.text(e) for e in row["evidence"]]
+
+
+def _with_id(head: bytes, request: Request) -> bytes:
+    return b"%sX-Request-Id: %s\r\n%s" % (head, request.id.encode(), content_length(request.body))

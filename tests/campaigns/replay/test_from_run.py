@@ -19,10 +19,11 @@ from loadchaos.core.body_hash import body_hash, store_body
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.model import Facts, Request
+from loadchaos.core.model import Facts
 from loadchaos.core.typed_json import from_json
 from loadchaos.load import payloads
 from loadchaos.load.registry import traffic_registry
+from loadchaos.load.wire.request import Request
 from loadchaos.profile import request_trace
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import steps

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress, WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.load.wire.requests import wire_request
@@ -110,7 +111,7 @@ def ask(
     seed: int = 1,
     limits: WireTimeouts | None = None,
     **options: Any,
-) -> Reply:
+) -> EndRow:
     mine = slot or Slot(Origin(server.url))
     client = BEHAVIOURS[behaviour]
     model: BaseModel = client.Options.model_validate(options)
@@ -131,16 +132,16 @@ def only(server: Recorder) -> Seen:
 
 def test_drip_sends_the_body_byte_by_byte_and_is_answered(server: Recorder) -> None:
     reply = ask(server, "drip", bytes="1..1", pause="1ms")
-    assert reply.outcome == "ok"
+    assert reply["outcome"] == "ok"
     seen = only(server)
     assert seen.data.endswith(BODY)
     assert len(seen.pieces) > len(BODY) // 4  # the kernel may join some on their way
-    assert reply.detail["slowed"] is True
+    assert reply["detail"]["slowed"] is True
 
 
 def test_drip_sends_the_rest_at_once_after_its_time(server: Recorder) -> None:
     reply = ask(server, "drip", bytes="1..1", pause="10ms", of="all", for_="50ms")
-    assert reply.outcome == "ok"
+    assert reply["outcome"] == "ok"
     assert len(only(server).pieces) < 40
 
 
@@ -172,27 +173,27 @@ def test_drip_reads_a_refusal_before_the_whole_body_is_sent(server: Recorder) ->
     reply = ask(server, "drip", slot=slot, bytes="1..2", pause="5ms")
     thread.join(5)
     listener.close()
-    assert (reply.outcome, reply.status) == ("http_error", 408)
+    assert (reply["outcome"], reply["status"]) == ("http_error", 408)
 
 
 def test_slow_read_blocks_the_server_and_gets_the_whole_answer(server: Recorder) -> None:
     text = frame(delta(content="x" * 2000)) * 4000
     server.answer = stream(ROLE, text, STOP, frame("[DONE]"))
     reply = ask(server, "slow_read", bytes="65536", pause="2ms", for_="400ms")
-    assert (reply.outcome, reply.chunks) == ("ok", 4000)
+    assert (reply["outcome"], reply["chunks"]) == ("ok", 4000)
     assert server.sent_s[0] > 0.2, "8 MB do not fit the buffers: the server had to wait for us"
-    assert reply.itl_hist == {}
-    assert reply.detail["slowed"] is True
+    assert reply["itl_hist"] == {}
+    assert reply["detail"]["slowed"] is True
 
 
 def test_churn_opens_a_connection_for_each_request(server: Recorder) -> None:
     slot = Slot(Origin(server.url))
-    assert ask(server, "plain", slot=slot).outcome == "ok"
+    assert ask(server, "plain", slot=slot)["outcome"] == "ok"
     replies = [ask(server, "churn", slot=slot) for _ in range(3)]
-    assert {r.outcome for r in replies} == {"ok"}
+    assert {r["outcome"] for r in replies} == {"ok"}
     assert len(server.seen) == 4
     assert all(seen.done.wait(10) for seen in server.seen[1:])
-    assert ask(server, "plain", slot=slot).outcome == "ok"
+    assert ask(server, "plain", slot=slot)["outcome"] == "ok"
     assert len(server.seen) == 4, "the slot's own connection is still good"
     slot.close()
 
@@ -212,14 +213,14 @@ def test_half_open_sends_a_part_waits_and_leaves(
 ) -> None:
     begin = time.monotonic()
     reply = ask(server, "half_open", sent=sent, hold="100ms", limits=WireTimeouts(first_byte_ns=20_000_000))
-    assert reply.outcome == "aborted", "its own silence is no stall of the server"
+    assert reply["outcome"] == "aborted", "its own silence is no stall of the server"
     assert time.monotonic() - begin >= 0.1
     seen = only(server)
     assert bytes_seen(seen.data)
 
 
 def test_big_headers_adds_lines_to_a_whole_request(server: Recorder) -> None:
-    assert ask(server, "big_headers", lines=50, bytes=20_000).outcome == "ok"
+    assert ask(server, "big_headers", lines=50, bytes=20_000)["outcome"] == "ok"
     head, _, body = only(server).data.partition(b"\r\n\r\n")
     fillers = [line for line in head.split(b"\r\n") if line.startswith(b"x-filler-")]
     assert (len(fillers), body) == (50, BODY)
@@ -231,13 +232,13 @@ def test_big_headers_adds_lines_to_a_whole_request(server: Recorder) -> None:
 )
 def test_big_headers_takes_a_refusal_as_one(server: Recorder, status: bytes, outcome: str) -> None:
     server.answer = b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-    assert ask(server, "big_headers").outcome == outcome
+    assert ask(server, "big_headers")["outcome"] == outcome
 
 
 def test_half_open_may_leave_with_a_reset(server: Recorder) -> None:
     server.answer = None
     reply = ask(server, "half_open", sent="all", hold="20ms", leave="reset")
-    assert reply.outcome == "aborted"
+    assert reply["outcome"] == "aborted"
     assert only(server).end == "ConnectionResetError"
 
 
@@ -249,25 +250,25 @@ def test_half_open_wakes_up_when_the_load_stops(server: Recorder) -> None:
     call = Exchange(wire, slot, Progress())
     stopper = threading.Timer(0.1, call.end, ("hung_up", "stopped"))
     stopper.start()
-    assert client.act(call).outcome == "aborted"
+    assert client.act(call)["outcome"] == "aborted"
     stopper.join()
 
 
 def test_abort_before_body_sends_only_the_head(server: Recorder) -> None:
     reply = ask(server, "abort", before="body")
-    assert (reply.outcome, reply.first_byte_ns) == ("aborted", None)
+    assert (reply["outcome"], reply["first_byte_ns"]) == ("aborted", None)
     assert only(server).data.endswith(b"\r\n\r\n")
 
 
 def test_abort_before_end_leaves_after_the_last_token(server: Recorder) -> None:
     server.answer = stream(ROLE, TOKENS, STOP, end=b"")  # usage and [DONE] would come later
     reply = ask(server, "abort", before="end", leave="reset")
-    assert (reply.outcome, reply.finish_reason, reply.chunks) == ("aborted", "stop", 3)
+    assert (reply["outcome"], reply["finish_reason"], reply["chunks"]) == ("aborted", "stop", 3)
     assert only(server).end in {"closed", "ConnectionResetError"}
 
 
 def test_abort_before_end_of_an_unstreamed_answer_is_ok(server: Recorder) -> None:
-    assert ask(server, "abort", before="end").outcome == "ok"
+    assert ask(server, "abort", before="end")["outcome"] == "ok"
 
 
 def test_pipeline_of_depth_one_is_rejected() -> None:

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
+from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.load.wire.request import Progress, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import GOOD, stream
 from tests.load.wire.requests import wire_request
@@ -24,7 +25,7 @@ def answer(request_id: str) -> bytes:
     return stream(*GOOD).replace(b"x-request-id: req-9", b"x-request-id: " + request_id.encode())
 
 
-def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = None) -> list[Reply]:
+def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = None) -> list[EndRow]:
     """Send three requests to a server that reads them all, then runs `says`."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -63,8 +64,8 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
     return replies
 
 
-def outcomes(replies: list[Reply]) -> list[str]:
-    return [r.outcome for r in replies]
+def outcomes(replies: list[EndRow]) -> list[str]:
+    return [r["outcome"] for r in replies]
 
 
 def test_pipeline_reads_every_answer_in_any_packets() -> None:
@@ -78,17 +79,17 @@ def test_pipeline_reads_every_answer_in_any_packets() -> None:
     for says in (lambda peer: peer.sendall(whole), in_pieces):
         replies = asked(says)
         assert outcomes(replies) == ["ok", "ok", "ok"]
-        assert [r.request_id for r in replies] == list(IDS)
-        assert [r.chunks for r in replies] == [3, 3, 3]
-        assert "slowed" not in replies[0].detail
-        assert replies[1].detail["slowed"], "it waited for the answer before, which is the client's doing"
+        assert [r["request_id"] for r in replies] == list(IDS)
+        assert [r["chunks"] for r in replies] == [3, 3, 3]
+        assert "slowed" not in replies[0]["detail"]
+        assert replies[1]["detail"]["slowed"], "it waited for the answer before, which is the client's doing"
 
 
 def test_pipeline_closed_after_an_answer_is_no_fault() -> None:
     replies = asked(lambda peer: peer.sendall(answer(IDS[0])))
     assert outcomes(replies) == ["ok", "aborted", "aborted"]
-    assert replies[1].detail["why"] == replies[2].detail["why"]
-    assert "which it may" in replies[1].detail["why"]
+    assert replies[1]["detail"]["why"] == replies[2]["detail"]["why"]
+    assert "which it may" in replies[1]["detail"]["why"]
 
 
 def test_pipeline_cut_inside_an_answer_resets_it_and_all_later_ones() -> None:
@@ -98,7 +99,7 @@ def test_pipeline_cut_inside_an_answer_resets_it_and_all_later_ones() -> None:
 
     replies = asked(cuts)
     assert outcomes(replies)[1:] == ["reset", "reset"]
-    assert "during a previous answer" in str(replies[2].error)
+    assert "during a previous answer" in str(replies[2]["error"])
 
 
 def test_pipeline_error_belongs_to_its_own_request_only() -> None:
@@ -106,13 +107,13 @@ def test_pipeline_error_belongs_to_its_own_request_only() -> None:
     wrong = b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     replies = asked(lambda peer: peer.sendall(answer(IDS[0]) + wrong + answer(IDS[2])))
     assert outcomes(replies) == ["ok", "http_error", "ok"]
-    assert replies[1].error == "boom"
+    assert replies[1]["error"] == "boom"
 
 
 def test_pipeline_answers_mixed_up_are_wrong_output() -> None:
     replies = asked(lambda peer: peer.sendall(answer(IDS[1]) + answer(IDS[0]) + answer(IDS[2])))
     assert outcomes(replies) == ["wrong_output", "wrong_output", "ok"]
-    assert replies[0].error == "the word of another request is in the answer: lc-1.1"
+    assert replies[0]["error"] == "the word of another request is in the answer: lc-1.1"
 
 
 def test_pipeline_second_answer_stalls_by_its_own_time() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from loadchaos.core.errors import ProfileError
-from loadchaos.core.model import Facts, Request, TextFacts
+from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.endpoints import ENDPOINTS, endpoint_of_path
 from loadchaos.load.payloads import build
 from loadchaos.load.registry import full_registry
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import Profile, from_mapping, load
 from loadchaos.profile.steps import steps
 from loadchaos.simulator.engine import tokenizer

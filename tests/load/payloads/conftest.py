@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.model import Facts, Output, Request, Step, TextFacts
+from loadchaos.core.model import Facts, Output, Step, TextFacts
+from loadchaos.load.wire.request import Request
 
 WORDS = tuple((f" {w}", 1 + i % 3) for i, w in enumerate(("the", "of", "and", "to", "in", "is", "that", "it", "was")))
 

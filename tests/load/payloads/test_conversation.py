@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts, Request, Step, TextFacts
+from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import Range
 from loadchaos.load.payloads import build, conversation, sampling, structured, text, tools
+from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]
 EACH_TURN = 7

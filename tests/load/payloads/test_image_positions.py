@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts, Request, Step, TextFacts
+from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.load.payloads import build
 from loadchaos.load.payloads.image_positions import Options, template_tokens
+from loadchaos.load.wire.request import Request
 from tests.load.payloads.conftest import WORDS
 
 Steps = Callable[..., Step]

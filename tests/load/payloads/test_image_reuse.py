@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.load.payloads import build, images, jpeg, text
 from loadchaos.load.payloads.image_tokens import gemma3, internvl, llama4, llava, predict, token_cost
+from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]
 

@@ -12,13 +12,14 @@ import pytest
 from pydantic import ValidationError
 
 from loadchaos.core.errors import ProfileError
-from loadchaos.core.model import Facts, Output, Request, Step
+from loadchaos.core.model import Facts, Output, Step
 from loadchaos.core.rng import Rng
 from loadchaos.core.session_ids import place_of, suffix
 from loadchaos.load.payloads import build, conversation, live, tools
 from loadchaos.load.payloads.live import History, SentBack, Session, Think
 from loadchaos.load.registry import traffic_registry
 from loadchaos.load.wire.contract import ToolCall
+from loadchaos.load.wire.request import Request
 from loadchaos.profile.profile import from_mapping
 
 Steps = Callable[..., Step]
@@ -103,6 +104,8 @@ def test_live_call_after_the_last_round_is_no_call(facts: Facts, step: Steps) ->
 def test_live_required_tools_have_a_contract_until_the_last_round(facts: Facts, step: Steps) -> None:
     payload = {**talk(tool_rounds=1), "tools": tools.Options.model_validate({"choice": "required"})}
     first, last = run(Session(step(payload), facts), facts, [CALL])
+    assert first.contract is not None
+    assert last.contract is not None
     assert first.contract.must_call
     assert not last.contract.must_call
     assert last.contract.violation("text", []) is None

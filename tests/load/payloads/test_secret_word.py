@@ -10,9 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.core.model import Facts, Request, Step
+from loadchaos.core.model import Facts, Step
 from loadchaos.load.payloads import build, conversation, quote, secret_word, text
-from loadchaos.load.worker.secret_words import SecretWords
+from loadchaos.load.payloads.secret_word import SecretWords
+from loadchaos.load.payloads.text import alphabets_of
+from loadchaos.load.wire.request import Request
 
 Steps = Callable[..., Step]
 
@@ -65,7 +67,7 @@ def test_alphabet_of_one_word_writes_nothing() -> None:
 def test_answer_with_the_word_of_another_workers_request_names_it(facts: Facts, step: Steps) -> None:
     payload = {"text": text.Options.model_validate({"tokens": "64..200"})}
     mine, other = (build(step(payload, n), facts) for n in (4, 5))
-    check = SecretWords(facts.text, 3, "abc").checker(mine.owner)
+    check = SecretWords(alphabets_of(facts.text), 3, "abc").checker(mine.owner)
     assert mine.owner != other.owner
     assert check(prompt(mine)) is None
     assert check(f"You wrote {prompt(other)}.") == f"lc-abc-{other.step.index}"
@@ -82,7 +84,7 @@ def test_conversation_may_repeat_the_words_of_its_own_turns_only(facts: Facts, s
     options = conversation.Options.model_validate({"turns": 3, "tokens": 400, "parallel": 2})
     turns = [build(step({"conversation": options}, n), facts) for n in range(6)]
     bodies = ["".join(m["content"] for m in orjson.loads(r.body)["messages"]) for r in turns]
-    checks = [SecretWords(facts.text, 3, "abc").checker(r.owner) for r in turns]
+    checks = [SecretWords(alphabets_of(facts.text), 3, "abc").checker(r.owner) for r in turns]
     for n, check in enumerate(checks):
         own, others = (
             [b for i, b in enumerate(bodies) if i % 2 == n % 2],
@@ -97,7 +99,7 @@ def test_words_of_other_scripts_are_found(facts: Facts, step: Steps) -> None:
     known = replace(facts, text=replace(facts.text, scripts=(("cjk", words(40, blank=False)),)))
     payload: dict[str, Any] = {"text": text.Options.model_validate({"tokens": 200, "script": "cjk"})}
     other = build(step(payload, 5), known)
-    assert SecretWords(known.text, 3, "abc").checker(3)(prompt(other)) == f"lc-abc-{other.step.index}"
+    assert SecretWords(alphabets_of(known.text), 3, "abc").checker(3)(prompt(other)) == f"lc-abc-{other.step.index}"
 
 
 def test_word_at_the_begin_of_an_answer_is_read_without_its_blank() -> None:
@@ -117,7 +119,7 @@ def test_quote_orders_the_own_word_within_the_tokens_of_the_text(facts: Facts, s
     assert sum(costs.get(w, 2) for w in prompt(one).split()) + 9 <= 400
     assert one.tokens is None
     assert orjson.loads(one.body)["temperature"] == 0
-    foreign = SecretWords(facts.text, 3, "run").checker(one.owner)
+    foreign = SecretWords(alphabets_of(facts.text), 3, "run").checker(one.owner)
     assert foreign(order.strip()) is None
     assert foreign(prompt(other).partition(text.QUOTE_ORDER)[2].strip()) == "lc-run-2"
 

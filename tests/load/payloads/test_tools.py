@@ -11,16 +11,17 @@ import pytest
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import tools
-from loadchaos.load.payloads.base import Draft
 from loadchaos.load.wire.contract import ToolCall
+from loadchaos.load.wire.request import Request
 
 MakeStep = Callable[..., Step]
 
 
-def draft(step: MakeStep, facts: Facts, choice: str = "required", *, marks: bool = True) -> Draft:
-    made = Draft(output=Output(max=8), expect=("ok",))
+def draft(step: MakeStep, facts: Facts, choice: str = "required", *, marks: bool = True) -> Request:
     options = tools.Options.model_validate({"count": 4, "choice": choice, "marks": marks})
-    tools.add(made, options, step({"tools": options}), facts, Rng(1))
+    asked = step({"tools": options})
+    made = Request(step=asked, output=Output(max=8), expect=["ok"], stream=True, path="")
+    tools.add(made, options, facts, Rng(1))
     return made
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule
-from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import AnswerRules, Progress, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.endpoint_shapes import BEHAVIOURS_OF_ENDPOINTS, SHAPES
 from tests.load.wire.misbehaving import Misbehaving, running
@@ -32,6 +32,12 @@ def rules(**changes: Any) -> AnswerRules:
     return AnswerRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
 
 
+class Seen(EndRow):
+    """The end row of a request, with the text of its answer."""
+
+    text: str
+
+
 def ask(
     url: str,
     *,
@@ -42,14 +48,15 @@ def ask(
     behaviour: str = "plain",
     options: Any = None,
     keep: bool = False,
-    reader: type[Completion] = Completion,
-) -> Reply:
+    reader: type[AnswerReader] = AnswerReader,
+) -> Seen:
     slot = slot or Slot(Origin(url))
     judged_by = judged_by or rules()
     what = wire_request(slot.target, stream=stream, rules=judged_by, limits=limits, options=options, reader=reader)
     try:
         with swept(Exchange(what, slot, Progress())) as call:
-            return BEHAVIOURS[behaviour].act(call)
+            row = BEHAVIOURS[behaviour].act(call)
+            return cast("Seen", {**row, "text": "" if call.answer is None else call.answer.text})
     finally:
         if not keep:
             slot.close()
@@ -260,7 +267,7 @@ table. A dash: the endpoint has no such thing.
 """
 
 
-def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") -> Reply:
+def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") -> Seen:
     """Send one request to a mode.
 
     The timeouts are short where silence is expected, and foreign nonces are searched for.
@@ -295,9 +302,9 @@ def render() -> str:
     with running() as server:
         for mode, kinds, expected in TABLE:
             replies = {kind: once(server, mode, stream=kind, expected=expected) for kind in kinds}
-            streamed, whole = (f"`{replies[k].outcome}`" if k in replies else "-" for k in (True, False))
+            streamed, whole = (f"`{replies[k]['outcome']}`" if k in replies else "-" for k in (True, False))
             reply = next(iter(replies.values()))
-            lines.append(f"| {words(mode)} | {streamed} | {whole} | {reply.status or '-'} | {_error_cell(reply)} |")
+            lines.append(f"| {words(mode)} | {streamed} | {whole} | {reply['status'] or '-'} | {_error_cell(reply)} |")
     return HEAD + "\n".join(lines) + "\n" + endpoint_section()
 
 
@@ -306,12 +313,12 @@ def endpoint_section() -> str:
     lines = [f"| what the server does | {' | '.join(SHAPES)} |", f"| --- |{' --- |' * len(SHAPES)}"]
     with running() as server:
         for behaviour in BEHAVIOURS_OF_ENDPOINTS:
-            cells = [f"`{r.outcome}`" if (r := ask_endpoint(server, name, behaviour)) else "-" for name in SHAPES]
+            cells = [f"`{r['outcome']}`" if (r := ask_endpoint(server, name, behaviour)) else "-" for name in SHAPES]
             lines.append(f"| {words(behaviour)} | {' | '.join(cells)} |")
     return ENDPOINTS_HEAD + "\n".join(lines) + "\n"
 
 
-def ask_endpoint(server: Misbehaving, name: str, behaviour: str) -> Reply | None:
+def ask_endpoint(server: Misbehaving, name: str, behaviour: str) -> Seen | None:
     """Ask an endpoint that behaves so; None where it cannot."""
     answer = SHAPES[name].behave(behaviour)
     if answer is None:
@@ -325,12 +332,16 @@ def ask_endpoint(server: Misbehaving, name: str, behaviour: str) -> Reply | None
     return ask(server.url(mode), stream=streams, judged_by=judged_by, limits=limits, reader=ENDPOINTS[name].answer)
 
 
-def _error_cell(reply: Reply) -> str:
-    notes = [f"`{name}`" for name in (*_NOTED, *reply.signs) if name in {*reply.detail, *reply.signs}]
-    notes = list(dict.fromkeys(notes)) if reply.outcome == "ok" else []
+def _error_cell(reply: EndRow) -> str:
+    notes = [
+        f"`{name}`"
+        for name in (*_NOTED, *reply.get("signs", []))
+        if name in {*reply["detail"], *reply.get("signs", [])}
+    ]
+    notes = list(dict.fromkeys(notes)) if reply["outcome"] == "ok" else []
     if notes:
         return f"noted: {', '.join(notes)}"
-    text = " ".join((reply.error or "").split())
+    text = " ".join((reply["error"] or "").split())
     text = text if len(text) <= 72 else text[:70] + " ..."
     return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;") or "-"
 

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from loadchaos.core.model import Output, Request, Step
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
-from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.headers import content_length, request_head
-from loadchaos.load.wire.request import WireRequest, WireTimeouts
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Outcome, Output, Step
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import AnswerRules, Progress, Request, WireTimeouts, content_length, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 
 PATH = "/v1/chat/completions"
@@ -27,13 +26,17 @@ def wire_request(
     seed: int = 0,
     fresh: bool = False,
     request_id: str = "",
-    reader: type[Completion] = Completion,
-) -> WireRequest:
+    reader: type[AnswerReader] = AnswerReader,
+) -> Request:
     """A request with this body for a server at `origin`."""
     step = Step(0, 0, 0, None, "test", seed, {}, behaviour, options, Output(), stream)
     head = request_head(origin.path(path), origin.host_header, headers or {}) + content_length(body)
-    request = Request(step, path, body, stream, None)
-    return WireRequest(request, head, rules or AnswerRules(), limits or WireTimeouts(), fresh, request_id, reader)
+    request = Request(
+        step=step, output=step.output, expect=["ok"], stream=stream, path=path, body=body, head=head,
+        limits=limits or WireTimeouts(), fresh=fresh, id=request_id,
+    )  # fmt: skip
+    request.rules, request.reader = rules or AnswerRules(), reader
+    return request
 
 
 def exchange(slot: Slot, **options: Any) -> Exchange:
@@ -42,3 +45,11 @@ def exchange(slot: Slot, **options: Any) -> Exchange:
     `options` are those of `wire_request`.
     """
     return Exchange(wire_request(slot.target, **options), slot, Progress())
+
+
+def end_row(outcome: Outcome = "ok", **changes: Any) -> EndRow:
+    """The end row of a request that was not sent, with some changes."""
+    row = exchange(Slot(Origin("http://127.0.0.1:1"))).end_row()
+    row["outcome"], row["at_ns"], row["detail"] = outcome, 0, {}
+    row.update(changes)  # type: ignore[typeddict-item]
+    return row

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from loadchaos.core.model import Facts
 from loadchaos.load.payloads import build, structured, tools
 from loadchaos.load.payloads.body_contract import contract_of_body
-from loadchaos.load.wire.answer_checks import _longest_run, text_ratio, wrong_parts
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.contract import AnswerContract, SchemaRule, ToolCall, asked_tokens
+from loadchaos.load.wire.decision import _longest_run, text_ratio, wrong_parts
+from loadchaos.load.wire.request import AnswerRules
 from tests.load.payloads.conftest import facts, step
 
 __all__ = ["facts", "step"]
@@ -97,7 +97,7 @@ def test_tool_arguments_are_checked_with_the_schema_of_their_tool() -> None:
 def test_call_cut_at_max_tokens_breaks_no_contract(used: int | None, wrong: list[str]) -> None:
     """vLLM 0.29 ends a required call that is cut there with finish_reason tool_calls."""
     rules = AnswerRules(contract=AnswerContract(tools={"person": PERSON}, must_call=True), most_tokens=8)
-    answer = Completion(rules, asked_stream=False, declared_stream=False)
+    answer = AnswerReader(rules, asked_stream=False, declared_stream=False)
     call = {"id": "1", "type": "function", "function": {"name": "person", "arguments": '{"name": "A'}}
     choice = {"index": 0, "message": {"content": "", "tool_calls": [call]}, "finish_reason": "tool_calls"}
     usage = {"prompt_tokens": 1, "completion_tokens": used, "total_tokens": 1 + used} if used else None
@@ -132,6 +132,8 @@ def test_rule_that_cannot_be_checked_is_refused_before_the_load(options: dict[st
 def test_structured_payload_checks_the_schema_that_it_sends(kind: str, facts: Facts, step: Any) -> None:
     request = build(step({"structured": structured.Options.model_validate({"json_schema": kind})}), facts)
     sent = orjson.loads(request.body)["response_format"]["json_schema"]["schema"]
+    assert request.contract is not None
+    assert request.contract.content is not None
     assert request.contract.content._validator.schema == sent
     assert request.contract.violation("[]", []) is not None
 
@@ -155,6 +157,7 @@ def test_choices_are_asked_for_as_each_server_takes_them(
     options = structured.Options.model_validate({"choices": ["a b", "c"]})
     request = build(step({"structured": options}), replace(facts, dialect=dialect, version=version))
     assert fields.items() <= orjson.loads(request.body).items()
+    assert request.contract is not None
     assert request.contract.violation("a b", []) is None
     assert request.contract.violation("a", []) is not None
 

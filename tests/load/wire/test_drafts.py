@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.drafts import DraftCount
+from loadchaos.load.wire.request import AnswerRules
 
 VLLM = {"metrics": {"speculative_decoding": {"num_draft_tokens": 30, "num_accepted_draft_tokens": 21}}}
 LLAMA_CPP = {"timings": {"predicted_n": 30, "draft_n": 12, "draft_n_accepted": 0}}
@@ -24,7 +24,7 @@ SGLANG = {
 
 
 def drafts(told: dict[str, Any], *, stream: bool) -> DraftCount | None:
-    answer = Completion(AnswerRules(), asked_stream=stream, declared_stream=stream)
+    answer = AnswerReader(AnswerRules(), asked_stream=stream, declared_stream=stream)
     head = {"id": "x", "object": "chat.completion"}
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     if stream:

@@ -7,10 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.request import WireTimeouts
+from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.requests import exchange
 from tests.rows import S
@@ -35,8 +34,8 @@ def ended_at(call: Exchange, bytes_s: list[float], until_s: float = 40) -> tuple
             call.last_byte_ns = now_ns
         call.sweep(now_ns)
         if call._ended_from_outside:
-            reply = call.reply()
-            return tenth / 10, reply.outcome, str(reply.error)
+            reply = call.end_row()
+            return tenth / 10, reply["outcome"], str(reply["error"])
     return None
 
 
@@ -74,7 +73,7 @@ def chunk(text: str, finish: str | None = None) -> bytes:
 def test_token_silence_counts_from_the_newest_token() -> None:
     call = sent_at(1 * S)
     assert call.token_silence_ns(4 * S) == 3 * S
-    call.answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+    call.answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
     call.last_byte_ns = 5 * S  # a head or a comment is no token
     assert call.token_silence_ns(6 * S) == 5 * S
     call.answer.feed(6 * S, chunk("a"))
@@ -97,4 +96,4 @@ def test_token_silence_of_a_request_that_is_not_sent_is_none() -> None:
 def test_exchange_ends_at_bytes_that_are_not_http() -> None:
     call = sent_at(1 * S)
     assert call._feed(2 * S, b"SSH-2.0-OpenSSH_9\r\n") is False
-    assert call.reply().outcome == "protocol_error"
+    assert call.end_row()["outcome"] == "protocol_error"

@@ -11,8 +11,7 @@ import pytest
 
 from loadchaos.core.histogram import bucket_middle
 from loadchaos.core.model import OUTCOMES
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.exchange import WireTimeouts
+from loadchaos.load.wire.request import AnswerRules, WireTimeouts
 from tests.load.wire import misbehaving
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
 from tests.load.wire.misbehaving import DONE, GOOD, ROLE, STOP, TOOL_CALL, delta, frame, usage
@@ -30,20 +29,20 @@ ROWS = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream i
 )
 def test_outcome_of_each_misbehaviour_is_that_of_the_table(server: Any, mode: str, stream: bool, expected: str) -> None:
     reply = once(server, mode, stream=stream, expected=expected)
-    assert reply.outcome == expected, reply
-    assert reply.bytes_out > 0
-    assert (reply.error is None) == (expected == "ok")
-    assert reply.request_id == IDS.get(mode, "req-9")
-    assert reply.sent_ns is not None
+    assert reply["outcome"] == expected, reply
+    assert reply["bytes_out"] > 0
+    assert (reply["error"] is None) == (expected == "ok")
+    assert reply["request_id"] == IDS.get(mode, "req-9")
+    assert reply["sent_ns"] is not None
     if mode in SILENT:
-        assert (reply.first_byte_ns, reply.last_byte_ns, reply.status) == (None, None, None)
+        assert (reply["first_byte_ns"], reply["last_byte_ns"], reply["status"]) == (None, None, None)
     else:
-        assert reply.first_byte_ns is not None
-        assert reply.last_byte_ns is not None
-        assert reply.sent_ns <= reply.first_byte_ns <= reply.last_byte_ns <= reply.end_ns
-    if reply.first_token_ns is not None:
-        assert reply.first_byte_ns is not None
-        assert reply.first_byte_ns <= reply.first_token_ns <= (reply.last_byte_ns or 0)
+        assert reply["first_byte_ns"] is not None
+        assert reply["last_byte_ns"] is not None
+        assert reply["sent_ns"] <= reply["first_byte_ns"] <= reply["last_byte_ns"] <= reply["at_ns"]
+    if reply["first_token_ns"] is not None:
+        assert reply["first_byte_ns"] is not None
+        assert reply["first_byte_ns"] <= reply["first_token_ns"] <= (reply["last_byte_ns"] or 0)
 
 
 def test_outcome_table_contains_every_mode_of_the_server(server: Any) -> None:
@@ -52,9 +51,14 @@ def test_outcome_table_contains_every_mode_of_the_server(server: Any) -> None:
 
 def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> None:
     reply = ask(server.url("good"))
-    assert (reply.status, reply.request_id, reply.finish_reason) == (200, "req-9", "stop")
-    assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens, reply.chunks) == (17, 3, 16, 3)
-    stamps = [reply.sent_ns, reply.first_byte_ns, reply.first_token_ns, reply.last_byte_ns, reply.end_ns]
+    assert (reply["status"], reply["request_id"], reply["finish_reason"]) == (200, "req-9", "stop")
+    assert (reply["prompt_tokens"], reply["completion_tokens"], reply["cached_tokens"], reply["chunks"]) == (
+        17,
+        3,
+        16,
+        3,
+    )
+    stamps = [reply["sent_ns"], reply["first_byte_ns"], reply["first_token_ns"], reply["last_byte_ns"], reply["at_ns"]]
     known = [s for s in stamps if s is not None]
     assert len(known) == 5
     assert known == sorted(known)
@@ -63,12 +67,12 @@ def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> N
 def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Any) -> None:
     server.modes["slow_answer"] = _in_two_parts()
     reply = ask(server.url("slow_answer"))
-    assert reply.first_token_ns is not None
-    assert reply.first_answer_ns is not None
-    assert reply.first_token_ns < reply.first_answer_ns
+    assert reply["first_token_ns"] is not None
+    assert reply["first_answer_ns"] is not None
+    assert reply["first_token_ns"] < reply["first_answer_ns"]
     only = ask(server.url("reasoning_only"))
-    assert only.detail["reasoning_only"] is True
-    assert only.first_answer_ns is None
+    assert only["detail"]["reasoning_only"] is True
+    assert only["first_answer_ns"] is None
 
 
 def _in_two_parts() -> Callable[[Any], None]:
@@ -87,35 +91,35 @@ def _in_two_parts() -> Callable[[Any], None]:
 def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Any) -> None:
     server.modes["two"] = server.modes["error_after_tokens"][:-5]  # without the last chunk, then silence
     reply = ask(server.url("two"), limits=SHORT)
-    assert reply.outcome == "stream_error"
-    assert reply.error == "boom"
-    assert any(e.startswith("stalled") for e in reply.evidence)
+    assert reply["outcome"] == "stream_error"
+    assert reply["error"] == "boom"
+    assert any(e.startswith("stalled") for e in reply["evidence"])
 
 
 def test_outcome_error_keeps_body_and_code(server: Any) -> None:
     reply = ask(server.url("status_500_json"))
-    assert reply.error is not None
-    assert "EngineCore encountered" in reply.error
-    assert reply.error_code == 500
-    assert ask(server.url("status_500_text")).error == "Internal Server Error"
+    assert reply["error"] is not None
+    assert "EngineCore encountered" in reply["error"]
+    assert reply["error_code"] == 500
+    assert ask(server.url("status_500_text"))["error"] == "Internal Server Error"
 
 
 def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Any) -> None:
     unknown = AnswerRules(plain_validation=frozenset({400, 413, 422}))
-    assert ask(server.url("status_400_unknown"), judged_by=unknown).outcome == "rejected"
-    assert ask(server.url("status_404"), judged_by=unknown).outcome == "http_error"
-    assert ask(server.url("too_long_in_stream"), judged_by=unknown).outcome == "rejected"
+    assert ask(server.url("status_400_unknown"), judged_by=unknown)["outcome"] == "rejected"
+    assert ask(server.url("status_404"), judged_by=unknown)["outcome"] == "http_error"
+    assert ask(server.url("too_long_in_stream"), judged_by=unknown)["outcome"] == "rejected"
 
 
 def test_outcome_rules_allow_no_done_and_an_empty_answer(server: Any) -> None:
-    assert ask(server.url("good_no_done"), judged_by=rules(sends_done=False)).outcome == "ok"
+    assert ask(server.url("good_no_done"), judged_by=rules(sends_done=False))["outcome"] == "ok"
     reply = ask(server.url("no_token_stop"), judged_by=rules(allow_empty=True))
-    assert (reply.outcome, reply.detail["no_text"]) == ("ok", True)
+    assert (reply["outcome"], reply["detail"]["no_text"]) == ("ok", True)
 
 
 def test_outcome_without_a_listener_is_connect_error(server: Any, unused_port: int) -> None:
     reply = ask(f"http://127.0.0.1:{unused_port}")
-    assert (reply.outcome, reply.sent_ns, reply.status) == ("connect_error", None, None)
+    assert (reply["outcome"], reply["sent_ns"], reply["status"]) == ("connect_error", None, None)
 
 
 def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
@@ -126,12 +130,16 @@ def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
 
     server.modes["drip"] = drip
     reply = ask(server.url("drip"), limits=WireTimeouts(total_ns=200_000_000))
-    assert reply.outcome == "timeout"
+    assert reply["outcome"] == "timeout"
 
 
 def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
-    assert ask(server.url("line_separators")).text == "a\u2028b\u2029c\u0085d"
-    assert ask(server.url("utf8_split")).text == ask(server.url("whole_utf8_split"), stream=False).text == "日本語🙂é"
+    assert ask(server.url("line_separators"))["text"] == "a\u2028b\u2029c\u0085d"
+    assert (
+        ask(server.url("utf8_split"))["text"]
+        == ask(server.url("whole_utf8_split"), stream=False)["text"]
+        == "日本語🙂é"
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +148,7 @@ def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
 def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
     for url, stream in ((mode, True), (f"whole_{mode}", False)):
         reply = ask(server.url(url), stream=stream)
-        assert (reply.prompt_tokens, reply.completion_tokens) == counted
+        assert (reply["prompt_tokens"], reply["completion_tokens"]) == counted
 
 
 def test_outcome_table_contains_every_outcome() -> None:
@@ -155,7 +163,7 @@ def test_outcome_page_of_the_docs_is_current() -> None:
 
 def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any) -> None:
     def detail(mode: str) -> dict[str, Any]:
-        found = ask(server.url(mode)).detail
+        found = ask(server.url(mode))["detail"]
         return {k: v for k, v in found.items() if k not in ("connect_ns", "send_ns")}  # both are noted when slow
 
     assert detail("content_empty_in_every_chunk") == {"no_text": True}
@@ -177,18 +185,18 @@ def test_outcome_details_of_answers_that_hold_less_than_their_tokens(server: Any
 def test_outcome_of_text_after_the_end_does_not_quote_the_model(server: Any) -> None:
     server.modes["quoting"] = misbehaving.stream(*GOOD, frame(delta(content="EngineDeadError")))
     reply = ask(server.url("quoting"))
-    assert (reply.outcome, reply.error, reply.text, reply.chunks) == (
+    assert (reply["outcome"], reply["error"], reply["text"], reply["chunks"]) == (
         "wrong_output",
         "text follows the [DONE] of its answer",
         "Hello!",
         3,
     )
     another = ask(server.url("tokens_of_another_after_done"))
-    assert (another.text, another.completion_tokens) == ("Hello!", 3)
+    assert (another["text"], another["completion_tokens"]) == ("Hello!", 3)
 
 
 def _gaps_s(reply: Any) -> list[float]:
-    return sorted(bucket_middle(i) / 1e9 for i, n in reply.itl_hist.items() for _ in range(n))
+    return sorted(bucket_middle(i) / 1e9 for i, n in reply["itl_hist"].items() for _ in range(n))
 
 
 def _frozen(then: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -226,11 +234,11 @@ def test_outcome_gap_of_a_freeze_is_among_the_gaps(server: Any, then: Callable[[
     server.modes["frozen"] = _frozen(then)
     limits = WireTimeouts(between_bytes_ns=290_000_000 if outcome == "stalled" else 5_000_000_000)
     reply = ask(server.url("frozen"), limits=limits)
-    assert reply.outcome == outcome
+    assert reply["outcome"] == outcome
     gaps = _gaps_s(reply)
     assert len(gaps) == 3
     assert gaps[-1] > 0.28
-    assert reply.largest_gap_ns > 280_000_000
+    assert reply["largest_gap_ns"] > 280_000_000
 
 
 def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Any) -> None:
@@ -240,5 +248,5 @@ def test_outcome_open_gap_counts_only_where_it_is_the_longest(server: Any) -> No
 
     server.modes["frozen_before"] = act
     reply = ask(server.url("frozen_before"))
-    assert reply.outcome == "reset"
+    assert reply["outcome"] == "reset"
     assert len(_gaps_s(reply)) == 3

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import plain
 from loadchaos.load.wire import sockets
-from loadchaos.load.wire.exchange import Exchange, WireTimeouts
-from loadchaos.load.wire.headers import request_head
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import WireTimeouts, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire import misbehaving
 from tests.load.wire.requests import exchange
@@ -28,7 +28,7 @@ def call(slot: Slot, limits: WireTimeouts | None = None) -> Exchange:
     return exchange(slot, limits=limits)
 
 
-def ask(slot: Slot) -> tuple[Reply, Exchange]:
+def ask(slot: Slot) -> tuple[EndRow, Exchange]:
     one = call(slot)
     return plain.act(one), one
 
@@ -82,12 +82,12 @@ def test_slot_replaces_a_connection_closed_while_idle(server: Any) -> None:
 
     server.modes["closing"] = answer_and_close
     slot = Slot(Origin(server.url("closing")))
-    assert ask(slot)[0].outcome == "ok"
+    assert ask(slot)[0]["outcome"] == "ok"
     kept = slot._idle
     assert kept is not None
     until(kept.is_stale)
     second = ask(slot)[0]
-    assert (second.outcome, second.detail["stale_retry"]) == ("ok", 1)
+    assert (second["outcome"], second["detail"]["stale_retry"]) == ("ok", 1)
     assert server.connections == 2
     slot.close()
 
@@ -109,14 +109,14 @@ def test_exchange_dropped_on_a_busy_connection_is_a_reset_and_not_sent_again(ser
     server.modes["dropping"] = drop_each_fifteenth(server, drop)
     slot = Slot(Origin(server.url("dropping")))
     replies = [ask(slot)[0] for _ in range(60)]
-    assert Counter(r.outcome for r in replies) == {"ok": 56, "reset": 4}
+    assert Counter(r["outcome"] for r in replies) == {"ok": 56, "reset": 4}
     told = (
         "the server closed the kept-alive connection as this request came, without a `Connection: close` before: it closed "
         "it after its last answer, or dropped this request"
     )
-    assert {r.error for r in replies if r.error} == {told}
+    assert {r["error"] for r in replies if r["error"]} == {told}
     assert len(server.requests) == 60, "each was sent once"
-    assert not any("resent" in r.detail or "stale_retry" in r.detail for r in replies)
+    assert not any("resent" in r["detail"] or "stale_retry" in r["detail"] for r in replies)
     slot.close()
 
 
@@ -128,7 +128,10 @@ def test_exchange_dropped_while_the_server_works_on_it_tells_no_early_close(serv
     server.modes["dropping"] = drop_each_fifteenth(server, drop)
     slot = Slot(Origin(server.url("dropping")))
     last = [ask(slot)[0] for _ in range(15)][-1]
-    assert (last.outcome, last.error) == ("reset", "the server closed the connection before the end of its answer")
+    assert (last["outcome"], last["error"]) == (
+        "reset",
+        "the server closed the connection before the end of its answer",
+    )
     slot.close()
 
 
@@ -138,8 +141,8 @@ def test_exchange_dropped_on_an_idle_connection_is_sent_again_and_counted(server
     slot = Slot(Origin(server.url("dropping")))
     limits = WireTimeouts(retry_idle_ns=0)  # any idle time is longer
     replies = [plain.act(call(slot, limits)) for _ in range(29)]
-    assert {r.outcome for r in replies} == {"ok"}
-    assert [r.detail.get("resent") for r in replies].count(1) == 2
+    assert {r["outcome"] for r in replies} == {"ok"}
+    assert [r["detail"].get("resent") for r in replies].count(1) == 2
     assert len(server.requests) == 31
     slot.close()
 
@@ -149,10 +152,10 @@ def test_exchange_is_sent_again_only_after_half_a_second_of_idle(server: Any) ->
     slot = Slot(Origin(server.url("dropping")))
     for idle_ns, outcome in ((400_000_000, "reset"), (600_000_000, "ok")):
         server.requests[:] = [b""] * 13
-        assert ask(slot)[0].outcome == "ok"
+        assert ask(slot)[0]["outcome"] == "ok"
         assert slot._idle is not None
         slot._idle.idle_since_ns -= idle_ns
-        assert ask(slot)[0].outcome == outcome
+        assert ask(slot)[0]["outcome"] == outcome
     slot.close()
 
 
@@ -162,8 +165,8 @@ def test_exchange_is_not_sent_again_after_a_byte_or_a_second_drop(server: Any) -
         server.requests.clear()
         server.modes["second"] = _good_then(server, broken)
         slot = Slot(Origin(server.url("second")))
-        assert plain.act(call(slot, limits)).outcome == "ok"
-        assert plain.act(call(slot, limits)).outcome == "reset"
+        assert plain.act(call(slot, limits))["outcome"] == "ok"
+        assert plain.act(call(slot, limits))["outcome"] == "reset"
         assert len(server.requests) == (2 if broken is not misbehaving.close else 3)
         slot.close()
 
@@ -185,14 +188,14 @@ def test_exchange_is_not_sent_again_when_the_connection_closes_late(
     server.modes["late"] = _good_then(server, late)
     slot = Slot(Origin(server.url("late")))
     limits = WireTimeouts(retry_idle_ns=0)
-    assert [plain.act(call(slot, limits)).outcome for _ in range(2)] == ["ok", "reset"]
+    assert [plain.act(call(slot, limits))["outcome"] for _ in range(2)] == ["ok", "reset"]
     assert len(server.requests) == 2
     slot.close()
 
 
 def test_exchange_does_not_retry_on_a_fresh_connection(server: Any) -> None:
     reply = ask(Slot(Origin(server.url("closed_before_headers"))))[0]
-    assert (reply.outcome, reply.detail.get("resent")) == ("reset", None)
+    assert (reply["outcome"], reply["detail"].get("resent")) == ("reset", None)
     assert server.connections == 1
 
 
@@ -201,21 +204,21 @@ def test_slot_drops_a_connection_idle_for_too_long(server: Any, monkeypatch: pyt
     ask(slot)
     monkeypatch.setattr(sockets, "MAX_IDLE_NS", 0)
     reply, second = ask(slot)
-    assert (reply.outcome, second.reused, second.connection_number) == ("ok", False, 2)
-    assert "stale_retry" not in reply.detail
+    assert (reply["outcome"], second.reused, second.connection_number) == ("ok", False, 2)
+    assert "stale_retry" not in reply["detail"]
     slot.close()
 
 
 def test_exchange_end_wakes_a_waiting_reader(server: Any) -> None:
     one = call(Slot(Origin(server.url("never"))))
-    replies: list[Reply] = []
+    replies: list[EndRow] = []
     waiter = threading.Thread(target=lambda: replies.append(plain.act(one)))
     waiter.start()
     until(lambda: one.sent_ns is not None)
     one.end("hung_up", "stopped")
     waiter.join(5)
-    assert replies[0].outcome == "aborted"
-    assert replies[0].detail["why"] == "stopped"
+    assert replies[0]["outcome"] == "aborted"
+    assert replies[0]["detail"]["why"] == "stopped"
 
 
 def test_connection_over_tls_checks_the_certificate(server: Any, certificate: Path) -> None:
@@ -237,12 +240,12 @@ def test_connection_over_tls_checks_the_certificate(server: Any, certificate: Pa
     thread.start()
     url = f"https://localhost:{listener.getsockname()[1]}"
     slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))))
-    assert [ask(slot)[0].outcome, ask(slot)[0].outcome] == ["ok", "ok"]
+    assert [ask(slot)[0]["outcome"], ask(slot)[0]["outcome"]] == ["ok", "ok"]
     assert slot.opened == 1
     slot.close()
     reply = ask(Slot(Origin(url)))[0]
-    assert reply.outcome == "connect_error"
-    assert "CERTIFICATE" in (reply.error or "").upper()
+    assert reply["outcome"] == "connect_error"
+    assert "CERTIFICATE" in (reply["error"] or "").upper()
     thread.join(5)
     listener.close()
 
@@ -257,6 +260,6 @@ def test_exchange_connect_is_bounded_by_the_timeouts(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sockets.Connection, "open", connect)
     begun = time.monotonic_ns()
     reply = plain.act(call(Slot(Origin("http://127.0.0.1:1")), WireTimeouts(first_byte_ns=2_000_000_000)))
-    assert reply.outcome == "connect_error"
+    assert reply["outcome"] == "connect_error"
     assert seen == [2.0]
-    assert reply.end_ns >= begun
+    assert reply["at_ns"] >= begun

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadchaos.load.wire import timestamps
+from loadchaos.load.wire import sockets as timestamps
 from loadchaos.load.wire.sockets import Connection, Origin
 from tests.rows import S
 
@@ -53,7 +53,7 @@ def test_timestamps_of_late_reads_are_the_arrival_times(pair: tuple[Connection, 
         if came_ns <= sent_ns + S // 10:
             return
     with socket.socket() as one:
-        timestamps.enable(one)
+        timestamps._ask_for_stamps(one)
         if timestamps._TIMESTAMPNS is None or not one.getsockopt(socket.SOL_SOCKET, timestamps._TIMESTAMPNS):
             pytest.skip("this kernel does not stamp packets")
     raise AssertionError("the kernel's stamp is not taken")

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadchaos.core import outcome_rules
-from loadchaos.load.wire import completion
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire import answer_reader
+from loadchaos.load.wire.answer_reader import AnswerReader
+from loadchaos.load.wire.request import AnswerRules
 
 VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, "", "error", "a text", 0, 7, 10402, {}, [], {"message": "out of memory", "code": 500}]
@@ -66,7 +66,7 @@ def nearly_usual(draw: st.DrawFn) -> dict[str, Any]:
 
 def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
     """Everything that an answer says after its last byte, but for the texts of errors."""
-    answer = Completion(AnswerRules(answers=1), asked_stream=False, declared_stream=False)
+    answer = AnswerReader(AnswerRules(answers=1), asked_stream=False, declared_stream=False)
     body, at = begin + orjson.dumps(data), 0
     for size in [*sizes, len(body)]:
         answer.feed(1, body[at : at + size])
@@ -78,7 +78,7 @@ def read(data: object, sizes: list[int], begin: bytes = b"") -> list[Any]:
         "drafts", "_number",
     ]  # fmt: skip
     events = [(event.outcome, event.code) for event in answer.outcome_events]
-    final, odd = completion.final_event(answer), answer.anomalies("application/json")
+    final, odd = answer_reader.final_event(answer), answer.anomalies("application/json")
     return [events, *(getattr(answer, name) for name in said), final, odd]
 
 
@@ -88,7 +88,7 @@ def test_usual_answers_are_read_as_all_others(data: dict[str, Any], sizes: list[
     quick = read(data, sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome_rules, "ANSWER_KEYS", frozenset())
-        patch.setattr(completion, "ANSWER_KEYS", frozenset())
+        patch.setattr(answer_reader, "ANSWER_KEYS", frozenset())
         choices = data.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice.get("message"), dict):
@@ -108,7 +108,7 @@ def test_usual_answers_hide_no_error_object(data: object) -> None:
 def test_usual_answers_count_log_probabilities() -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
     choice["logprobs"] = {"content": [{"token": "a", "logprob": -0.5}] * 3}
-    answer = Completion(AnswerRules(), asked_stream=False, declared_stream=False)
+    answer = AnswerReader(AnswerRules(), asked_stream=False, declared_stream=False)
     answer.feed(1, orjson.dumps({"id": "x", "choices": [choice], "usage": {"completion_tokens": 3}}))
     answer.close(2, complete=True)
     assert answer.logprob_entries == 3

@@ -5,17 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from loadchaos.load.worker.backoff import DEAD_SERVER_PAUSE_S, pause_s
+from loadchaos.load.worker.worker_plan import DEAD_SERVER_PAUSE_S, WorkerPlan
 
 
 def pauses_s(*outcomes: str, took_s: float = 0.0) -> list[float]:
-    plan: Any = SimpleNamespace(
-        backoff_s=lambda before: min(2.0, 0.1 * 2.0**before), server_is_gone=lambda reply: reply.outcome == "refused"
-    )
-    wire: Any = SimpleNamespace(request=SimpleNamespace(expect=frozenset({"ok"})))
+    plan: Any = SimpleNamespace(_backoff_s=0.1, _backoff_max_s=2.0, _rules=SimpleNamespace(engine_dead=()))
     slot: Any = SimpleNamespace(errors_in_row=0)
-    replies: list[Any] = [SimpleNamespace(outcome=outcome) for outcome in outcomes]
-    return [pause_s(plan, wire, reply, took_s, slot) for reply in replies]
+    rows: list[Any] = [{"outcome": outcome, "expect": ["ok"], "error": None} for outcome in outcomes]
+    return [WorkerPlan.pause_s(plan, row, took_s, slot) for row in rows]
 
 
 def test_pause_doubles_after_each_error_in_a_row() -> None:
@@ -32,4 +29,4 @@ def test_pause_counts_from_the_begin_of_the_request() -> None:
 
 
 def test_pause_at_a_dead_server_has_a_minimum() -> None:
-    assert pauses_s("refused", "refused")[0] == DEAD_SERVER_PAUSE_S
+    assert pauses_s("connect_error", "connect_error")[0] == DEAD_SERVER_PAUSE_S

@@ -7,26 +7,31 @@ import sys
 
 CODE = """
 from locust.env import Environment
-from loadchaos.core.model import Reply
 from loadchaos.load.worker import locust_stats
 
 S = 1_000_000_000
 environment = Environment()
 environment.events.request.add_listener(lambda response_time, **_: print(response_time))
-reply = Reply("ok", sent_ns=13 * S, first_byte_ns=14 * S, first_token_ns=16 * S, last_byte_ns=20 * S, end_ns=21 * S)
-locust_stats.report(environment, "text", reply, 10 * S, tokens=True)
+row = {
+    "traffic": "text", "outcome": "ok", "due_ns": 10 * S, "sent_ns": 13 * S, "first_byte_ns": 14 * S,
+    "first_token_ns": 16 * S, "last_byte_ns": 20 * S, "at_ns": 21 * S, "bytes_in": 0, "itl_hist": {},
+}
+locust_stats.report(environment, row, tokens=True)
 print(environment.stats.get("text", "TTFT").total_response_time)
 """
 
 
 COUNTED = """
 from locust.env import Environment
-from loadchaos.core.model import Reply
 from loadchaos.load.worker import locust_stats
 
 MS = 1_000_000
-REPLIES = [
-    Reply("ok" if n % 9 else "reset", last_byte_ns=n * n * MS, end_ns=(n * n + 1) * MS, bytes_in=n) for n in range(1, 40)
+ROWS = [
+    {
+        "traffic": "ab"[(n - 1) % 2], "outcome": "ok" if n % 9 else "reset", "due_ns": 0, "first_token_ns": None,
+        "last_byte_ns": n * n * MS, "at_ns": (n * n + 1) * MS, "bytes_in": n,
+    }
+    for n in range(1, 40)
 ]
 KEYS = (
     "num_requests", "num_failures", "total_response_time", "min_response_time", "max_response_time", "response_times",
@@ -41,12 +46,12 @@ def entries(counted: bool, listener: bool) -> list:
     if listener:
         environment.events.request.add_listener(lambda response_time, **_: seen.append(response_time))
 
-    def at_once(traffic, reply, due_ns):
-        locust_stats.report(environment, traffic, reply, due_ns, tokens=False)
+    def at_once(row):
+        locust_stats.report(environment, row, tokens=False)
 
     batch = locust_stats.CountedRequests(environment, at_once)
-    for n, reply in enumerate(REPLIES):
-        (batch.report if counted else at_once)("ab"[n % 2], reply, 0)
+    for n, row in enumerate(ROWS):
+        (batch.report if counted else at_once)(row)
         if n == 20:
             batch.flush()
     early = len(seen)

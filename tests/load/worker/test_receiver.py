@@ -14,13 +14,13 @@ from typing import Any, cast
 import gevent
 import pytest
 
-from loadchaos.core.model import Reply
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.load.behaviours import plain
-from loadchaos.load.wire.exchange import Exchange, Progress
-from loadchaos.load.wire.request import WireTimeouts
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress, WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
+from loadchaos.load.worker.greenlets import Timer
 from loadchaos.load.worker.receiver import Receiver
-from loadchaos.load.worker.timer import Timer
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, rules_of
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
@@ -48,13 +48,13 @@ def greenlets(works: list[Callable[[], Any]], within_s: float = 30) -> list[Any]
 
 def asking(
     arrivals: Receiver, server: Misbehaving, mode: str, stream: bool, expected_outcomes: str
-) -> Callable[[], Reply]:
+) -> Callable[[], EndRow]:
     """As conformance.once asks, from a greenlet."""
     slot = Slot(Origin(server.url(mode)), arrivals.collect)
     judged_by = rules_of(mode)
     limits = SHORT if expected_outcomes == "stalled" else WireTimeouts()
 
-    def ask() -> Reply:
+    def ask() -> EndRow:
         if mode in KEPT_ALIVE:
             once()
             while slot._idle is not None and not slot._idle.is_stale():
@@ -64,7 +64,7 @@ def asking(
         finally:
             slot.close()
 
-    def once() -> Reply:
+    def once() -> EndRow:
         call = Exchange(wire_request(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
         sweeper = _gevent.spawn(_sweep, call)
         try:
@@ -85,7 +85,7 @@ def test_receiver_misbehaviours_end_in_their_outcomes_when_read_at_once(arrivals
     rows = [(mode, stream, expected_outcomes) for mode, kinds, expected_outcomes in TABLE for stream in kinds]
     with running() as server:
         replies = greenlets([asking(arrivals, server, *row) for row in rows])
-    wrong = [(row, reply.outcome) for row, reply in zip(rows, replies, strict=True) if reply.outcome != row[2]]
+    wrong = [(row, reply["outcome"]) for row, reply in zip(rows, replies, strict=True) if reply["outcome"] != row[2]]
     assert wrong == []
     assert (SLICES[::2].count(False), SLICES[1::2].count(True)) == (0, 0)
 
@@ -94,10 +94,10 @@ def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Recei
     with running() as server:
         slot = Slot(Origin(server.url("good")), arrivals.collect)
 
-        def ask() -> Reply:
+        def ask() -> EndRow:
             return plain.act(Exchange(wire_request(slot.target, stream=True, rules=rules()), slot, Progress()))
 
-        assert [r.outcome for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
+        assert [r["outcome"] for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
         assert (slot.opened, server.connections) == (1, 1)
         kept = slot._idle
         assert kept is not None
@@ -109,7 +109,7 @@ def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Recei
                 _gevent.sleep(0.005)
 
         greenlets([closes])
-        assert greenlets([ask])[0].detail["stale_retry"] == 1
+        assert greenlets([ask])[0]["detail"]["stale_retry"] == 1
         slot.close()
 
 
@@ -127,7 +127,7 @@ def answer_next(peer: ssl.SSLSocket, answer: bytes) -> None:
 @contextmanager
 def tls_slot(
     arrivals: Receiver, certificate: Path, serve: Callable[[Callable[[], ssl.SSLSocket]], None]
-) -> Iterator[tuple[Slot, Callable[[], Reply]]]:
+) -> Iterator[tuple[Slot, Callable[[], EndRow]]]:
     """A slot of a server, whose thread `serve` gets a function that accepts, and a function that asks it once."""
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(certificate)
@@ -154,7 +154,7 @@ def test_receiver_over_tls_leaves_no_decrypted_bytes(arrivals: Receiver, certifi
 
     with tls_slot(arrivals, certificate, serve) as (slot, ask):
         replies = greenlets([lambda: [ask(), ask()]])[0]
-        assert [(r.outcome, len(r.text)) for r in replies] == [("ok", 200_000)] * 2
+        assert [(r["outcome"], r["bytes_in"] > 200_000) for r in replies] == [("ok", True)] * 2
         assert slot.opened == 1
 
 
@@ -170,7 +170,7 @@ def test_receiver_over_tls_replaces_a_connection_closed_while_idle(arrivals: Rec
 
     with tls_slot(arrivals, certificate, serve) as (slot, ask):
 
-        def ask_twice() -> list[Reply]:
+        def ask_twice() -> list[EndRow]:
             replies = [ask(), ask()]
             while not closed.is_set():
                 _gevent.sleep(0.005)
@@ -178,8 +178,8 @@ def test_receiver_over_tls_replaces_a_connection_closed_while_idle(arrivals: Rec
             return [*replies, ask(), ask()]
 
         replies = greenlets([ask_twice])[0]
-        assert [r.outcome for r in replies] == ["ok", "ok", "ok", "reset"]
-        assert [r.detail.get("stale_retry") for r in replies] == [None, None, 1, None]
+        assert [r["outcome"] for r in replies] == ["ok", "ok", "ok", "reset"]
+        assert [r["detail"].get("stale_retry") for r in replies] == [None, None, 1, None]
         assert slot.opened == 2
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
-from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import WorkerPlan
@@ -39,9 +40,9 @@ def begin(record: RequestRecorder, tmp_path: Path) -> Callable[[], str]:
 
     def one() -> str:
         step = next(steps)
-        wire = worker.build_request(step)
-        record.begin(Exchange(wire, Slot(worker.target), Progress(), 0))
-        return wire.request_id
+        request = worker.build_request(step)
+        record.begin(Exchange(request, Slot(worker.target), Progress(), 0))
+        return request.id
 
     return one
 

@@ -14,20 +14,21 @@ import pytest
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.model import Facts, Reply
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import Facts
 from loadchaos.core.session_ids import place_of
 from loadchaos.load import payloads, rebuild
 from loadchaos.load.registry import traffic_registry
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion
+from loadchaos.load.wire.answer_reader import AnswerReader
 from loadchaos.load.wire.contract import AnswerContract
-from loadchaos.load.wire.request import WireRequest
+from loadchaos.load.wire.request import AnswerRules, Request
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.sessions import Hands, SessionRun
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
+from tests.load.wire.requests import end_row
 from tests.load.worker.conftest import Child
 
 CALL = {
@@ -213,7 +214,7 @@ FACTS = Facts(base_url="http://h", admin_url="http://h", dialect="vllm", model="
 
 def runner(
     folder: Path,
-    send: Callable[[WireRequest, Control], Reply],
+    send: Callable[[Request, Control], EndRow],
     more: dict[str, Any] | None = None,
     call: dict[str, Any] | None = None,
     **options: Any,
@@ -223,16 +224,14 @@ def runner(
     data = {"profile": profile, "seed": 1, "base_url": "http://h", "folder": str(folder), "api_key_env": "KEY"}
     plan = WorkerPlan(data, FACTS, 0, {"KEY": "sk-of-ours-1234"})
     control, rows = Control(Tail(folder / "control.jsonl")), list[Any]()
-    answer = Completion(
-        AnswerRules().for_request(lambda _: None, AnswerContract(), 1), asked_stream=False, declared_stream=False
-    )
+    answer = AnswerReader(AnswerRules(contract=AnswerContract(), answers=1), asked_stream=False, declared_stream=False)
     message = {"content": "fine, sk-of-ours-1234", **({"tool_calls": [call]} if call else {})}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     answer.feed(1, json.dumps(body).encode())
     answer.close(2, complete=True)
 
-    def sent(wire: WireRequest, _due_ns: int, _slot: Any, _least: int | None) -> tuple[Reply, Completion]:
-        return send(wire, control), answer
+    def sent(request: Request, _due_ns: int, _slot: Any, _least: int | None) -> tuple[EndRow, AnswerReader]:
+        return send(request, control), answer
 
     first = plan.build_request(next(of_phase(plan.profile, 1, 0)))
     hands = Hands(sent, rows.append, lambda: Slot(plan.target))
@@ -240,9 +239,9 @@ def runner(
 
 
 def test_session_that_is_stopped_was_left_and_not_lost(tmp_path: Path) -> None:
-    def send(_wire: WireRequest, control: Control) -> Reply:
+    def send(_request: Request, control: Control) -> EndRow:
         control.apply("stop")
-        return Reply("ok")
+        return end_row("ok")
 
     _, rows = runner(tmp_path, send, turns=3, think="10m")
     assert [r["row"] for r in rows] == ["conversation", "answer", "conversation"]
@@ -252,9 +251,9 @@ def test_session_that_is_stopped_was_left_and_not_lost(tmp_path: Path) -> None:
 
 
 def test_session_whose_next_turn_is_due_while_the_server_is_down_is_lost(tmp_path: Path) -> None:
-    def send(_wire: WireRequest, control: Control) -> Reply:
+    def send(_request: Request, control: Control) -> EndRow:
         control.apply("pause")
-        return Reply("ok")
+        return end_row("ok")
 
     _, rows = runner(tmp_path, send, turns=3)
     assert (rows[-1]["end"], rows[-1]["why"], rows[-1]["turns"], rows[-1]["turns_lost"]) == (
@@ -266,13 +265,13 @@ def test_session_whose_next_turn_is_due_while_the_server_is_down_is_lost(tmp_pat
 
 
 def test_session_that_the_client_aborts_was_left(tmp_path: Path) -> None:
-    _, rows = runner(tmp_path, lambda _wire, _control: Reply("aborted"), turns=3)
+    _, rows = runner(tmp_path, lambda _wire, _control: end_row("aborted"), turns=3)
     assert (rows[-1]["end"], rows[-1]["why"], rows[-1]["turns_left"]) == ("left", "aborted", 3)
 
 
 def test_session_without_room_for_its_next_turn_is_cut(tmp_path: Path) -> None:
     replies = iter(
-        [Reply("ok", prompt_tokens=20, completion_tokens=8), Reply("ok", prompt_tokens=90, completion_tokens=8)]
+        [end_row("ok", prompt_tokens=20, completion_tokens=8), end_row("ok", prompt_tokens=90, completion_tokens=8)]
     )
     _, rows = runner(tmp_path, lambda _wire, _control: next(replies), turns=9, tokens=128)
     end = rows[-1]
@@ -286,19 +285,19 @@ def test_session_without_room_for_its_next_turn_is_cut(tmp_path: Path) -> None:
 
 
 def test_session_cut_in_a_loop_of_tools_has_an_unanswered_question(tmp_path: Path) -> None:
-    reply = Reply("ok", prompt_tokens=400, completion_tokens=8)
+    reply = end_row("ok", prompt_tokens=400, completion_tokens=8)
     tools = {"tools": {"count": 1}}
     _, rows = runner(tmp_path, lambda _wire, _control: reply, tools, CALL, turns=2, tool_result=200, tokens=600)
     end = rows[-1]
     assert (end["end"], end["turns"], end["turns_cut"], end["requests"], end["tool_calls"]) == ("cut", 0, 2, 1, 1)
 
 
-def branched(folder: Path, *replies: Reply, tokens: int) -> tuple[Any, ...]:
+def branched(folder: Path, *replies: EndRow, tokens: int) -> tuple[Any, ...]:
     """End of a session of 2 turns and 3 continuations with 2 turns each, by ids of its requests."""
     sent: list[str] = []
 
-    def send(wire: WireRequest, _control: Control) -> Reply:
-        sent.append(wire.request_id.removeprefix(place_of(wire.request_id).first))
+    def send(request: Request, _control: Control) -> EndRow:
+        sent.append(request.id.removeprefix(place_of(request.id).first))
         return replies[min(len(sent), len(replies)) - 1]
 
     _, rows = runner(folder, send, turns=4, branches={"count": 3, "after": 2}, tokens=tokens)
@@ -307,23 +306,23 @@ def branched(folder: Path, *replies: Reply, tokens: int) -> tuple[Any, ...]:
 
 
 def test_session_without_room_for_its_continuations_sends_none(tmp_path: Path) -> None:
-    full = Reply("ok", prompt_tokens=90, completion_tokens=30)
-    small = Reply("ok", prompt_tokens=20, completion_tokens=8)
+    full = end_row("ok", prompt_tokens=90, completion_tokens=30)
+    small = end_row("ok", prompt_tokens=20, completion_tokens=8)
     assert branched(tmp_path, small, full, tokens=128) == (["", "-r1"], "cut", 2, 6, 0, 8)
 
 
 def test_session_counts_the_cut_turns_of_all_continuations(tmp_path: Path) -> None:
-    replies = [Reply("ok", prompt_tokens=20, completion_tokens=8)] * 2
-    found = branched(tmp_path, *replies, Reply("ok", prompt_tokens=90, completion_tokens=30), tokens=128)
+    replies = [end_row("ok", prompt_tokens=20, completion_tokens=8)] * 2
+    found = branched(tmp_path, *replies, end_row("ok", prompt_tokens=90, completion_tokens=30), tokens=128)
     assert found == (["", "-r1", "-b1r1", "-b2r1", "-b3r1"], "cut", 5, 3, 0, 8)
 
 
 def test_session_estimates_its_prompts_where_the_server_reports_no_usage(tmp_path: Path) -> None:
     sent: list[int] = []
 
-    def send(_wire: WireRequest, _control: Control) -> Reply:
+    def send(_request: Request, _control: Control) -> EndRow:
         sent.append(100)
-        return Reply("ok", chunks=100)
+        return end_row("ok", chunks=100)
 
     _, rows = runner(tmp_path, send, turns=9, tokens=512)
     end = rows[-1]
@@ -334,9 +333,9 @@ def test_session_estimates_its_prompts_where_the_server_reports_no_usage(tmp_pat
 def test_session_records_the_answer_it_sends_back_without_our_key(tmp_path: Path) -> None:
     bodies: list[Any] = []
 
-    def send(wire: WireRequest, _control: Control) -> Reply:
-        bodies.append(json.loads(wire.request.body))
-        return Reply("ok")
+    def send(request: Request, _control: Control) -> EndRow:
+        bodies.append(json.loads(request.body))
+        return end_row("ok")
 
     _, rows = runner(tmp_path, send, turns=2)
     (text,) = {r["text"] for r in rows if r["row"] == "answer"}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion, final_event
-from loadchaos.load.wire.event_template import EventTemplate
+from loadchaos.load.wire.answer_reader import AnswerReader, final_event
+from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.sse import EventTemplate
 
 TEXT = st.sampled_from([
     b" the", b"", b"a", b" river", b'\\"', b"\\n", b"\\u00e9", b'"', b"\\", b"\n", b"\r", b"\x00", b"\x7f", b"\xc3\xa9",
@@ -55,7 +55,7 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
-    answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+    answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
     if not learning:
         answer._template._tries = 0
     edges = sorted({0, len(stream), *(c for c in cuts if c < len(stream))})
@@ -64,7 +64,7 @@ def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
     answer.close(10**9, complete=True)
     hidden = {"_template", "_sse", "_prefix", "_text"}
     return {
-        **{k: getattr(answer, k) for k in Completion.__slots__ if k not in hidden},
+        **{k: getattr(answer, k) for k in AnswerReader.__slots__ if k not in hidden},
         "text": answer.text,
         "end": final_event(answer),
     }
@@ -107,9 +107,9 @@ def test_event_template_parses_a_usual_stream_twice_only(monkeypatch: pytest.Mon
             parsed.append(data)
         return real(data)
 
-    monkeypatch.setattr("loadchaos.load.wire.completion.orjson.loads", loads)
+    monkeypatch.setattr("loadchaos.load.wire.answer_reader.orjson.loads", loads)
     form = b'{"id":"c","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}'
-    answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+    answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
     for n in range(50):
         answer.feed(n, b"data: " + form.replace(b"%s", b" word%d" % n) + b"\n\n")
     assert (answer.chunks, len(parsed)) == (50, 3)  # the first, the second, and the proof

@@ -19,8 +19,8 @@ from loadchaos.core.outcome_rules import (
     error_response_outcome,
 )
 from loadchaos.load.endpoints import ENDPOINTS
-from loadchaos.load.wire.answer_rules import AnswerRules
-from loadchaos.load.wire.completion import Completion, final_event
+from loadchaos.load.wire.answer_reader import AnswerReader, final_event
+from loadchaos.load.wire.request import AnswerRules
 from loadchaos.server.dialects.sglang import SGLANG
 
 RULES = AnswerRules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
@@ -41,7 +41,7 @@ STREAM = st.lists(EVENT, max_size=8).map(lambda events: b"".join(b"data: " + e +
 
 
 def outcome(body: bytes, *, stream: bool, complete: bool = True, size: int = 10_000) -> str:
-    answer = Completion(RULES, asked_stream=stream, declared_stream=stream)
+    answer = AnswerReader(RULES, asked_stream=stream, declared_stream=stream)
     for n, at in enumerate(range(0, len(body), size)):
         answer.feed(n, body[at : at + size])
     answer.close(10**6, complete=complete)
@@ -123,7 +123,7 @@ def chunk(text: str, index: int = 0, finish: str | None = None) -> bytes:
 
 
 def test_completion_gaps_are_counted_between_packets() -> None:
-    answer = Completion(RULES, asked_stream=True, declared_stream=True)
+    answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)
     answer.feed(1_000_000, chunk("a") + chunk("b") + chunk("c"))
     answer.feed(41_000_000, chunk("d") + chunk("e"))
     answer.feed(81_000_000, chunk("f", finish="stop"))
@@ -133,7 +133,7 @@ def test_completion_gaps_are_counted_between_packets() -> None:
 
 
 def test_completion_gaps_between_reasoning_tokens_count() -> None:
-    answer = Completion(RULES, asked_stream=True, declared_stream=True)
+    answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)
     for n, key in enumerate(("reasoning", "reasoning", "reasoning_content", "content", "content")):
         event = {"choices": [{"index": 0, "delta": {key: "a"}, "finish_reason": None}]}
         answer.feed(1_000_000 * (1 + n * n), b"data: " + orjson.dumps(event) + b"\n\n")
@@ -148,15 +148,15 @@ def test_completion_needs_a_finish_reason_of_every_choice() -> None:
 
 
 def test_completion_of_an_endless_answer_is_parsed_as_it_arrives() -> None:
-    answer = Completion(RULES, asked_stream=True, declared_stream=True)
+    answer = AnswerReader(RULES, asked_stream=True, declared_stream=True)
     for n in range(3000):
         answer.feed(n, chunk("word"))
     assert answer.chunks == 3000
 
 
 def test_completion_bounds_a_body_that_is_one_json_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadchaos.load.wire.completion.MAX_BODY_BYTES", 1 << 20)
-    answer = Completion(RULES, asked_stream=False, declared_stream=False)
+    monkeypatch.setattr("loadchaos.load.wire.answer_reader.MAX_BODY_BYTES", 1 << 20)
+    answer = AnswerReader(RULES, asked_stream=False, declared_stream=False)
     for n in range(20):
         answer.feed(n, b'{"a": "' + b"x" * 65536)
     assert answer.fault == "the body is longer than 1 MiB"
@@ -214,6 +214,6 @@ def test_completion_names_of_any_type_are_no_exception(endpoint: str, body: dict
 
 
 def test_completion_text_after_done_may_have_an_id_of_any_type() -> None:
-    answer = Completion(AnswerRules(), asked_stream=True, declared_stream=True)
+    answer = AnswerReader(AnswerRules(), asked_stream=True, declared_stream=True)
     answer.feed(0, b'data: [DONE]\n\ndata: {"id":{},"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
     assert [event.outcome for event in answer.outcome_events][-1] == "wrong_output"

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import xxhash
 
-from loadchaos.core.model import Facts, Reply
-from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.core.model import Facts
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.request import Progress
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker.request_rows import begin_row, end_row
+from loadchaos.load.worker.recorder import begin_row
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 
-def made_wires(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, list[Any]]:
+def made_requests(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, list[Any]]:
     """The plan of a worker, and its first 20 requests with this payload."""
     profile = {
         "name": "t", "traffic": [{"name": "text", "payload": payload, "output": {"max": 8}}],
@@ -29,10 +30,10 @@ def made_wires(folder: Any, payload: dict[str, Any]) -> tuple[WorkerPlan, list[A
 
 
 def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Any) -> None:
-    worker, wires = made_wires(tmp_path, {"text": {"tokens": 64}})
-    rows = [begin_row(Exchange(wire, Slot(worker.target), Progress(), 0)) for wire in wires]
-    for wire, row in zip(wires, rows, strict=True):
-        body = wire.request.body
+    worker, requests = made_requests(tmp_path, {"text": {"tokens": 64}})
+    rows = [begin_row(Exchange(request, Slot(worker.target), Progress(), 0)) for request in requests]
+    for request, row in zip(requests, rows, strict=True):
+        body = request.body
         assert (row["len"], row["hash"]) == (len(body), xxhash.xxh3_64(body).hexdigest())
     assert len({row["hash"] for row in rows}) == len(rows)
 
@@ -43,9 +44,18 @@ def test_begin_row_identifies_its_body_by_length_and_hash(tmp_path: Any) -> None
 def test_end_row_of_an_answer_cut_before_the_name_of_its_call_lacks_no_text(
     tmp_path: Any, choice: str, finish: str, cut: bool
 ) -> None:
-    worker, wires = made_wires(tmp_path, {"text": {"tokens": 64}, "tools": {"count": 1, "choice": choice}})
-    assert json.loads(wires[0].request.body)["tool_choice"] == choice
-    reply = Reply("ok", 200, 0, detail={"no_text": True}, finish_reason=finish, completion_tokens=8, signs=["no_text"])
-    row = end_row(Exchange(wires[0], Slot(worker.target), Progress(), 0), reply)
+    worker, requests = made_requests(tmp_path, {"text": {"tokens": 64}, "tools": {"count": 1, "choice": choice}})
+    assert json.loads(requests[0].body)["tool_choice"] == choice
+    exchange = Exchange(requests[0], Slot(worker.target), Progress(), 0)
+    usage = {"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 17}
+    message = {"role": "assistant", "content": ""}
+    body = json.dumps(
+        {"id": "a", "usage": usage, "choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+    )
+    exchange.request.stream = False
+    exchange._feed(1, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
+    exchange._feed(2, body.encode())
+    row = exchange.end_row()
+    assert row["outcome"] == "ok"
     assert row["detail"] == ({"call_cut": True} if cut else {"no_text": True})
     assert row.get("signs", []) == ([] if cut else ["no_text"])

@@ -2,7 +2,7 @@
 
 Answers of other endpoints are subclasses (load/endpoints). Bytes are stamped by the receiver. Nearly every event of a
 stream repeats the one before it with another text: such events are recognised by their first and last bytes
-(event_template.py) and never parsed. Sans-I/O.
+(sse.EventTemplate) and never parsed. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from loadchaos.core.outcome_rules import (
     error_object,
     finish_outcome,
 )
-from loadchaos.load.wire.answer_rules import AnswerRules
 from loadchaos.load.wire.contract import ToolCall
 from loadchaos.load.wire.drafts import KEYS, DraftCount, draft_count
-from loadchaos.load.wire.event_template import UNLEARNED, EventTemplate, json_string
-from loadchaos.load.wire.sse import MAX_EVENT_BYTES, Event, SseParser
+from loadchaos.load.wire.request import AnswerRules
+from loadchaos.load.wire.sse import MAX_EVENT_BYTES, UNLEARNED, Event, EventTemplate, SseParser, json_string
 
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
@@ -47,13 +46,11 @@ class WrongShapeError(Exception):
     """A JSON value of the wrong type inside the answer; the text says which."""
 
 
-class Completion:
-    """The body of one 2xx answer.
-
-    `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can decide the outcome, in byte order.
-    `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the packet that completed the event.
-    `chunks` counts those with content. `contradictions`: wrong parts that a subclass found. `fault`: why the rest is not
-    read, as the body is too long.
+class AnswerReader:
+    """The body of one 2xx answer. `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can
+    decide the outcome, in byte order. `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the
+    packet that completed the event. `chunks` counts those with content. `contradictions`: wrong parts that a subclass
+    found. `fault`: why the rest is not read, as the body is too long.
     """
 
     FINISH = "a finish_reason"
@@ -64,45 +61,12 @@ class Completion:
     """Streams of this protocol end with DONE on every server."""
 
     __slots__ = (
-        "_between_events",
-        "_body",
-        "_body_bytes",
-        "_calls",
-        "_content",
-        "_events",
-        "_number",
-        "_pending",
-        "_prefix",
-        "_sse",
-        "_stream_known",
-        "_template",
-        "_text",
-        "answer_id",
-        "asked_stream",
-        "chunks",
-        "contradictions",
-        "disorder",
-        "done_seen",
-        "drafts",
-        "fault",
-        "finish",
-        "first_answer_ns",
-        "first_token_ns",
-        "front_skipped",
-        "has_answer",
-        "has_calls",
-        "has_text",
-        "id_changes",
-        "is_stream",
-        "itl_hist",
-        "largest_gap_ns",
-        "last_token_ns",
-        "logprob_entries",
-        "outcome_events",
-        "rules",
-        "second_done",
-        "usage",
-    )
+        "_between_events", "_body", "_body_bytes", "_calls", "_content", "_events", "_number", "_pending", "_prefix",
+        "_sse", "_stream_known", "_template", "_text", "answer_id", "asked_stream", "chunks", "contradictions",
+        "disorder", "done_seen", "drafts", "fault", "finish", "first_answer_ns", "first_token_ns", "front_skipped",
+        "has_answer", "has_calls", "has_text", "id_changes", "is_stream", "itl_hist", "largest_gap_ns",
+        "last_token_ns", "logprob_entries", "outcome_events", "rules", "second_done", "usage",
+    )  # fmt: skip
 
     _sse: SseParser  # of a stream, once it is known to be one
 
@@ -146,10 +110,7 @@ class Completion:
         self._body_bytes = 0
 
     def feed(self, at_ns: int, piece: bytes) -> int:
-        """Read bytes that arrived at `at_ns`.
-
-        Returns how many chunks with content they complete.
-        """
+        """Read bytes that arrived at `at_ns`. Returns how many chunks with content they complete."""
         template = self._template
         if template.learned and piece.startswith(template.frame_begin) and piece.endswith(template.frame_end):
             text = json_string(piece[len(template.frame_begin) : -len(template.frame_end)])
@@ -205,12 +166,10 @@ class Completion:
 
     @property
     def completion_tokens(self) -> int | None:
-        """Output tokens as the server counted them."""
         return self._count("completion_tokens")
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Prompt tokens as the server counted them."""
         return self._count("prompt_tokens")
 
     @property
@@ -232,16 +191,13 @@ class Completion:
 
     @property
     def finished(self) -> bool:
-        """True when every choice that began has a finish_reason."""
         return bool(self.finish) and None not in self.finish.values()
 
     @property
     def reasoning_only(self) -> bool:
-        """True when there is reasoning but no answer text."""
         return self.has_text and not self.has_answer
 
     def is_empty(self) -> bool:
-        """True when the body held no event and no JSON at all."""
         return self._events == 0
 
     def anomalies(self, content_type: str) -> dict[str, Any]:
@@ -260,7 +216,6 @@ class Completion:
         return found
 
     def _add_count_anomalies(self, found: dict[str, Any]) -> None:
-        """Compare the text and the chunks with the tokens that the server counted."""
         tokens = self.completion_tokens
         if tokens is None:
             return
@@ -305,7 +260,6 @@ class Completion:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def _detect_stream(self, *, final: bool) -> bool:
-        """Decide if the body is a stream, by its bytes or else its declared type."""
         if len(self._prefix.lstrip()) < 6 and not final:
             return False
         self.is_stream = begins_stream(self._prefix, declared=self.is_stream)
@@ -452,7 +406,6 @@ class Completion:
         return choices
 
     def _read_number(self, number: object) -> None:
-        """Read the number of a chunk, where a server numbers them."""
         if not isinstance(number, int):
             return
         before, self._number = self._number, number
@@ -461,7 +414,7 @@ class Completion:
             self.disorder.append(f"a chunk is {kind}: number {number} follows {before}")
 
     def _read_extras(self, index: int, choice: dict[str, Any], message: Any) -> None:
-        """Read what the checks of the content need (answer_checks.py)."""
+        """Read what the checks of the content need (decision.py)."""
         if self.rules.answers is not None and not 0 <= index < self.rules.answers and not self.disorder:
             self.disorder.append(f"choice {index} was not requested: there are {self.rules.answers}")
         logprobs = choice.get("logprobs")
@@ -509,10 +462,7 @@ class Completion:
         return self._text
 
     def _read_message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
-        """Read a delta or message.
-
-        Returns (it has a token, it has a token of the answer itself).
-        """
+        """Read a delta or message. Returns (it has a token, it has a token of the answer itself)."""
         text = delta.get("content")
         if text and isinstance(text, str) and len(delta) == 1 + ("role" in delta):
             self._text.append(text)  # nearly every message: there is nothing else
@@ -564,7 +514,6 @@ class Completion:
         self.last_token_ns = at_ns
 
     def _read_json_body(self, body: bytes) -> None:
-        """Read a body that is one JSON value. It may be an error under a 2xx status."""
         try:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -587,10 +536,7 @@ class Completion:
             self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
     def _read_usual(self, data: object) -> bool:
-        """Read an answer of one finished choice with a text and nothing else.
-
-        Returns False, with nothing read, for any other.
-        """
+        """Read an answer of one finished choice with a text and nothing else; False, with nothing read, for any other."""
         if self._content is not None or not isinstance(data, dict) or not data.keys() <= ANSWER_KEYS:
             return False
         choices, usage, known_id = data.get("choices"), data.get("usage"), data.get("id")
@@ -614,7 +560,6 @@ class Completion:
         return True
 
     def _read_whole(self, data: object) -> None:
-        """Read the JSON value of an answer that is not streamed."""
         if self._read_usual(data):
             return
         for choice in self._read_choices(data):
@@ -635,7 +580,7 @@ class Completion:
 _OK = OutcomeEvent("ok")
 
 
-def final_event(answer: Completion) -> OutcomeEvent:
+def final_event(answer: AnswerReader) -> OutcomeEvent:
     """Make the outcome event of a complete body in which nothing was decisive."""
     rules = answer.rules
     if answer.is_stream and not answer.asked_stream:
@@ -664,7 +609,6 @@ def begins_stream(begin: bytes, *, declared: bool) -> bool:
 
 
 def _all_objects(choices: list[Any]) -> bool:
-    """Tell if every choice is an object."""
     for choice in choices:  # noqa: SIM110 - all() makes a generator for what is nearly always one choice
         if not isinstance(choice, dict):
             return False
@@ -672,7 +616,6 @@ def _all_objects(choices: list[Any]) -> bool:
 
 
 def _has_token(message: Any) -> bool:
-    """Tell if a delta or text choice holds a token."""
     if not isinstance(message, dict):
         return False
     return any(message.get(key) for key in (*_TOKEN_KEYS, "text", "tool_calls", "function_call"))
