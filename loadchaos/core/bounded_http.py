@@ -1,6 +1,5 @@
-"""Send one HTTP request with limits for its whole time and size.
-
-httpx limits only the time between two pieces, and reads and unpacks a body of any size.
+"""Send one HTTP request with limits for its whole time and size. httpx limits only the time between two pieces, and
+reads and unpacks a body of any size.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def _lower(headers: httpx.Headers) -> dict[str, str]:
 
 
 def _unpacked(data: bytes, encoding: str) -> bytes:
-    """Unpack gzip and deflate, which a server may send without a request."""
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
         return data
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)

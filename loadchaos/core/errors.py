@@ -1,6 +1,5 @@
-"""Exceptions for mistakes of loadchaos or its user, with exit codes.
-
-A fault of the server is data and never an exception. All exit codes: core/exit_codes.py.
+"""Exceptions for mistakes of loadchaos or its user, with exit codes. A fault of the server is data and never an
+exception. All exit codes: core/exit_codes.py.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ class AuthorizationError(LoadchaosError):
 
 
 class TargetError(LoadchaosError):
-    """The target cannot be tested.
-
-    For example it is unreachable, not healthy, refuses the key, or lacks the model, images or development endpoints.
+    """The target cannot be tested. For example it is unreachable, not healthy, refuses the key, or lacks the model,
+    images or development endpoints.
     """
 
     exit_code = exit_codes.TARGET_ERROR
@@ -72,9 +70,8 @@ class LedgerError(LoadchaosError):
 
 
 class StoppedBySignalError(Exception):
-    """Signal that work was cancelled, as the user ended the process.
-
-    It is no LoadchaosError: nothing went wrong, and no step may treat it as its failure.
+    """Signal that work was cancelled, as the user ended the process. It is no LoadchaosError: nothing went wrong, and
+    no step may treat it as its failure.
     """
 
     def __init__(self, exit_code: int) -> None:

@@ -1,6 +1,5 @@
-"""Expectations of a profile, such as `images.ttft_p99 <= 2s`.
-
-The profile checks them and analysis/verdict/expectations.py judges them, both with `parse`.
+"""Expectations of a profile, such as `images.ttft_p99 <= 2s`. The profile checks them and
+analysis/verdict/expectations.py judges them, both with `parse`.
 """
 
 from __future__ import annotations
@@ -61,10 +60,9 @@ _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
 @dataclass(frozen=True)
 class Expectation:
-    """A parsed expectation: `name op value`.
-
-    The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds, or growth per hour. `limit` is `value` as it
-    was written. `traffic` is "" for all requests, and `endpoint.NAME` for those of an endpoint.
+    """A parsed expectation: `name op value`. The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds,
+    or growth per hour. `limit` is `value` as it was written. `traffic` is "" for all requests, and `endpoint.NAME` for
+    those of an endpoint.
     """
 
     text: str
@@ -77,11 +75,9 @@ class Expectation:
 
     @property
     def full_name(self) -> str:
-        """Name with its traffic, as it was written."""
         return f"{self.traffic}.{self.name}" if self.traffic else self.name
 
     def meaning(self) -> str:
-        """The figure in words."""
         of = f" (traffic {self.traffic})" if self.traffic else ""
         if self.traffic.startswith(PREFIX):
             of = f" (endpoint {self.traffic.removeprefix(PREFIX)})"
@@ -105,10 +101,8 @@ def known_names() -> list[str]:
 
 
 def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
-    """Parse one line of `expect`.
-
-    `traffics` are the names that may stand before the figure, those of endpoints as `endpoint.NAME`; None allows any.
-    Raises ValueError that says what was expected.
+    """Parse one line of `expect`. `traffics` are the names that may stand before the figure, those of endpoints as
+    `endpoint.NAME`; None allows any. Raises ValueError that says what was expected.
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -130,7 +124,6 @@ def parse(text: str, traffics: Collection[str] | None = ()) -> Expectation:
 
 
 def _split(full: str, traffics: Collection[str] | None) -> tuple[str, str]:
-    """Split a name into its traffic or endpoint ("": none) and its figure."""
     for dots in (2, 1):
         parts = full.split(".", dots)
         first, name = ".".join(parts[:dots]), parts[-1]
@@ -198,7 +191,6 @@ _STATISTIC_SYNONYMS: tuple[tuple[str, str], ...] = (
 
 
 def _synonym(full: str, traffics: Collection[str]) -> str:
-    """The figure that a name of another tool means; empty if there is none."""
     first, name = _split(full, traffics)
     prefix = f"{first}." if first else ""
     name = re.sub(r"_(?:ms|s|seconds|milliseconds)$", "", name.lower().replace("-", "_"))

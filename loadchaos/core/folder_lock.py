@@ -47,5 +47,4 @@ class FolderLock:
         )
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._fd)

@@ -1,6 +1,5 @@
-"""Types that all packages share: step, request, reply, facts, terms.
-
-Times within a run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a field that ends in `_s` is in seconds.
+"""Types that all packages share: step, request, reply, facts, terms. Times within a run are CLOCK_MONOTONIC nanoseconds
+(`at_ns`, `due_ns`); a field that ends in `_s` is in seconds.
 """
 
 from __future__ import annotations
@@ -143,20 +142,15 @@ class Facts:
 
     @property
     def prompt_room(self) -> int | None:
-        """Most tokens of a prompt beside an answer of one token.
-
-        None: unknown.
-        """
+        """Most tokens of a prompt beside an answer of one token. None: unknown."""
         whole = [n - 1 for n in (self.max_model_len, self.capacity_tokens) if n]
         return min([*whole, *([self.input_limit] if self.input_limit else [])], default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        """Read back; unknown keys are ignored, so that old readers read new files."""
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in data.items() if k in known}
         if values.get("text") is not None:
@@ -337,11 +331,9 @@ class Terms:
     new_prompts: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a mapping for JSON; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Terms:
-        """Read back; unknown keys are ignored, so that old readers read new files."""
         known = {f.name for f in fields(cls)}
         return cls(**{k: v for k, v in data.items() if k in known})

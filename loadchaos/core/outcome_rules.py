@@ -71,9 +71,8 @@ class OutcomeRules:
 
 
 class OutcomeEvent(NamedTuple):
-    """An event in an exchange that can decide its outcome; the first one does.
-
-    It exists from the moment the event is read until the reply is made. `text` and `code` are the server's.
+    """An event in an exchange that can decide its outcome; the first one does. It exists from the moment the event is
+    read until the reply is made. `text` and `code` are the server's.
     """
 
     outcome: Outcome
@@ -90,10 +89,9 @@ class ErrorObject(NamedTuple):
 
 
 def error_object(data: object) -> ErrorObject | None:
-    """Find the error in a JSON value; None when there is none.
-
-    Shapes: OpenAI `{"error": {"message", "type", "code"}}`, flat `{"object": "error", "message", "code"}` (LMDeploy,
-    vLLM up to 0.8), `{"error": "text"}`, `{"error_code": 10402, ...}` (gateways), FastAPI's `{"detail": ...}`.
+    """Find the error in a JSON value; None when there is none. Shapes: OpenAI `{"error": {"message", "type", "code"}}`,
+    flat `{"object": "error", "message", "code"}` (LMDeploy, vLLM up to 0.8), `{"error": "text"}`, `{"error_code":
+    10402, ...}` (gateways), FastAPI's `{"detail": ...}`.
     """
     if not isinstance(data, dict):
         return None
@@ -120,7 +118,6 @@ def error_object(data: object) -> ErrorObject | None:
 def error_response_event(
     status: int, reason: str, headers: Mapping[str, str], body: bytes, rules: OutcomeRules
 ) -> OutcomeEvent:
-    """Make the outcome event of an answer whose status is not 2xx."""
     try:
         error = error_object(orjson.loads(body))
     except orjson.JSONDecodeError:
@@ -171,9 +168,8 @@ def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: Outcome
 
 
 def finish_outcome(finish_reason: str) -> Outcome | None:
-    """Classify a finish_reason; None for one that is no fault by itself.
-
-    A reason that only one server uses (repetition, eos_token) is none.
+    """Classify a finish_reason; None for one that is no fault by itself. A reason that only one server uses
+    (repetition, eos_token) is none.
     """
     if "error" in finish_reason:
         return "finish_error"
@@ -181,7 +177,6 @@ def finish_outcome(finish_reason: str) -> Outcome | None:
 
 
 def end_event(end: End, why: str) -> OutcomeEvent:
-    """Make the outcome event of an exchange without a complete body."""
     return OutcomeEvent(_OUTCOME_OF_END[end], why)
 
 
@@ -191,7 +186,6 @@ def describe_os_error(error: OSError) -> str:
 
 
 def matches(patterns: Sequence[Pattern[str]], text: str) -> bool:
-    """Tell if any pattern is found in the text."""
     return any(p.search(text) for p in patterns)
 
 

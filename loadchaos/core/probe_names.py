@@ -1,6 +1,5 @@
-"""Kinds of questions with one right answer, and how an answer is compared.
-
-Each kind is one file in server/probes/kinds/.
+"""Kinds of questions with one right answer, and how an answer is compared. Each kind is one file in
+server/probes/kinds/.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ def is_right(expected: str, text: str) -> bool:
 
 
 def _words(text: str) -> str:
-    """Words of a text, without quotes, full stops and line ends."""
     return " ".join("".join(c if c.isalnum() or c in "-_" else " " for c in text).split())
 
 

@@ -17,15 +17,11 @@ def folder(name: str) -> Path:
 
 
 def profiles() -> dict[str, Path]:
-    """List the shipped profiles by name."""
     return {p.stem: p for p in sorted(folder("profiles").glob("*.yaml"))}
 
 
 def profile(name_or_path: str) -> Path:
-    """Find a profile by path, then by shipped name.
-
-    Raises OptionError with the most similar name.
-    """
+    """Find a profile by path, then by shipped name. Raises OptionError with the most similar name."""
     path = Path(name_or_path)
     if path.is_file():
         return path

@@ -1,6 +1,5 @@
-"""Forms of secrets: headers, settings, URLs, keys that show what they are.
-
-`FORMS` is data for `Redactor`. The prefixes of keys follow the rules of detect-secrets and gitleaks.
+"""Forms of secrets: headers, settings, URLs, keys that show what they are. `FORMS` is data for `Redactor`. The prefixes
+of keys follow the rules of detect-secrets and gitleaks.
 """
 
 from __future__ import annotations

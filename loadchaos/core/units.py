@@ -1,7 +1,5 @@
-"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`.
-
-Parsers raise ValueError. The `Annotated` types at the end use them in pydantic models, so that profiles and options
-are read by the same code.
+"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`. Parsers raise ValueError. The `Annotated` types
+at the end use them in pydantic models, so that profiles and options are read by the same code.
 """
 
 from __future__ import annotations
@@ -38,9 +36,8 @@ def duration_s(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as the shortest text that `duration_s` reads: `1m30s`.
-
-    The text is exact to a nanosecond: `11.5ms`.
+    """Format seconds as the shortest text that `duration_s` reads: `1m30s`. The text is exact to a nanosecond:
+    `11.5ms`.
     """
     ns = round(seconds * 1e9)
     if ns == 0:
@@ -154,7 +151,6 @@ class Range:
     high: int
 
     def pick(self, rng: random.Random) -> int:
-        """Draw a value; all are equally likely."""
         return rng.randint(self.low, self.high)
 
     def __str__(self) -> str:

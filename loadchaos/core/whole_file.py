@@ -10,9 +10,8 @@ import orjson
 
 
 def write_whole(path: Path, data: bytes | str, *, sync: bool = False) -> None:
-    """Write a file beside `path`, then rename it. Raises OSError.
-
-    With `sync`, a power cut leaves the old or the new file, too.
+    """Write a file beside `path`, then rename it. Raises OSError. With `sync`, a power cut leaves the old or the new
+    file, too.
     """
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as f:

@@ -28,16 +28,12 @@ class AbortRule:
     for_s: float
 
     def is_met(self, failed: int, ended: int) -> bool:
-        """Compare the share of `failed` requests of `ended` ones."""
         part = failed / ended if ended else 0.0
         return part > self.share or (self.or_equal and part == self.share)
 
 
 def parse(text: str) -> AbortRule:
-    """Parse a rule.
-
-    Raises ValueError that says what was expected.
-    """
+    """Parse a rule. Raises ValueError that says what was expected."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"`error_rate > share for duration` was expected, e.g. {EXAMPLE} (got {text!r})")

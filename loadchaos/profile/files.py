@@ -1,7 +1,6 @@
-"""Names of files in a profile, resolved to absolute paths.
-
-A relative name is searched in the folder of the profile first, then in the current folder. A loaded profile has absolute
-names, so that its run can be resumed, judged and repeated from any folder.
+"""Names of files in a profile, resolved to absolute paths. A relative name is searched in the folder of the profile
+first, then in the current folder. A loaded profile has absolute names, so that its run can be resumed, judged and
+repeated from any folder.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object])
 
 
 def file_names(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
-    """Yield (mapping, location) of every file name in a profile.
-
-    The profile need not be valid yet.
-    """
+    """Yield (mapping, location) of every file name in a profile. The profile need not be valid yet."""
     for key in ("ca", "tokenizer"):
         yield from _at(data, ("target", key))
     for i in _entries(data, "load"):

@@ -1,6 +1,5 @@
-"""Profile data made from options, named as `vllm bench serve` does.
-
-`loadchaos run` without a profile and `loadchaos new` use it. The result is plain data that `profile.from_mapping` reads.
+"""Profile data made from options, named as `vllm bench serve` does. `loadchaos run` without a profile and `loadchaos
+new` use it. The result is plain data that `profile.from_mapping` reads.
 """
 
 from __future__ import annotations
@@ -68,9 +67,8 @@ class LoadOptions:
 
 
 def profile_data(options: LoadOptions) -> dict[str, Any]:
-    """Make the data of a profile.
-
-    Raises OptionError where options contradict each other or do not say how much is sent.
+    """Make the data of a profile. Raises OptionError where options contradict each other or do not say how much is
+    sent.
     """
     _refuse_other_datasets(options)
     data: dict[str, Any] = {"name": options.name or name_of(options), "about": describe(options)}
@@ -86,10 +84,7 @@ def profile_data(options: LoadOptions) -> dict[str, Any]:
 
 
 def phase_takes_duration(options: LoadOptions) -> bool:
-    """Tell if the phase has the duration.
-
-    It does not in a closed loop that ends after its requests.
-    """
+    """Tell if the phase has the duration. It does not in a closed loop that ends after its requests."""
     if options.dataset in TRACES or options.ramp is not None:
         return True
     is_closed = options.rate is None or math.isinf(options.rate)
@@ -108,7 +103,6 @@ def name_of(options: LoadOptions) -> str:
 
 
 def describe(options: LoadOptions) -> str:
-    """Describe the load in a few words, for `about`."""
     if options.dataset in TRACES:
         return f"the trace {Path(str(options.values.get('dataset_path'))).name}"
     parts = [options.dataset.replace("_", " ")]
@@ -153,7 +147,6 @@ def parse_buckets(text: str) -> dict[tuple[int, int, int], float]:
 
 
 def _refuse_other_datasets(options: LoadOptions) -> None:
-    """Refuse options of another dataset, and two names of one option."""
     for name, datasets in DATASET_OPTIONS.items():
         if options.values.get(name) is not None and options.dataset not in datasets:
             raise OptionError(
@@ -167,7 +160,6 @@ def _refuse_other_datasets(options: LoadOptions) -> None:
 
 
 def flag(name: str) -> str:
-    """Name of an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -179,7 +171,6 @@ def _value(options: LoadOptions, names: Sequence[str], default: Any) -> Any:
 
 
 def _traffic(options: LoadOptions) -> Iterator[dict[str, Any]]:
-    """Yield each traffic; images of several sizes are one traffic each."""
     makers: dict[str, _Maker] = {"random": _random, "random-mm": _random_images, "prefix_repetition": _prefixes}
     makers |= dict.fromkeys(TRACES, _timed)
     for entry in makers.get(options.dataset, _from_file)(options):
@@ -218,7 +209,6 @@ def _random(options: LoadOptions) -> Iterator[dict[str, Any]]:
 
 
 def _without_text(options: LoadOptions) -> dict[str, Any]:
-    """Traffic of an endpoint without text: its payload by default."""
     lengths = ("random_input_len", "input_len", "random_range_ratio", "random_prefix_len")
     if given := [name for name in lengths if options.values.get(name) is not None]:
         raise OptionError(
@@ -310,7 +300,6 @@ def _file(options: LoadOptions) -> str:
 
 
 def _around(length: int, ratio: float) -> Range:
-    """Lengths around a mean, as vllm bench draws them."""
     low, high = (round(length * factor, 6) for factor in (1 - ratio, 1 + ratio))  # 50 x 1.1 is not quite 55
     return Range(max(1, math.floor(low)), math.ceil(high))
 
@@ -363,7 +352,6 @@ def _closed(options: LoadOptions) -> dict[str, Any]:
 
 
 def _at_once(options: LoadOptions) -> dict[str, Any]:
-    """All requests at once, or a closed loop where --concurrency limits them."""
     if options.users is not None:
         return _closed(options)
     if options.requests is None or options.duration_s is not None:

@@ -1,6 +1,5 @@
-"""Apply `--set load.0.users=20` to a profile before it is checked.
-
-The path has keys and list indices; the value is YAML.
+"""Apply `--set load.0.users=20` to a profile before it is checked. The path has keys and list indices; the value is
+YAML.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def _split(text: str) -> tuple[list[str], Any]:
 
 
 def _places(node: Any, keys: Sequence[str], parent: Loc = ()) -> list[Loc]:
-    """Every location that a path matches, with indices as numbers."""
     if not keys:
         return [parent]
     key, rest = keys[0], keys[1:]

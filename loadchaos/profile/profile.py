@@ -67,7 +67,6 @@ class EndpointSpec:
     needs: str = ""
 
     def carries(self, payload: str, option: str = "") -> bool:
-        """Tell if it can carry a payload, with an option of it."""
         known = self.payloads is None or payload in self.payloads
         return known and not {payload, f"{payload}.{option}"} & self.lacks
 
@@ -100,8 +99,7 @@ class MeasuredPayload(Protocol):
     def kind(self) -> str:
         """Key of payloads with the same number of prompt tokens."""
 
-    def sample(self) -> bytes:
-        """A content part of that kind, to measure."""
+    def sample(self) -> bytes: ...
 
 
 @runtime_checkable
@@ -180,10 +178,6 @@ class Profile(ProfilePart):
     @field_validator("load")
     @classmethod
     def _unroll(cls, phases: tuple[Phase, ...], info: ValidationInfo) -> tuple[Phase, ...]:
-        """Write repeated phases out.
-
-        Those whose traffic all has the weight 0 are left out.
-        """
         found = tuple(islice(unrolled(phases), _MOST_PHASES + 1))
         if len(found) > _MOST_PHASES:
             raise ValueError(f"more than {_MOST_PHASES:,} phases, repeats included: use fewer and longer phases")
@@ -229,11 +223,9 @@ class Profile(ProfilePart):
         )
 
     def _new_prompts(self) -> list[str]:
-        """Names of traffic without repeated prompts, as its payloads say."""
         return [traffic.name for traffic in self.traffic if traffic.prompts_differ]
 
     def _warm_up_rule(self) -> dict[str, Any]:
-        """The requests that figures leave out (`core.warm_up`)."""
         phases = [number for number, phase in enumerate(self.load) if phase.warm_up]
         rule: dict[str, Any] = {"phases": phases} if phases else {}
         return {**rule, "seconds": self.warm_up} if self.warm_up else rule
@@ -243,14 +235,10 @@ class Profile(ProfilePart):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def to_yaml(self) -> str:
-        """The profile with its overrides as YAML."""
         return yaml_text(self.to_json())
 
     def with_launch(self, launch: Mapping[str, Any]) -> Profile:
-        """The profile with another server to start.
-
-        `launch` has the keys `command`, `env` and `url` of target.launch.
-        """
+        """The profile with another server to start. `launch` has the keys `command`, `env` and `url` of target.launch."""
         own = self.target.launch.model_dump(exclude_unset=True) if self.target.launch is not None else {}
         started = Launch.model_validate({**own, **launch})
         return self.model_copy(update={"target": self.target.model_copy(update={"launch": started})})
@@ -278,12 +266,10 @@ class Profile(ProfilePart):
         return list(sizes), max(counts, default=0)
 
     def searches_context_limit(self) -> bool:
-        """True if a length ladder needs the server's context limit."""
         options = [t.payload_options["near_limit"] for t in self.traffic if "near_limit" in t.payload_options]
         return any(getattr(o, "limit", None) is None for o in options)
 
     def notes(self) -> list[str]:
-        """Notes of the payloads, such as files that are not sent."""
         options = [o for t in self.traffic for o in t.payload_options.values()]
         return list(dict.fromkeys(str(note) for o in options for note in getattr(o, "notes", tuple)()))
 
@@ -304,7 +290,6 @@ class Profile(ProfilePart):
         return found
 
     def video_kinds(self) -> list[tuple[str, bytes]]:
-        """Each kind of video with a sample to measure."""
         options = [t.payload_options["video"] for t in self.traffic if "video" in t.payload_options]
         return list({o.kind(): o.sample() for o in options if isinstance(o, MeasuredPayload)}.items())
 
@@ -316,11 +301,9 @@ class Profile(ProfilePart):
         return any({"conversation", "image_positions"} & t.payload_options.keys() for t in self.traffic), others
 
     def traffic_of(self, phase: Phase) -> list[Traffic]:
-        """The traffic that a phase sends."""
         return [t for t in self.traffic if not phase.traffic or t.name in phase.traffic]
 
     def traffic_names(self) -> list[str]:
-        """Names of all traffic in order."""
         return [t.name for t in self.traffic]
 
     def expect_prefixes(self) -> list[str]:
@@ -329,10 +312,7 @@ class Profile(ProfilePart):
 
 
 def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profile:
-    """Read a profile file, apply overrides and check it.
-
-    Raises ProfileError with every mistake and its place.
-    """
+    """Read a profile file, apply overrides and check it. Raises ProfileError with every mistake and its place."""
     node, origin = apply(read(path), overrides)
     return _checked(Document(node, str(path), origin), registry, path.parent)
 
@@ -340,9 +320,8 @@ def load(path: Path, registry: Registry, overrides: Sequence[str] = ()) -> Profi
 def from_mapping(
     data: Mapping[str, Any], registry: Registry, overrides: Sequence[str] = (), name: str = "profile"
 ) -> Profile:
-    """Make a profile from the data of `to_json`.
-
-    Raises ProfileError as `load` does, without places; `name` stands for the file.
+    """Make a profile from the data of `to_json`. Raises ProfileError as `load` does, without places; `name` stands for
+    the file.
     """
     node, origin = apply(dict(data), overrides)
     return _checked(Document(node, name, origin), registry)
@@ -367,7 +346,6 @@ def _checked(document: Document, registry: Registry, folder: Path | None = None)
 
 
 def _add_options(traffic: Traffic, registry: Registry) -> None:
-    """Add the validated options of payloads and behaviours."""
     for name, raw in traffic.payload.items():
         traffic._options[name] = registry.payloads[name].model_validate(raw)
     if traffic.endpoint in registry.endpoints:

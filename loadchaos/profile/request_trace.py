@@ -139,9 +139,8 @@ class RequestTrace:
         return self.folder / BODIES / f"{send.body}.json"
 
     def only(self, ids: Iterable[str]) -> RequestTrace:
-        """Trace of these requests alone.
-
-        A request that waited for one that is left out waits for what that one waited for.
+        """Trace of these requests alone. A request that waited for one that is left out waits for what that one waited
+        for.
         """
         kept = set(ids)
         known = {s.id: s for s in self.sends}
@@ -164,17 +163,14 @@ class RequestTrace:
         return str(self.header.server.get("dialect") or "vllm")
 
     def traffic_names(self) -> list[str]:
-        """Names of all traffic, in order of first use."""
         return list(dict.fromkeys(s.traffic for s in self.sends))
 
 
 def replace_after(send: TraceSend, after: tuple[Cause, ...]) -> TraceSend:
-    """Copy a request with other causes."""
     return send if after == send.after else send.model_copy(update={"after": after})
 
 
 def _kept_causes(after: Sequence[Cause], known: Mapping[str, TraceSend], kept: set[str]) -> tuple[Cause, ...]:
-    """Replace causes that are left out by their own causes."""
     found: dict[tuple[str, str, int], Cause] = {}
     waiting, seen = list(after), set[str]()
     while waiting:
@@ -231,7 +227,6 @@ def _event(where: str, line: str) -> Any:
 
 
 def _check_names(file: Path, events: Sequence[tuple[int, Any]], ids: set[str]) -> None:
-    """Refuse ids that stand twice, and causes that no request has."""
     seen: set[str] = set()
     for number, event in events:
         if isinstance(event, TraceSend):
@@ -246,7 +241,6 @@ def _check_names(file: Path, events: Sequence[tuple[int, Any]], ids: set[str]) -
 
 
 def write(trace: RequestTrace, folder: Path) -> Path:
-    """Write a trace into a folder, without its bodies. Returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[TraceSend | TraceAbort | TraceAttack] = sorted(
         [*trace.sends, *trace.aborts, *trace.attacks], key=lambda e: (e.at_s, e.event != "send")

@@ -47,7 +47,6 @@ class Slo(ProfilePart):
         return self
 
     def limits_s(self) -> dict[str, float]:
-        """The limits that are set, in seconds."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
 
@@ -59,21 +58,15 @@ _BENCH_NAMES = {"e2el": "e2e"}
 
 
 def parse_limits(text: str, option: str) -> dict[str, float]:
-    """Parse limits such as `ttft=2s,itl_p99<=50ms` into seconds by name.
-
-    Raises OptionError that names the option.
-    """
+    """Parse limits such as `ttft=2s,itl_p99<=50ms` into seconds by name. Raises OptionError that names the option."""
     return _limits(
         _pairs(text.replace("<=", "=").split(","), "=", option, "NAME=TIME was expected, e.g. ttft=2s"), option
     )
 
 
 def parse_bench_limits(words: Sequence[str], option: str) -> dict[str, float]:
-    """Parse limits of `vllm bench serve --goodput` into seconds by name.
-
-    `ttft:2000` is in milliseconds; `ttft:2s` has its unit.
-
-    Raises OptionError that names the option.
+    """Parse limits of `vllm bench serve --goodput` into seconds by name. `ttft:2000` is in milliseconds; `ttft:2s` has
+    its unit. Raises OptionError that names the option.
     """
     pairs = _pairs(words, ":", option, "NAME:MILLISECONDS was expected, e.g. ttft:2000 or ttft:2s")
     return _limits(

@@ -92,7 +92,6 @@ class OnDeath(ProfilePart):
 
     @property
     def policy(self) -> Literal["stop", "wait", "restart"]:
-        """Name of the chosen reaction."""
         return "wait" if self.wait is not None else "restart" if self.restart is not None else "stop"
 
 
@@ -100,7 +99,6 @@ _OnDeathName = Literal["stop", "wait", "restart"]
 
 
 def _on_death(value: object) -> object:
-    """Accept `wait` for `{wait: {}}`."""
     if isinstance(value, str):
         if value not in get_args(_OnDeathName):
             raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")

@@ -1,6 +1,5 @@
-"""Recorded request arrivals (a trace) and how a step replays one of them.
-
-The formats of trace files are in trace_formats/. A file is read by the first format whose fields its first record has.
+"""Recorded request arrivals (a trace) and how a step replays one of them. The formats of trace files are in
+trace_formats/. A file is read by the first format whose fields its first record has.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class Replays(Protocol):
 
 @functools.lru_cache(maxsize=8)
 def read(file: str) -> tuple[Arrival, ...]:
-    """Read all arrivals of a trace, sorted by time.
-
-    Raises ValueError with the file and line of a mistake.
-    """
+    """Read all arrivals of a trace, sorted by time. Raises ValueError with the file and line of a mistake."""
     found: list[Arrival] = []
     shape = format_of(file)
     for where, record in _records(file, is_csv=shape.is_csv):
@@ -54,10 +50,7 @@ def read(file: str) -> tuple[Arrival, ...]:
 
 @functools.lru_cache(maxsize=8)
 def format_of(file: str) -> TraceFormat:
-    """Find the format of a trace by its first record.
-
-    Raises ValueError with the fields that were expected.
-    """
+    """Find the format of a trace by its first record. Raises ValueError with the fields that were expected."""
     head = _text(file).lstrip("\ufeff \n\r\t")
     is_csv = not head.startswith(("{", "[")) and "," in head.partition("\n")[0]
     first = next(_records(file, is_csv=is_csv), None)
@@ -83,7 +76,6 @@ def _text(file: str) -> str:
 
 
 def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
-    """Yield (location, record) of each row of CSV or value of JSON."""
     text = _text(file)
     if is_csv:
         reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
@@ -117,7 +109,6 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def apply(step: Step, arrival: Arrival, block_tokens: int) -> Step:
-    """Apply the lengths and shared blocks of an arrival to a step."""
     payload = {
         name: options.replay(arrival.input_tokens, arrival.blocks, block_tokens)
         if isinstance(options, Replays)

@@ -42,7 +42,6 @@ class BehaviourShare:
 
 
 def _behaviours(value: object) -> object:
-    """Accept `slow_read` for `{slow_read: {}}`."""
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, Mapping):
@@ -81,26 +80,22 @@ class Traffic(ProfilePart):
 
     @property
     def payload_options(self) -> Mapping[str, BaseModel]:
-        """Options of each payload."""
         return self._options
 
     @property
     def behaviours(self) -> list[BehaviourShare]:
-        """Behaviours other than `plain` and their shares."""
         return self._behaviour_shares
 
     @property
     def prompts_differ(self) -> bool:
-        """True if no two prompts have equal first words.
-
-        False where a payload does not say so, and for behaviours that may send a request again.
+        """True if no two prompts have equal first words. False where a payload does not say so, and for behaviours that
+        may send a request again.
         """
         options = self._options.values()
         return not self._behaviour_shares and all(getattr(one, "prompts_differ", False) for one in options)
 
     @property
     def streams(self) -> bool:
-        """True if answers are streamed; some endpoints cannot."""
         return self.stream and self._endpoint_streams
 
     @property

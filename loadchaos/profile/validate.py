@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def mistakes(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    """Yield the mistakes in the plain data of a profile.
-
-    Values of a wrong type are skipped: the models report them.
-    """
+    """Yield the mistakes in the plain data of a profile. Values of a wrong type are skipped: the models report them."""
     for check in _CHECKS:
         yield from check(data, registry)
 
@@ -53,7 +50,6 @@ class _Particular(Protocol):
 
 
 def _companions(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    """Check what a payload goes with, where it says that itself."""
     for i, entry in _entries(data, "traffic"):
         payload, given = entry.get("payload"), entry.get("behaviour")
         behaviours = [given] if isinstance(given, str) else list(given) if isinstance(given, Mapping) else []
@@ -92,7 +88,6 @@ def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake
 
 
 def _endpoints(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
-    """Check that each endpoint can carry its payload and options."""
     for i, entry in _entries(data, "traffic"):
         name = entry.get("endpoint", "chat")
         if not registry.endpoints or not isinstance(name, str):
@@ -167,7 +162,6 @@ def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
 
 
 def _phase_traffic(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
-    """Check the traffic that a phase names, and that each traffic is sent."""
     weights = {str(t.get("name")): t.get("weight", 1) for _, t in _entries(data, "traffic")}
     given = list(_phases(data, "load", ()))
     for loc, phase in given:

@@ -1,6 +1,5 @@
-"""Options of the embedded server: flags, eras and defects.
-
-Flags have the real server's names. A mistake is answered with the nearest known name.
+"""Options of the embedded server: flags, eras and defects. Flags have the real server's names. A mistake is answered
+with the nearest known name.
 """
 
 from __future__ import annotations
@@ -48,13 +47,12 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Flags of the API server; all other flags go to the engine.
-
-    `limit_mm_per_prompt`: maximum images per prompt; `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files.
-    `min_pixels`, `max_pixels`, `patch`: the Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL).
-    `max_num_queued_reqs` 0: no limit. `lora_modules`: names of LoRA adapters with a blank between them, or `name=path`.
-    `enable_scale_out`: /render is enabled, in the eras that need this flag.
-    `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
+    """Flags of the API server; all other flags go to the engine. `limit_mm_per_prompt`: maximum images per prompt;
+    `limit_mm_videos`, `limit_mm_audios`: maximum videos and audio files. `min_pixels`, `max_pixels`, `patch`: the
+    Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit. `lora_modules`:
+    names of LoRA adapters with a blank between them, or `name=path`. `enable_scale_out`: /render is enabled, in the
+    eras that need this flag. `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by
+    name.
     """
 
     model: str = "sim"
@@ -78,16 +76,14 @@ class ServerConfig:
 
 
 def adapters(config: ServerConfig) -> dict[str, str]:
-    """Return the path of each LoRA adapter by name."""
     named = (module.partition("=") for module in config.lora_modules.split())
     return {name: path or f"/adapters/{name}" for name, _, path in named}
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options of the embedded server, checked.
-
-    `port_is_reserved`: a socket of the caller is bound to the port, with SO_REUSEPORT.
+    """All options of the embedded server, checked. `port_is_reserved`: a socket of the caller is bound to the port,
+    with SO_REUSEPORT.
     """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -104,11 +100,7 @@ class Options:
 
 
 def release(era: str) -> tuple[int, int, int]:
-    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1).
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1). Raises ValueError for anything else."""
     numbers = [int(n) for n in re.findall(r"\d+", era)][:3]
     if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
         raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
@@ -122,7 +114,6 @@ def full_version(era: str) -> str:
 
 
 def unknown_name_error(name: str, names: Iterable[str], what: str) -> ValueError:
-    """Return the error for an unknown name, with the nearest known one."""
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
@@ -151,10 +142,8 @@ class SimulatorSpec:
 
 
 def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0) -> Options:
-    """Check a spec and return its options.
-
-    Raises:
-        ValueError: for an unknown dialect, era, defect or flag, or a bad value.
+    """Check a spec and return its options. Raises ValueError for an unknown dialect, era, defect or flag, or a bad
+    value.
     """
     dialect = spec.dialect
     if dialect not in DIALECTS:
@@ -203,7 +192,6 @@ def _apply_flag(name: str, value: object, engine: dict[str, object], server: dic
 
 
 def _parse_value(name: str, value: object, kind: str) -> object:
-    """Convert a value from YAML or a command line to a field's type."""
     if kind.endswith("| None") and value in (None, "none", "None", ""):
         return None
     expected = kind.removesuffix(" | None")

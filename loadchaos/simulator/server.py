@@ -1,6 +1,5 @@
-"""API server process of the embedded server.
-
-`python -m loadchaos.simulator.server --dialect vllm --port 0 --defect NAME --flag k=v` starts it.
+"""API server process of the embedded server. `python -m loadchaos.simulator.server --dialect vllm --port 0 --defect
+NAME --flag k=v` starts it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _DRAIN_S = 1.0  # for connections to receive their last bytes
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.simulator.server", description=__doc__)
     parser.add_argument("--dialect", default="vllm", help=f"which server to imitate: {', '.join(DIALECTS)}")
     parser.add_argument("--era", default=None, help="its release, such as 0.18 or 0.8.1")
@@ -50,11 +48,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def config_from_args(argv: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-    """
+    """Return the options of a command line. Raises ValueError for an unknown name, with the nearest known one."""
     args = arguments().parse_args(argv)
     flags: dict[str, object] = {}
     for given in args.flag:
@@ -73,40 +67,31 @@ class Api(Protocol):
     """The imitated HTTP API."""
 
     @property
-    def routes(self) -> list[tuple[str, str]]:
-        """(path, method) of all endpoints."""
+    def routes(self) -> list[tuple[str, str]]: ...
 
     @property
     def exit_code_on_death(self) -> int | None:
         """Exit code of the process when its engine dies; None: it stays up."""
 
-    def handle(self, exchange: HttpExchange) -> None:
-        """Answer one request, now or later."""
+    def handle(self, exchange: HttpExchange) -> None: ...
 
-    def warm_up(self) -> None:
-        """Do the slow preparations, once the server listens."""
+    def warm_up(self) -> None: ...
 
 
 class LifecycleLog(Protocol):
     """The log of the server's start, death and end."""
 
-    def start(self) -> None:
-        """Log the start, before anything runs."""
+    def start(self) -> None: ...
 
-    def failed_start(self) -> None:
-        """Log that the engine core ended before it was ready."""
+    def failed_start(self) -> None: ...
 
-    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests."""
+    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None: ...
 
-    def death(self) -> None:
-        """Log the death of the engine core."""
+    def death(self) -> None: ...
 
-    def shutting_down(self) -> None:
-        """Log that the listener closes."""
+    def shutting_down(self) -> None: ...
 
-    def stopped(self) -> None:
-        """Log the end, when all connections are closed."""
+    def stopped(self) -> None: ...
 
 
 class ApiServer:
@@ -124,10 +109,7 @@ class ApiServer:
         self._stopping = False
 
     async def run(self) -> int:
-        """Serve until the engine dies or a signal comes.
-
-        Returns the exit code.
-        """
+        """Serve until the engine dies or a signal comes. Returns the exit code."""
         self._lifecycle.start()
         try:
             await self._engine.start(self._pipe)
@@ -149,10 +131,6 @@ class ApiServer:
         return self._exit_code
 
     def _engine_died(self, http: HttpServer) -> None:
-        """Fail all requests after an engine death, and close the server.
-
-        It closes after the short window that real servers have.
-        """
         if self._stopping:
             return
         self._lifecycle.death()
@@ -164,9 +142,8 @@ class ApiServer:
         asyncio.get_running_loop().call_later(_DEATH_WINDOW_S, self._close, http)
 
     def _terminate(self, http: HttpServer) -> None:
-        """Handle SIGTERM.
-
-        The listener closes at once. Requests in flight end with the same bodies as after an engine death.
+        """Handle SIGTERM. The listener closes at once. Requests in flight end with the same bodies as after an engine
+        death.
         """
         if self._stopping:
             return
@@ -194,10 +171,7 @@ class ApiServer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server.
-
-    Returns the exit code; 2 for bad options.
-    """
+    """Run the server. Returns the exit code; 2 for bad options."""
     try:
         options = config_from_args(sys.argv[1:] if argv is None else argv)
     except ValueError as wrong:

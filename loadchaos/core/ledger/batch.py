@@ -1,7 +1,6 @@
-"""Fold successful requests into one `well` row while disk space is low.
-
-A `well` row keeps what the analysis counts of each request (times to the microsecond, tokens) and the gaps between
-tokens of all together. It takes a thirteenth of the space. The step in the plan still tells the content of a request.
+"""Fold successful requests into one `well` row while disk space is low. A `well` row keeps what the analysis counts of
+each request (times to the microsecond, tokens) and the gaps between tokens of all together. It takes a thirteenth of
+the space. The step in the plan still tells the content of a request.
 """
 
 from __future__ import annotations
@@ -76,9 +75,8 @@ def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
 
 
 def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Unfold a `well` row into begin and end rows in order of time.
-
-    The first end row has the gaps of all. Raises KeyError, IndexError, TypeError or ValueError for a malformed row.
+    """Unfold a `well` row into begin and end rows in order of time. The first end row has the gaps of all. Raises
+    KeyError, IndexError, TypeError or ValueError for a malformed row.
     """
     found: list[dict[str, Any]] = []
     shared = {k: well[k] for k in _SHARED}
@@ -132,7 +130,6 @@ def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _column(values: list[int | None]) -> list[int | None] | int | None:
-    """Write a value that all requests share only once."""
     return values[0] if all(v == values[0] for v in values) else values
 
 

@@ -29,17 +29,14 @@ def part_of(file: Path, number: int) -> Path:
 
 
 def parquet_of(part: Path) -> Path:
-    """Path of the Parquet file of a part."""
     return part.with_name(part.name + SUFFIX)
 
 
 def exists(part: Path) -> bool:
-    """Tell whether a part exists as JSONL or as Parquet."""
     return part.exists() or parquet_of(part).exists()
 
 
 def last_part(file: Path) -> int:
-    """Number of a file's last part; 0 if it has only one."""
     number = 0
     while exists(part_of(file, number + 1)):
         number += 1
@@ -47,10 +44,7 @@ def last_part(file: Path) -> int:
 
 
 def read_lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
-    """Give the lines of a Parquet part from number `first` on.
-
-    Raises OSError if it cannot be read.
-    """
+    """Give the lines of a Parquet part from number `first` on. Raises OSError if it cannot be read."""
     import duckdb  # slow to import and rarely needed
 
     try:
@@ -69,9 +63,8 @@ def read_lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
 
 
 def compact(part: Path) -> bool:
-    """Convert a finished part to Parquet and delete its JSONL.
-
-    Returns False, and changes nothing, if a line is not read back equal.
+    """Convert a finished part to Parquet and delete its JSONL. Returns False, and changes nothing, if a line is not
+    read back equal.
     """
     target = parquet_of(part)
     half = target.with_name(target.name + ".part")

@@ -22,19 +22,11 @@ _WINDOW = 512
 
 
 class Tail:
-    """Reads new rows of a file, with its later parts, JSONL or Parquet.
-
-    A line without its end is left for the next call. `bad` counts lines that are not JSON objects. A file that does
-    not exist yet counts as empty.
+    """Reads new rows of a file, with its later parts, JSONL or Parquet. A line without its end is left for the next
+    call. `bad` counts lines that are not JSON objects. A file that does not exist yet counts as empty.
     """
 
     def __init__(self, path: Path, accept: Accept | None = None) -> None:
-        """Prepare to read.
-
-        Args:
-            path: the first part.
-            accept: tells which rows to give; the others count as bad. None: all.
-        """
         self.path = path
         self._accept = accept
         self.offset = 0
@@ -73,7 +65,6 @@ class Tail:
                     yield self._unfolded.popleft()
 
     def _lines(self, part: Path) -> Iterator[bytes]:
-        """Give every complete new line of a part."""
         try:
             try:
                 f = part.open("rb")
@@ -119,10 +110,8 @@ class Tail:
 
 
 class LogTail:
-    """Reads new lines of a server log as `log` rows with their arrival times.
-
-    The index has one `lines` row for each piece that was appended. A line belongs to the piece in which it begins.
-    Without an index `at_ns` is None.
+    """Reads new lines of a server log as `log` rows with their arrival times. The index has one `lines` row for each
+    piece that was appended. A line belongs to the piece in which it begins. Without an index `at_ns` is None.
     """
 
     def __init__(self, path: Path, index: Path, source: str = "server.log") -> None:
@@ -134,7 +123,6 @@ class LogTail:
         self._line = 0
 
     def rows(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Give every complete new line; with `final` also an unfinished one."""
         try:
             f = self.path.open("rb")
         except FileNotFoundError:
@@ -190,11 +178,9 @@ def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source
 
 
 class Reader:
-    """Reads all files of a run as one stream of rows in order of time.
-
-    Call `new()` again to follow a run. Each row gets a key `file`. Files are merged by `at_ns` within one call; a row
-    without a time keeps its place in its file. `bad_rows` counts lines that could not be parsed, with a torn last
-    line. Memory does not grow with the run.
+    """Reads all files of a run as one stream of rows in order of time. Call `new()` again to follow a run. Each row
+    gets a key `file`. Files are merged by `at_ns` within one call; a row without a time keeps its place in its file.
+    `bad_rows` counts lines that could not be parsed, with a torn last line. Memory does not grow with the run.
     """
 
     def __init__(self, folder: RunFolder, accept: Accept | None = None) -> None:
@@ -218,7 +204,6 @@ class Reader:
             yield row
 
     def logs(self) -> list[tuple[Path, Path]]:
-        """List server.log and the logs in watch/logs, each with its index."""
         found = [(self.folder.server_log, self.folder.server_index)]
         found += [(p, p.with_suffix(".index.jsonl")) for p in sorted((self.folder.watch / "logs").glob("*.log"))]
         return found

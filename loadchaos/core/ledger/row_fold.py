@@ -60,14 +60,12 @@ Receiver = Callable[[Any], None]
 
 
 class RowFold:
-    """Folds rows in the order in which the ledger gives them.
-
-    A subclass overrides `on_<kind>` for each kind that it needs, so that a search for `def on_end(` finds everything that
-    reads `end` rows. Rows of other kinds change nothing.
+    """Folds rows in the order in which the ledger gives them. A subclass overrides `on_<kind>` for each kind that it
+    needs, so that a search for `def on_end(` finds everything that reads `end` rows. Rows of other kinds change
+    nothing.
     """
 
     def fold(self, row: Row) -> None:
-        """Fold one row of any kind."""
         receivers = self.__dict__.get("_receivers")
         if receivers is None:
             receivers = self.__dict__["_receivers"] = self.receivers()
@@ -76,7 +74,6 @@ class RowFold:
             receiver(row)
 
     def receivers(self) -> Mapping[str, Receiver]:
-        """Methods that this class overrides, by kind of row."""
         every: dict[str, Receiver] = {
             "header": self.on_header,
             "begin": self.on_begin,
@@ -232,6 +229,5 @@ class RowRouter:
                 self._by_kind.setdefault(kind, []).append(receiver)
 
     def fold(self, row: Row) -> None:
-        """Fold one row of any kind."""
         for receiver in self._by_kind.get(str(row.get("row")), ()):
             receiver(row)

@@ -1040,10 +1040,7 @@ class RowField:
 
 
 def fields_of(kind: type) -> list[RowField]:
-    """List the fields of a kind of row, optional ones last.
-
-    The tag and the field that a reader adds are left out.
-    """
+    """List the fields of a kind of row, optional ones last. The tag and the field that a reader adds are left out."""
     found = []
     required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -1062,8 +1059,5 @@ def as_typed(row: Mapping[str, Any]) -> AnyRow:
 
 
 def is_pipelined(begin: Mapping[str, Any]) -> bool:
-    """Tell whether a request was sent behind another one by `pipeline`.
-
-    The plan has one step for all of them.
-    """
+    """Tell whether a request was sent behind another one by `pipeline`. The plan has one step for all of them."""
     return "." in str(begin.get("id"))

@@ -1,7 +1,6 @@
-"""Append rows to one file of the ledger, each with a single write(2).
-
-A file has one writer and begins with a header. A row torn by a full disk or a kill does not damage the next one: the
-writer ends the torn line first, and readers skip and count it.
+"""Append rows to one file of the ledger, each with a single write(2). A file has one writer and begins with a header. A
+row torn by a full disk or a kill does not damage the next one: the writer ends the torn line first, and readers skip
+and count it.
 """
 
 from __future__ import annotations
@@ -119,7 +118,6 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write held rows with one write(2)."""
         if not self._held:
             return
         rows, self._held = self._held, []
@@ -145,6 +143,5 @@ class Writer:
             raise LedgerError(f"{self.path}: fsync failed: {e.strerror}; {next_step(e)}") from e
 
     def close(self) -> None:
-        """Write held rows and close the file."""
         self.flush()
         os.close(self._fd)

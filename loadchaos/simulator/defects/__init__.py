@@ -49,10 +49,7 @@ from loadchaos.simulator.engine.rules import EngineRules
 
 @dataclass(frozen=True)
 class Defect:
-    """One planted bug.
-
-    `remedies` are engine flags with a value; each of them alone prevents the bug.
-    """
+    """One planted bug. `remedies` are engine flags with a value; each of them alone prevents the bug."""
 
     name: str
     dialect: str
@@ -70,8 +67,7 @@ class DefectModule(Protocol):
     UPSTREAM: str
     REMEDIES: dict[str, object]
 
-    def plant(self, rules: EngineRules) -> None:
-        """Change the rules as the bug does."""
+    def plant(self, rules: EngineRules) -> None: ...
 
 
 def _defect(dialect: str, module: DefectModule) -> Defect:
@@ -112,11 +108,7 @@ DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}
 
 
 def plant(names: Iterable[str], rules: EngineRules) -> None:
-    """Plant these defects into an engine's rules.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
+    """Plant these defects into an engine's rules. Raises ValueError for an unknown name."""
     for name in sorted(names):
         if name not in DEFECTS:
             near = difflib.get_close_matches(name, DEFECTS, n=1)

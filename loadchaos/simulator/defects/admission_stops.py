@@ -11,8 +11,7 @@ REMEDIES: dict[str, object] = {"num_gpu_blocks": 8192}
 
 
 def plant(rules: EngineRules) -> None:
-    """Count preempted requests as running, and never look again.
-
-    Upstream counts requests that are held for another reason. Without a preemption every request is admitted.
+    """Count preempted requests as running, and never look again. Upstream counts requests that are held for another
+    reason. Without a preemption every request is admitted.
     """
     rules.stops_admitting_when_full = True

@@ -1,7 +1,4 @@
-"""Encoder entries are freed when their tokens are scheduled.
-
-The GPU has not run them yet.
-"""
+"""Encoder entries are freed when their tokens are scheduled. The GPU has not run them yet."""
 
 from loadchaos.simulator.engine.request import ScheduledRequest
 from loadchaos.simulator.engine.rules import EngineRules
@@ -13,10 +10,7 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Free entries again once the chunk that reads them is planned.
-
-    The healthy engine waits until that chunk has run.
-    """
+    """Free entries again once the chunk that reads them is planned. The healthy engine waits until that chunk has run."""
 
     def read_position_after_planning(request: ScheduledRequest) -> int:
         return min(request.computed, request.target)

@@ -1,7 +1,4 @@
-"""Encoder entries are freed by a count that includes drafts in flight.
-
-When the drafts are rejected, the entry is gone.
-"""
+"""Encoder entries are freed by a count that includes drafts in flight. When the drafts are rejected, the entry is gone."""
 
 from loadchaos.simulator.engine.request import ScheduledRequest
 from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, EngineRules
@@ -13,9 +10,8 @@ REMEDIES: dict[str, object] = {"async_scheduling": False, "num_speculative_token
 
 
 def plant(rules: EngineRules) -> None:
-    """Count drafts in flight as computed.
-
-    Without async scheduling no step is in flight while the next is planned, so the two counts are the same.
+    """Count drafts in flight as computed. Without async scheduling no step is in flight while the next is planned, so
+    the two counts are the same.
     """
 
     def read_position(request: ScheduledRequest) -> int:

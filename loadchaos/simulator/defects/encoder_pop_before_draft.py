@@ -9,8 +9,7 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Drop entries before the drafter runs.
-
-    It shows when an entry's last reader and its successor are planned in the same step.
+    """Drop entries before the drafter runs. It shows when an entry's last reader and its successor are planned in the
+    same step.
     """
     rules.drop_before_draft = True

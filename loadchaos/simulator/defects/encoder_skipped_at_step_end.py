@@ -1,7 +1,4 @@
-"""An image right behind a prefill step is not encoded.
-
-The drafter reads its first token.
-"""
+"""An image right behind a prefill step is not encoded. The drafter reads its first token."""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -12,9 +9,8 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0, "disable_chunked_mm_
 
 
 def plant(rules: EngineRules) -> None:
-    """Plan images without the token that the drafter reads ahead.
-
-    In vLLM 0.22.1 `_try_schedule_encoder_inputs` looks one token ahead, but computes the range of the embeddings that
-    the step needs without it; the range of such an image is empty, and its encoder is not scheduled.
+    """Plan images without the token that the drafter reads ahead. In vLLM 0.22.1 `_try_schedule_encoder_inputs` looks
+    one token ahead, but computes the range of the embeddings that the step needs without it; the range of such an image
+    is empty, and its encoder is not scheduled.
     """
     rules.skips_image_at_step_end = True

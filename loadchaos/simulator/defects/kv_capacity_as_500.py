@@ -1,7 +1,4 @@
-"""LMDeploy 0.6: an input longer than the KV cache is a 500.
-
-A healthy server refuses it and names the cause.
-"""
+"""LMDeploy 0.6: an input longer than the KV cache is a 500. A healthy server refuses it and names the cause."""
 
 from loadchaos.simulator.engine.rules import EngineRules
 

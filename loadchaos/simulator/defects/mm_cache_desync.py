@@ -1,6 +1,5 @@
-"""The two sides of the processor cache diverge.
-
-They age differently and are reset out of order, so one expects an item that the other lost.
+"""The two sides of the processor cache diverge. They age differently and are reset out of order, so one expects an item
+that the other lost.
 """
 
 from loadchaos.simulator.engine.rules import EngineRules
@@ -12,10 +11,9 @@ REMEDIES: dict[str, object] = {"mm_processor_cache_items": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Let a hit not refresh an entry, and delay a reset to the next step.
-
-    The first needs more different images than the cache holds, and old images used again. The second needs images that
-    arrive between a reset and the next step and are used again later.
+    """Let a hit not refresh an entry, and delay a reset to the next step. The first needs more different images than
+    the cache holds, and old images used again. The second needs images that arrive between a reset and the next step
+    and are used again later.
     """
     rules.refresh_on_hit = False
     rules.reset_in_order = False

@@ -1,7 +1,4 @@
-"""A prompt chunk ends inside an image: more rows than placeholders.
-
-The encoder's output stays whole.
-"""
+"""A prompt chunk ends inside an image: more rows than placeholders. The encoder's output stays whole."""
 
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch
@@ -32,15 +29,10 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 
 
 def plant(rules: EngineRules) -> None:
-    """Compare each step's rows with its placeholders, as the model does."""
     rules.before_step.append(check)
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault when a chunk of this step ends inside an image.
-
-    The numbers in the message are the step's own.
-    """
     rows: list[int] = []
     placeholders = 0
     for request, epoch, start, count, _ in batch.planned:

@@ -1,6 +1,5 @@
-"""The embedding look-up of a prompt near the maximum is out of bounds.
-
-The last chunk's look-up is padded past the table.
+"""The embedding look-up of a prompt near the maximum is out of bounds. The last chunk's look-up is padded past the
+table.
 """
 
 from loadchaos.simulator.engine import crash_text
@@ -36,15 +35,10 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 
 
 def plant(rules: EngineRules) -> None:
-    """Check each prompt's last chunk."""
     rules.before_step.append(check)
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault when a padded look-up leaves the table.
-
-    The device prints one assertion per thread out of bounds.
-    """
     for request, epoch, start, count, _ in batch.planned:
         beyond = request.prompt + MARGIN - config.max_model_len
         last_chunk = start < request.prompt <= start + count
@@ -53,7 +47,6 @@ def check(batch: Batch, config: EngineConfig) -> None:
 
 
 def assertions(threads: int) -> list[str]:
-    """Lines that the device prints, one for each thread out of bounds."""
     return [
         "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:94: operator(): "
         f"block: [{n // _BLOCK_THREADS},0,0], thread: [{n % _BLOCK_THREADS},0,0] "

@@ -27,14 +27,12 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 
 
 def plant(rules: EngineRules) -> None:
-    """Check the positions of each decode step."""
     rules.before_step.append(check)
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault when an answer grows over the end of the table.
-
-    A prompt that is longer takes another table, which is large enough.
+    """Raise EngineFault when an answer grows over the end of the table. A prompt that is longer takes another table,
+    which is large enough.
     """
     for request, epoch, start, count, _ in batch.planned:
         decodes = start >= request.target and request.epoch == epoch

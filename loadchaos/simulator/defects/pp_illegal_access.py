@@ -1,6 +1,5 @@
-"""A burst into an idle pipeline causes an illegal memory access.
-
-Stages send metadata on a stream of its own; with cold buffers it races the hidden states.
+"""A burst into an idle pipeline causes an illegal memory access. Stages send metadata on a stream of its own; with cold
+buffers it races the hidden states.
 """
 
 from loadchaos.simulator.engine import crash_text
@@ -46,12 +45,10 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 
 
 def plant(rules: EngineRules) -> None:
-    """Check each step for the race's conditions."""
     rules.before_step.append(check)
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault when a burst meets a cold pipeline with little memory."""
     if config.pipeline_parallel_size < 2 or config.gpu_memory_utilization >= ENOUGH_MEMORY:
         return
     if config.cuda_launch_blocking:

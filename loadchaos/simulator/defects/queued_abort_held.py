@@ -9,8 +9,7 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """Keep requests that are aborted in the queue.
-
-    It takes a queue: an abort of a running request is handled correctly.
+    """Keep requests that are aborted in the queue. It takes a queue: an abort of a running request is handled
+    correctly.
     """
     rules.holds_queued_aborts = True

@@ -9,8 +9,7 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """Swap rows on abort.
-
-    It takes an abort while at least two younger requests run. Without aborts no answer is swapped.
+    """Swap rows on abort. It takes an abort while at least two younger requests run. Without aborts no answer is
+    swapped.
     """
     rules.swap_rows_on_abort = True

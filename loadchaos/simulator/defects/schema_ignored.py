@@ -10,9 +10,8 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Forget the grammar of a guided answer where drafts are accepted.
-
-    Alone in the batch such a request keeps its grammar.
+    """Forget the grammar of a guided answer where drafts are accepted. Alone in the batch such a request keeps its
+    grammar.
     """
     rules.spoilers.append(_spoil)
 

@@ -9,8 +9,7 @@ REMEDIES: dict[str, object] = {"enable_prefix_caching": False}
 
 
 def plant(rules: EngineRules) -> None:
-    """Free shared blocks on abort.
-
-    It takes an abort of a running request whose prefix another running request shares, and a later hit on that prefix.
+    """Free shared blocks on abort. It takes an abort of a running request whose prefix another running request shares,
+    and a later hit on that prefix.
     """
     rules.frees_shared_blocks_on_abort = True

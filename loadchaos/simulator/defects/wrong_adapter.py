@@ -9,8 +9,7 @@ REMEDIES: dict[str, object] = {"max_loras": 1}
 
 
 def plant(rules: EngineRules) -> None:
-    """Use the adapter of the step's first prompt for requests with an adapter.
-
-    It takes two adapters, or an adapter and the base model, in prefill in one step.
+    """Use the adapter of the step's first prompt for requests with an adapter. It takes two adapters, or an adapter and
+    the base model, in prefill in one step.
     """
     rules.adapter_of_first_prompt = True

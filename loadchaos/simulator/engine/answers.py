@@ -1,6 +1,5 @@
-"""Text of the answers: common words, one per token.
-
-The same prompt and seed give the same text. Prompts with one right answer get it (orders.py).
+"""Text of the answers: common words, one per token. The same prompt and seed give the same text. Prompts with one right
+answer get it (orders.py).
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ _COUNT = len(_WORDS)
 
 
 def ordered_opening(ids: Sequence[int], pictures: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the tokens of the answer that the prompt orders, if any.
-
-    Such an answer ends behind them. `pictures` are the numbers or colours in its images.
+    """Return the tokens of the answer that the prompt orders, if any. Such an answer ends behind them. `pictures` are
+    the numbers or colours in its images.
     """
     return tuple(tokenizer.encode(ordered_answer(ids, pictures)))
 
@@ -58,11 +56,9 @@ class AnswerText:
         return f" {text}"
 
     def spoil(self, fault: TokenFault, after: int) -> None:
-        """Lose or repeat the token behind the next `after` ones."""
         self._spoils.append((fault, after - sum(n + 1 for _, n in self._spoils)))
 
     def _spoiled_text(self, tokens: int) -> str:
-        """Return the next tokens with the first fault among them."""
         fault, right = self._spoils.pop(0)
         if tokens <= right:
             later, self._spoils = self._spoils, []
@@ -81,7 +77,6 @@ class AnswerText:
         self._right_tokens = after
 
     def _derailed_text(self, right_tokens: int, tokens: int) -> str:
-        """Return the last right tokens and the wrong text after them."""
         self._right_tokens = None
         if tokens <= right_tokens:
             text, self._right_tokens = self.next_text(tokens), right_tokens - tokens

@@ -1,6 +1,5 @@
-"""Texts of an engine's death, as vLLM prints them.
-
-They are tracebacks with the real frames, and the log lines just before.
+"""Texts of an engine's death, as vLLM prints them. They are tracebacks with the real frames, and the log lines just
+before.
 """
 
 from __future__ import annotations
@@ -44,12 +43,10 @@ EXECUTE_MODEL: tuple[Frame, ...] = (
 
 
 def era_of(config: EngineConfig) -> tuple[int, ...]:
-    """Return the era as numbers, so that 0.8 comes before 0.18."""
     return tuple(int(part) for part in config.era.split(".") if part.isdigit())
 
 
 def traceback(error: str, frames: Sequence[Frame]) -> list[str]:
-    """Return the lines of a Python traceback that ends in `error`."""
     lines = ["Traceback (most recent call last):"]
     for file, line, function, source in frames:
         lines += [f'  File "{SITE}/{file}", line {line}, in {function}', f"    {source}"]
@@ -57,7 +54,6 @@ def traceback(error: str, frames: Sequence[Frame]) -> list[str]:
 
 
 def dump(config: EngineConfig, batch: Batch) -> list[str]:
-    """Return vLLM's log lines of the step that killed it (dump_input.py)."""
     spec = "None"
     if config.num_speculative_tokens:
         spec = f"SpeculativeConfig(method='mtp', num_spec_tokens={config.num_speculative_tokens})"
@@ -85,9 +81,8 @@ def death(
 
 
 def encoder_miss(config: EngineConfig, batch: Batch, mm_hash: str, *, drafter: bool) -> EngineFault:
-    """Return the fault of an encoder cache miss.
-
-    It is an assertion up to 0.23 and a RuntimeError from 0.24, from the drafter or the target model.
+    """Return the fault of an encoder cache miss. It is an assertion up to 0.23 and a RuntimeError from 0.24, from the
+    drafter or the target model.
     """
     raised = era_of(config) >= (0, 24)
     kind = "RuntimeError" if raised else "AssertionError"
@@ -132,7 +127,6 @@ _ALLOCATE: tuple[Frame, ...] = (
 
 
 def invalid_block(config: EngineConfig, batch: Batch, block: int) -> EngineFault:
-    """Return the fault of a hit on a block that was freed in use."""
     shown = f"KVCacheBlock(block_id={block}, ref_cnt=0, _block_hash=None, prev_free_block=None, next_free_block=None)"
     return death(config, batch, f"RuntimeError: remove() called on an invalid block: {shown}", _ALLOCATE)
 
@@ -156,9 +150,8 @@ def input_thread_death(missing: str) -> list[str]:
 
 
 def preprocessing_error(request_id: str, missing: str) -> list[str]:
-    """Return the log lines of a request killed by a desynced cache.
-
-    This happens from 0.14 on, where only the request fails.
+    """Return the log lines of a request killed by a desynced cache. This happens from 0.14 on, where only the request
+    fails.
     """
     return [
         f"Unexpected error pre-processing request {request_id}",

@@ -18,21 +18,16 @@ def lmdeploy_blocks(cache_max_entry_count: float) -> int:
 
 
 def with_kv_blocks(config: EngineConfig) -> EngineConfig:
-    """Return the config with its number of KV blocks.
-
-    LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count".
-    """
+    """Return the config with its number of KV blocks. LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count"."""
     if config.dialect == "lmdeploy" and config.num_gpu_blocks == 0:
         return replace(config, num_gpu_blocks=lmdeploy_blocks(config.cache_max_entry_count))
     return config
 
 
 def input_limit(config: EngineConfig) -> int:
-    """Return the longest prompt in tokens; one token more is refused.
-
-    vLLM: max_model_len - 1, since at least one token is to be generated. LMDeploy: `_get_max_session_len` of its
-    pytorch engine, which changed with 0.9.2, 0.10 and 0.12 (blocks x size; less a block; of that the smaller; less a
-    reserved block as well).
+    """Return the longest prompt in tokens; one token more is refused. vLLM: max_model_len - 1, since at least one token
+    is to be generated. LMDeploy: `_get_max_session_len` of its pytorch engine, which changed with 0.9.2, 0.10 and 0.12
+    (blocks x size; less a block; of that the smaller; less a reserved block as well).
     """
     size, longest = config.block_size, config.max_model_len
     if config.dialect != "lmdeploy":

@@ -18,9 +18,8 @@ _SUM = re.compile(r"What is (\d{1,9}) \+ (\d{1,9})\?")
 
 
 def ordered_answer(ids: Sequence[int], pictures: Sequence[str] = ()) -> str:
-    """Return the answer that the prompt orders; empty: it orders none.
-
-    `pictures` are the numbers or colours in its images.
+    """Return the answer that the prompt orders; empty: it orders none. `pictures` are the numbers or colours in its
+    images.
     """
     if len(ids) > _MOST_TOKENS:
         return ""

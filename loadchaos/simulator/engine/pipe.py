@@ -1,7 +1,4 @@
-"""Pipe between the API server and its engine core.
-
-A socket pair with length-prefixed JSON, one frame per step.
-"""
+"""Pipe between the API server and its engine core. A socket pair with length-prefixed JSON, one frame per step."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode(message: list[Any]) -> bytes:
-    """Encode a message as a frame: four bytes of length, then JSON."""
     body = orjson.dumps(message)
     return _LENGTH.pack(len(body)) + body
 
@@ -31,7 +27,6 @@ class FrameSplitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
-        """Yield every message that `data` completes, in order."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
@@ -54,32 +49,26 @@ class EngineLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def connect(self, end: socket.socket) -> None:
-        """Take over one end of a socket pair."""
         await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle the connected pipe (asyncio)."""
         # uvloop's transports are none of asyncio's classes, though they have all of their methods
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Handle bytes, which may complete messages (asyncio)."""
         for message in self._splitter.feed(data):
             self._received(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the other side (asyncio)."""
         del exc
         self._transport = None
         self._lost()
 
     def send(self, message: list[Any]) -> None:
-        """Send one message; do nothing when the engine core has ended."""
         if self._transport is not None:
             self._transport.write(encode(message))
 
     def close(self) -> None:
-        """Close the pipe, which ends the engine core."""
         if self._transport is not None:
             self._transport.close()
 
@@ -88,7 +77,6 @@ class EngineLink(asyncio.Protocol):
 
 
 def request_to_list(request: EngineRequest) -> list[Any]:
-    """Return an EngineRequest as values for JSON."""
     items = [[i.hash, i.tokens, i.offset, i.data] for i in request.mm_items]
     return [
         request.id,
@@ -105,13 +93,11 @@ def request_to_list(request: EngineRequest) -> list[Any]:
 
 
 def request_from_list(values: list[Any]) -> EngineRequest:
-    """Return the EngineRequest of such values."""
     identity, prompt, most, least, items, *rest = values
     return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], *rest)
 
 
 def outputs_to_list(result: StepResult) -> list[list[Any]]:
-    """Return one step's outputs as values for JSON."""
     return [
         [
             o.request_id,
@@ -130,12 +116,10 @@ def outputs_to_list(result: StepResult) -> list[list[Any]]:
 
 
 def output_from_list(values: list[Any]) -> RequestOutput:
-    """Return the RequestOutput of such values."""
     return RequestOutput(*values)
 
 
 def stats_to_list(stats: EngineStats) -> list[Any]:
-    """Return the engine's gauges and counters as values for JSON."""
     return [
         stats.requests_running,
         stats.requests_waiting,
@@ -146,5 +130,4 @@ def stats_to_list(stats: EngineStats) -> list[Any]:
 
 
 def stats_from_list(values: list[Any]) -> EngineStats:
-    """Return the EngineStats of such values."""
     return EngineStats(*values)

@@ -1,9 +1,5 @@
-"""Engine core process: steps the engine in real time.
-
-It sends one frame to the API server for each step.
-
-The API server starts it with one end of a socket pair. It ends when the other end is gone, so it never outlives the API
-server.
+"""Engine core process: steps the engine in real time. It sends one frame to the API server for each step. The API
+server starts it with one end of a socket pair. It ends when the other end is gone, so it never outlives the API server.
 """
 
 from __future__ import annotations
@@ -75,7 +71,6 @@ class EngineCore:
             self._receive(0)
 
     def report(self, fault: EngineFault) -> None:
-        """Print the engine's death as the real process does."""
         log, traceback = self._log, list(fault.traceback)
         log.raw(fault.raw_before)
         if self._config.dialect == "lmdeploy":
@@ -124,7 +119,6 @@ class EngineCore:
                 self._send(["reply", message[1], self._admin_call(message[2], message[3])])
 
     def _admin_call(self, method: str, arguments: list[Any]) -> Any:
-        """Run a call of the admin endpoints. Resets log their warnings; every call returns a value."""
         engine = self._engine
         if method == "reset_mm_cache":
             self._log_warnings(engine.reset_mm_cache())
@@ -147,10 +141,6 @@ class EngineCore:
             self._log.line("WARNING", "core.py:557", line)
 
     def _log_step(self, lines: Sequence[str]) -> None:
-        """Print a step's lines as the real server does.
-
-        A thread's death goes out raw, a request's error as an error.
-        """
         where: tuple[str, str] | None = ("INFO", "gpu_model_runner.py:2364")
         for line in lines:
             if line.startswith("Exception in thread"):
@@ -165,11 +155,7 @@ class EngineCore:
                 self._log.line(*where, line)
 
     def _receive(self, timeout_s: float | None) -> None:
-        """Receive messages, waiting at most `timeout_s` for the first.
-
-        Raises:
-            _PipeClosed: at the end of the pipe.
-        """
+        """Receive messages, waiting at most `timeout_s` for the first. Raises _PipeClosed at the end of the pipe."""
         ready, _, _ = select.select([self._pipe], [], [], timeout_s)
         if not ready:
             return
@@ -208,10 +194,7 @@ def _name_process(title: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Serve the socket with the number FD (`process TITLE FD`).
-
-    Returns 1 when the engine died.
-    """
+    """Serve the socket with the number FD (`process TITLE FD`). Returns 1 when the engine died."""
     title, fd = argv
     _name_process(title)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the API server, which then ends this process

@@ -1,7 +1,4 @@
-"""The engine's side of the two-sided processor cache.
-
-It must hold all that the API server's side believes it holds.
-"""
+"""The engine's side of the two-sided processor cache. It must hold all that the API server's side believes it holds."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ class ExpectedCachedItemError(Exception):
 
 
 class ReceiverCache:
-    """The last `items` images by hash.
-
-    Both sides do the same in the same order, so they hold the same.
-
+    """The last `items` images by hash. Both sides do the same in the same order, so they hold the same.
     `refresh_on_hit` off is a planted difference between the sides: see defects/mm_cache_desync.py.
     """
 
@@ -30,10 +24,8 @@ class ReceiverCache:
         self.hits = 0
 
     def receive(self, item: MMItem) -> None:
-        """Accept one image of a request.
-
-        Raises:
-            ExpectedCachedItemError: when only its hash came and the hash is unknown.
+        """Accept one image of a request. Raises ExpectedCachedItemError when only its hash came and the hash is
+        unknown.
         """
         self.queries += 1
         if item.hash in self._held:
@@ -49,5 +41,4 @@ class ReceiverCache:
                 self._held.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all; the API server's side forgets in the same ordered step."""
         self._held.clear()

@@ -1,7 +1,4 @@
-"""Decisions of the engine that a planted bug may change.
-
-The defaults are those of a healthy engine.
-"""
+"""Decisions of the engine that a planted bug may change. The defaults are those of a healthy engine."""
 
 from __future__ import annotations
 
@@ -24,13 +21,10 @@ and a cache so small that another request uses the space within the few steps be
 
 
 def position_read_by_all(request: ScheduledRequest) -> int:
-    """Return the position before which no later step reads.
-
-    Neither the target nor the drafter reads before it after the step now being planned.
-
-
-    A prompt chunk is planned from `computed`: everything that ends before it was read. After the prompt, the last chunk is
-    kept until the drafter can no longer read it again. Every draft in flight counts as rejected.
+    """Return the position before which no later step reads. Neither the target nor the drafter reads before it after
+    the step now being planned. A prompt chunk is planned from `computed`: everything that ends before it was read.
+    After the prompt, the last chunk is kept until the drafter can no longer read it again. Every draft in flight counts
+    as rejected.
     """
     if request.computed < request.target:
         return request.computed
@@ -63,10 +57,7 @@ class RequestStep:
 
 @dataclass
 class EngineRules:
-    """The engine's rules.
-
-    Defects change fields of their engine's own copy; the engine knows no defect by name.
-    """
+    """The engine's rules. Defects change fields of their engine's own copy; the engine knows no defect by name."""
 
     config: EngineConfig
     # encoder cache: a request releases the entries before this position when it is planned, before it holds new ones

@@ -9,14 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The engine's flags, under the server's own names where it has them.
-
-    Sizes are in tokens unless the name says otherwise.
-
-    `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch budget.
-    `max_loras` is the number of adapters in one batch: requests for further ones wait.
-
-    `speed` divides every step's duration: 1.0 is about a 7B model on one large GPU.
+    """The engine's flags, under the server's own names where it has them. Sizes are in tokens unless the name says
+    otherwise. `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch
+    budget. `max_loras` is the number of adapters in one batch: requests for further ones wait. `speed` divides every
+    step's duration: 1.0 is about a 7B model on one large GPU.
     """
 
     dialect: str = "vllm"
@@ -48,12 +44,9 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class MMItem:
-    """One image of a request.
-
-    It has a content hash, the number of placeholder tokens, and the prompt position where they begin.
-
-    `data` is False when the API server sent only the hash, because its side of the processor cache assumes that the engine
-    has the item (vLLM's two-sided cache).
+    """One image of a request. It has a content hash, the number of placeholder tokens, and the prompt position where
+    they begin. `data` is False when the API server sent only the hash, because its side of the processor cache assumes
+    that the engine has the item (vLLM's two-sided cache).
     """
 
     hash: str
@@ -64,11 +57,9 @@ class MMItem:
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One request as the API server sends it to the engine core.
-
-    `prefix_hashes` are the hashes of its full KV blocks. `stop_after` are the tokens after which its answer is complete;
-    0: only chance and `max_tokens` end it. `adapter` is the name of its LoRA adapter; empty: the base model.
-    `guided`: a grammar restricts its answer.
+    """One request as the API server sends it to the engine core. `prefix_hashes` are the hashes of its full KV blocks.
+    `stop_after` are the tokens after which its answer is complete; 0: only chance and `max_tokens` end it. `adapter` is
+    the name of its LoRA adapter; empty: the base model. `guided`: a grammar restricts its answer.
     """
 
     id: str
@@ -88,13 +79,11 @@ TokenFault = Literal["lost", "repeated"]
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """Output of one step for one request.
-
-    `finish_reason` is stop, length, abort or error; `error` is the reason in the text of the server's log.
-    `derailed`: computed from a context that is not the request's own. `swapped_with`: from here on the two requests get
-    each other's tokens. `fault`: the first of its tokens is lost or comes twice. `seen_image`: hash of the image whose
-    embedding it was computed with in place of its own. `used_adapter`: adapter that it was computed with in place of its
-    own; empty: none.
+    """Output of one step for one request. `finish_reason` is stop, length, abort or error; `error` is the reason in the
+    text of the server's log. `derailed`: computed from a context that is not the request's own. `swapped_with`: from
+    here on the two requests get each other's tokens. `fault`: the first of its tokens is lost or comes twice.
+    `seen_image`: hash of the image whose embedding it was computed with in place of its own. `used_adapter`: adapter
+    that it was computed with in place of its own; empty: none.
     """
 
     request_id: str
@@ -121,10 +110,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters and gauges for the metrics page.
-
-    `counters` only ever grow.
-    """
+    """Counters and gauges for the metrics page. `counters` only ever grow."""
 
     requests_running: int
     requests_waiting: int
@@ -134,13 +120,9 @@ class EngineStats:
 
 
 class EngineFault(Exception):  # noqa: N818 - a fault of the imitated server, not our error
-    """The engine died in this step.
-
-    `traceback` is the output of its process, as in the real server, without prefix.
-
-
-    `log_before` are its first log lines (`Dumping input data ...`), `raw_before` the lines that the device prints before
-    them, without a log prefix as in the real server.
+    """The engine died in this step. `traceback` is the output of its process, as in the real server, without prefix.
+    `log_before` are its first log lines (`Dumping input data ...`), `raw_before` the lines that the device prints
+    before them, without a log prefix as in the real server.
     """
 
     def __init__(

@@ -13,10 +13,7 @@ _ANSI = {"ERROR": "\x1b[31mERROR\x1b[0m", "WARNING": "\x1b[33mWARNING\x1b[0m", "
 
 
 class Log:
-    """Writer of one process's log lines to stdout.
-
-    Each line is flushed: a dying process must not lose its last lines.
-
+    """Writer of one process's log lines to stdout. Each line is flushed: a dying process must not lose its last lines.
     `process` is vLLM's name of the process, APIServer or EngineCore.
     """
 
@@ -27,9 +24,8 @@ class Log:
 
     @property
     def tag(self) -> str:
-        """Process prefix such as `(EngineCore pid=7) `, which vLLM has since 0.11.
-
-        It is empty before 0.11 and for LMDeploy.
+        """Process prefix such as `(EngineCore pid=7) `, which vLLM has since 0.11. It is empty before 0.11 and for
+        LMDeploy.
         """
         if self._dialect != "vllm" or self._release < (0, 11, 0):
             return ""
@@ -42,7 +38,6 @@ class Log:
         self.raw(self._prefixed(level, where, text.split("\n")))
 
     def error(self, where: str, lines: Iterable[str]) -> None:
-        """Write a traceback at level ERROR."""
         self.raw(self._prefixed("ERROR", where, lines))
 
     def raw(self, lines: Iterable[str]) -> None:
@@ -67,7 +62,6 @@ class Log:
 
 
 def uvicorn_startup_lines(host: str, port: int) -> list[str]:
-    """Return the lines that uvicorn logs when it serves."""
     return [
         f"INFO:     Started server process [{os.getpid()}]",
         "INFO:     Waiting for application startup.",

@@ -25,11 +25,9 @@ class Routes(Generic[R]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def endpoints(self) -> list[tuple[str, str]]:
-        """Return (path, method) of all endpoints, sorted, for the log."""
         return sorted((path, method) for method, path in self._table)
 
     def answer(self, exchange: HttpExchange, path: str) -> None:
-        """Answer one request, now or in a task."""
         route = self._table.get((exchange.method, path))
         if route is None:
             known_path = exchange.path in self._paths

@@ -62,28 +62,23 @@ class LmdeployApi:
 
     @property
     def routes(self) -> list[tuple[str, str]]:
-        """(path, method) of all endpoints."""
         return self._routes.endpoints()
 
     @property
     def exit_code_on_death(self) -> int | None:
-        """1 for 0.6, which calls exit(1) in the request's coroutine; else None.
-
-        Later versions stay up and never restart the engine.
+        """1 for 0.6, which calls exit(1) in the request's coroutine; else None. Later versions stay up and never
+        restart the engine.
         """
         return 1 if self.release < (0, 7, 0) else None
 
     def warm_up(self) -> None:
-        """Import the image decoder, once the server listens."""
         if self.options.server.images:
             self._reader.warm_up()
 
     def handle(self, exchange: HttpExchange) -> None:
-        """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
 
     def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
-        """Note that a generation is answered; `drop` when its client has gone."""
         if drop:
             self.engine.abort([str(generation.session)])
 
@@ -156,7 +151,6 @@ class LmdeployApi:
         )
 
     def _body(self, exchange: HttpExchange) -> dict[str, Any] | None:
-        """Return the body as an object, or None when the request is answered."""
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
             raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
         try:
@@ -315,7 +309,6 @@ class LmdeployApi:
 
 
 def _template(messages: Sequence[Any], urls: list[str]) -> str:
-    """Apply the chat template to messages. A mark stands for each image; its URL is added to `urls`."""
     text = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else ""

@@ -1,7 +1,4 @@
-"""LMDeploy's refusals and engine errors.
-
-Their form changed five times; `outcome` knows which era does what.
-"""
+"""LMDeploy's refusals and engine errors. Their form changed five times; `outcome` knows which era does what."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not an error of our
 
     @property
     def error(self) -> dict[str, object]:
-        """The error object."""
         return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
 
     def event(self) -> bytes:
@@ -36,7 +32,6 @@ class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not an error of our
 
 
 def send(exchange: HttpExchange, refusal: LmdeployRefusal) -> None:
-    """Answer with an error."""
     exchange.send(refusal.status, orjson.dumps(refusal.error))
 
 
@@ -46,9 +41,8 @@ def send_plain_500(exchange: HttpExchange) -> None:
 
 
 def invalid(exchange: HttpExchange, release: Release, place: str, message: str, kind: str) -> None:
-    """Answer a body of the wrong form.
-
-    It is a 422 with FastAPI's detail up to 0.15, and a 400 in LMDeploy's form from 0.16.
+    """Answer a body of the wrong form. It is a 422 with FastAPI's detail up to 0.15, and a 400 in LMDeploy's form from
+    0.16.
     """
     if release < (0, 16, 0):
         detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]
@@ -66,9 +60,8 @@ class Outcome(Enum):
 
 
 def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, refuses_cleanly: bool) -> Outcome:
-    """Return how this era answers an engine error.
-
-    `hides_kv_error` is the planted bug of 0.6, in any era; `refuses_cleanly` is that era without it.
+    """Return how this era answers an engine error. `hides_kv_error` is the planted bug of 0.6, in any era;
+    `refuses_cleanly` is that era without it.
     """
     if hides_kv_error:
         return Outcome.HTTP_500
@@ -81,12 +74,10 @@ def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, re
 
 
 def error_text(error: str, release: Release) -> str:
-    """Return the answer text of 0.7 to 0.15."""
     return "internal error happened" if release < (0, 10, 0) else f"internal error happened, status code {error}"
 
 
 def refusal_for(error: str) -> LmdeployRefusal:
-    """Return the error object of 0.16 and later."""
     if error == INPUT_LENGTH:
         return LmdeployRefusal("The request exceeds the model context length.")
     return LmdeployRefusal("An internal server error occurred.", 500, "server_error")

@@ -18,10 +18,7 @@ _MB = 1024 * 1024
 
 
 class LmdeployLifecycleLog:
-    """Writer of the log of one API server.
-
-    The real server logs its capacity at INFO or DEBUG, which is the level here.
-    """
+    """Writer of the log of one API server. The real server logs its capacity at INFO or DEBUG, which is the level here."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -29,7 +26,6 @@ class LmdeployLifecycleLog:
         self._log = Log("lmdeploy", options.engine.era, "APIServer")
 
     def start(self) -> None:
-        """Log the start, before anything runs."""
         engine = self._options.engine
         text = (
             f"input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, "
@@ -41,11 +37,9 @@ class LmdeployLifecycleLog:
         self._log.line("INFO", "async_engine.py:133", text)
 
     def failed_start(self) -> None:
-        """Log that the engine ended before it was ready."""
         self._log.line("ERROR", "api_server.py:1031", "Engine main loop failed.")
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests. Routes are not logged."""
         del routes
         options, log = self._options, self._log
         self._capacity()
@@ -54,18 +48,15 @@ class LmdeployLifecycleLog:
         log.raw([*[hint] * 3, *uvicorn_startup_lines(options.host, port)])
 
     def death(self) -> None:
-        """Log the death of the engine process."""
         if self._release >= (0, 12, 0):
             self._log.line("ERROR", "health.py:142", "PyTorch ZMQ engine process is not alive.")
         else:
             self._log.line("ERROR", "engine.py:928", "Engine loop failed with error: engine process ended")
 
     def shutting_down(self) -> None:
-        """Log that the listener closes."""
         self._log.raw(["INFO:     Shutting down"])
 
     def stopped(self) -> None:
-        """Log the end, when all connections are closed."""
         lines = ["Waiting for application shutdown.", "Application shutdown complete."]
         self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
 

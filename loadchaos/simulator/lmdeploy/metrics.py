@@ -1,7 +1,4 @@
-"""LMDeploy's /metrics.
-
-Scheduler gauges are refreshed every 10 s only, as in the real server.
-"""
+"""LMDeploy's /metrics. Scheduler gauges are refreshed every 10 s only, as in the real server."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ class LmdeployMetrics:
         self.latency = Histogram(_LATENCY_S)
 
     def page(self, stats: EngineStats) -> bytes:
-        """Return the page."""
         now = time.monotonic()
         if now - self._refreshed >= _REFRESH_S:
             self._refreshed, self._stats = now, stats

@@ -81,7 +81,6 @@ class LmdeployGeneration:
             exchange.start()  # before admission: the first byte comes while the request still queues
 
     def output(self, output: RequestOutput) -> None:
-        """Handle the output of one step."""
         if self.finished:
             return
         if output.error is not None:
@@ -96,9 +95,8 @@ class LmdeployGeneration:
             self.finish(output.finish_reason)
 
     def engine_died(self) -> None:
-        """End after an engine death, as the era does.
-
-        Up to 0.15 the text is cut without a finish_reason, later there is a clean error, in 0.6 the connection breaks.
+        """End after an engine death, as the era does. Up to 0.15 the text is cut without a finish_reason, later there
+        is a clean error, in 0.6 the connection breaks.
         """
         if self.finished:
             return

@@ -31,9 +31,8 @@ class AspectRatioError(ImageError):
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """A decoded image: its cache key, and its size in pixels and tokens.
-
-    `content` is the number or colour that a model sees in it; empty: nothing with a name.
+    """A decoded image: its cache key, and its size in pixels and tokens. `content` is the number or colour that a model
+    sees in it; empty: nothing with a name.
     """
 
     hash: str
@@ -49,10 +48,7 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class Processor:
-    """Figures of the image processor.
-
-    `patch` is 16 for Qwen3-VL, 14 for Qwen2-VL; two by two patches are one token.
-    """
+    """Figures of the image processor. `patch` is 16 for Qwen3-VL, 14 for Qwen2-VL; two by two patches are one token."""
 
     patch: int = 16
     min_pixels: int = 65536
@@ -61,12 +57,7 @@ class Processor:
     strict_load: bool = True
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the prompt tokens of an image, without the two around it.
-
-        Raises:
-            AspectRatioError: beyond 200 to 1.
-
-
+        """Return the prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
         Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / factor) x (width / factor).
         """
         factor = self.patch * 2

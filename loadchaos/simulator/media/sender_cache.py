@@ -1,6 +1,5 @@
-"""The API server's side of the two-sided processor cache.
-
-It sends only the hash of an image that the engine should have.
+"""The API server's side of the two-sided processor cache. It sends only the hash of an image that the engine should
+have.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ class SenderCache:
         return mm_hash in self._held
 
     def must_send(self, mm_hash: str) -> bool:
-        """Return True if the image itself has to be sent.
-
-        Returns False when the engine should still have it.
-        """
+        """Return True if the image itself has to be sent. Returns False when the engine should still have it."""
         self.queries += 1
         if mm_hash in self._held:
             self.hits += 1
@@ -37,5 +33,4 @@ class SenderCache:
         return True
 
     def clear(self) -> None:
-        """Forget all images."""
         self._held.clear()

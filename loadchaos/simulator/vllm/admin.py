@@ -1,7 +1,4 @@
-"""vLLM's development endpoints: resets, pause, sleep, aborts, server_info.
-
-The answers are as measured on 0.32.
-"""
+"""vLLM's development endpoints: resets, pause, sleep, aborts, server_info. The answers are as measured on 0.32."""
 
 from __future__ import annotations
 
@@ -33,23 +30,16 @@ class AdminContext(Protocol):
     sender: SenderCache
     metrics: VllmMetrics
 
-    def set_holding(self, held: bool) -> None:
-        """Hold new requests back, or admit them again."""
+    def set_holding(self, held: bool) -> None: ...
 
-    def abort_all(self, ids: list[str] | None = None) -> int:
-        """End running generations with finish_reason abort; None means all.
+    def abort_all(self, ids: list[str] | None = None) -> int: ...
 
-        Returns the number of aborted generations.
-        """
-
-    async def idle(self) -> None:
-        """Wait until no generation runs."""
+    async def idle(self) -> None: ...
 
 
 class Admin:
-    """The development endpoints; they report `paused` and `sleeping`.
-
-    `refusing`: new requests are refused instead of held back.
+    """The development endpoints; they report `paused` and `sleeping`. `refusing`: new requests are refused instead of
+    held back.
     """
 
     def __init__(self, api: AdminContext) -> None:
@@ -59,7 +49,6 @@ class Admin:
         self.refusing = False
 
     def routes(self) -> Mapping[tuple[str, str], Callable[[HttpExchange], Awaitable[None]]]:
-        """Return the handlers by method and path that this era has."""
         known: tuple[tuple[Release, str, str, Callable[[HttpExchange], Awaitable[None]]], ...] = (
             ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
             ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
@@ -76,7 +65,6 @@ class Admin:
         return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
     async def _call_engine(self, exchange: HttpExchange, method: str, *arguments: object) -> object:
-        """Call the engine core. On its death the exchange is answered and None returned."""
         try:
             return await self._api.engine.call(method, *arguments)
         except EngineDiedEarlyError:

@@ -82,37 +82,30 @@ class VllmApi:
         engine.on_step = self._record_step
 
     def warm_up(self) -> None:
-        """Import the image decoder, once the server listens."""
         if self.options.server.images:
             self._reader.warm_up()
 
     @property
     def routes(self) -> list[tuple[str, str]]:
-        """(path, method) of all endpoints, for the log."""
         return self._routes.endpoints()
 
     @property
     def exit_code_on_death(self) -> int | None:
-        """0, so that no supervisor restarts it.
-
-        It is None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: the server stays, and fails.
+        """0, so that no supervisor restarts it. It is None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: the server stays,
+        and fails.
         """
         return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
 
     def handle(self, exchange: HttpExchange) -> None:
-        """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path)
 
     def seen_image(self, mm_hash: str) -> DecodedImage | None:
-        """Return the image that the engine has under a hash."""
         return self._seen.get(mm_hash)
 
     def abort_in_engine(self, ids: list[str]) -> None:
-        """Remove requests from the engine."""
         self.engine.abort(ids)
 
     def generation_ended(self, generation: VllmGeneration) -> None:
-        """Note that a generation is answered, or that its client has gone."""
         for choice in generation.choices:
             self._generations.pop(choice.id, None)
         if not self._generations:
@@ -126,10 +119,7 @@ class VllmApi:
             self._admitting.set()
 
     def abort_all(self, ids: list[str] | None = None) -> int:
-        """End running generations with finish_reason abort; None means all.
-
-        Returns the number of aborted generations.
-        """
+        """End running generations with finish_reason abort; None means all. Returns the number of aborted generations."""
         chosen = self._generations if ids is None else {i: g for i in ids if (g := self._generations.get(i))}
         running = set(chosen.values())
         for generation in running:
@@ -137,7 +127,6 @@ class VllmApi:
         return len(running)
 
     async def idle(self) -> None:
-        """Wait until no generation runs."""
         await self._all_answered.wait()
 
     def _record_step(self, tokens: int) -> None:
@@ -286,7 +275,6 @@ class VllmApi:
         pooling.PoolingRequest(self, exchange).submit()
 
     def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
-        """Keep the messages of a response for a later one."""
         if len(self._kept_responses) >= _MOST_RESPONSES:
             self._kept_responses.pop(next(iter(self._kept_responses)))
         self._kept_responses[response_id] = messages
@@ -333,11 +321,6 @@ class VllmApi:
             self._submit(exchange, checked, decoded)
 
     async def _decode_images(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
-        """Decode all images.
-
-        Raises:
-            VllmRefusal: with vLLM's message for the first bad image.
-        """
         results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
         decoded = []
         for source, result in zip(sources, results, strict=True):
@@ -351,7 +334,6 @@ class VllmApi:
         return decoded
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
-        """Send a checked request to the engine. From here on its generation answers it."""
         ids, images = requests.assemble(checked.prompt, decoded)
         images = tuple((offset, self._as_engine_has(image)) for offset, image in images)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)
@@ -386,9 +368,8 @@ class VllmApi:
             self.engine.add(request, choice)
 
     def _as_engine_has(self, image: DecodedImage) -> DecodedImage:
-        """Return the image that the engine computes with.
-
-        A client's own name (`uuid`) is the cache key: while the engine has an image of this name, new bytes are not sent.
+        """Return the image that the engine computes with. A client's own name (`uuid`) is the cache key: while the
+        engine has an image of this name, new bytes are not sent.
         """
         if image.hash in self.sender and image.hash in self._seen:
             self._seen.move_to_end(image.hash)

@@ -17,7 +17,6 @@ class VllmLifecycleLog:
         self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
 
     def start(self) -> None:
-        """Log the start, before anything runs."""
         options, log = self._options, self._log
         log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
         arguments = {"model": options.server.model, **options.flags}
@@ -30,12 +29,10 @@ class VllmLifecycleLog:
             log.line("INFO", "vllm.py:689", "Asynchronous scheduling is enabled.")
 
     def failed_start(self) -> None:
-        """Log that the engine core ended before it was ready."""
         text = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
         self._log.raw([f"{self._log.tag}{line}" for line in ("Traceback (most recent call last):", text)])
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """Log that the server accepts requests; `routes` are (path, method)."""
         options, log = self._options, self._log
         engine = options.engine
         tokens = engine.num_gpu_blocks * engine.block_size
@@ -54,7 +51,6 @@ class VllmLifecycleLog:
         log.raw(uvicorn_startup_lines(options.host, port))
 
     def death(self) -> None:
-        """Log the death of the engine core."""
         frames = (
             'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/async_llm.py", line 647, in output_handler',
             "  outputs = await engine_core.get_output_async()",
@@ -69,11 +65,9 @@ class VllmLifecycleLog:
         self._log.error("async_llm.py:703", [*head, *(f"  {line}" for line in frames), dead])
 
     def shutting_down(self) -> None:
-        """Log that the listener closes."""
         self._log.raw(["INFO:     Shutting down"])
 
     def stopped(self) -> None:
-        """Log the end, when all connections are closed."""
         self._log.raw(
             [
                 "INFO:     Waiting for application shutdown.",

@@ -1,7 +1,4 @@
-"""vLLM's /metrics: names, types, labels and buckets by era.
-
-The values are what the simulated engine really does.
-"""
+"""vLLM's /metrics: names, types, labels and buckets by era. The values are what the simulated engine really does."""
 
 from __future__ import annotations
 
@@ -49,9 +46,8 @@ def _upto(bounds: tuple[float, ...], limit: int) -> tuple[float, ...]:
 
 
 class VllmMetrics:
-    """The API server's counters and histograms.
-
-    Gauges and engine counters come with each step, and stay as they are after its death.
+    """The API server's counters and histograms. Gauges and engine counters come with each step, and stay as they are
+    after its death.
     """
 
     def __init__(self, options: Options) -> None:
@@ -77,7 +73,6 @@ class VllmMetrics:
         self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
 
     def page(self, stats: EngineStats) -> bytes:
-        """Return the page."""
         page = MetricsPage()
         page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}

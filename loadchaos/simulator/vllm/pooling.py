@@ -1,7 +1,6 @@
-"""/v1/embeddings, /score and /rerank of the embedded server.
-
-A real vLLM serves them with a pooling model, and then no chat; this one serves all at once. Prompts have the special tokens
-of a BERT: one at the begin and one behind each text. The results depend on the texts alone.
+"""/v1/embeddings, /score and /rerank of the embedded server. A real vLLM serves them with a pooling model, and then no
+chat; this one serves all at once. Prompts have the special tokens of a BERT: one at the begin and one behind each text.
+The results depend on the texts alone.
 """
 
 from __future__ import annotations
@@ -49,11 +48,9 @@ class _Sink:
         self.answer = AnswerText(0)  # the engine may swap answers
 
     def output(self, output: RequestOutput) -> None:
-        """Handle a call of the engine client."""
         self.owner.output(output)
 
     def engine_died(self) -> None:
-        """Handle a call of the engine client."""
         self.owner.engine_died()
 
 
@@ -78,12 +75,10 @@ class PoolingRequest:
         exchange.on_disconnect = self._disconnected
 
     def submit(self) -> None:
-        """Send the prompts to the engine."""
         for request_id, prompt in zip(self._ids, self._prompts, strict=True):
             self._server.engine.add(EngineRequest(request_id, len(prompt), 1), _Sink(self))
 
     def output(self, output: RequestOutput) -> None:
-        """Handle the output of one prompt."""
         if output.error is not None:
             self.fail(VllmRefusal("Internal server error", "InternalServerError", None, 500))
         elif output.finish_reason is not None and not self._finished:
@@ -92,11 +87,9 @@ class PoolingRequest:
                 self._answer()
 
     def engine_died(self) -> None:
-        """End with the error of a dead engine."""
         self.fail(errors.dead(self._server.release))
 
     def fail(self, refusal: VllmRefusal) -> None:
-        """End with an error."""
         if not self._finished:
             self._end()
             errors.send(self._exchange, refusal, self._server.release)
@@ -124,7 +117,6 @@ Body = Callable[[Sequence[Prompt]], dict[str, Any]]
 
 
 def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
-    """Read a text or a list of texts under the first name that is there."""
     name = next((n for n in names if n in data), None)
     if name is None:
         raise validation("missing", f"body.{names[0]}", "Field required", f"<dict of {len(data)} items>")

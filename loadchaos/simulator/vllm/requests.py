@@ -47,10 +47,7 @@ class MediaSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt before its images are decoded.
-
-    It has pieces of token ids, with an image between each two.
-    """
+    """A prompt before its images are decoded. It has pieces of token ids, with an image between each two."""
 
     pieces: tuple[tuple[int, ...], ...]
     sources: tuple[MediaSource, ...] = ()
@@ -73,11 +70,7 @@ class CheckedRequest:
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:
-    """Return the body as an object.
-
-    Raises:
-        VllmRefusal: as vLLM's request validation does.
-    """
+    """Return the body as an object. Raises VllmRefusal as vLLM's request validation does."""
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         text = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
@@ -103,10 +96,7 @@ def parse_body(exchange: HttpExchange) -> dict[str, Any]:
 
 
 def check_model(data: Mapping[str, Any], model: str, adapters: Container[str] = ()) -> str:
-    """Check that a model named in the request is served.
-
-    Returns the LoRA adapter that it names; empty: the base model.
-    """
+    """Check that a model named in the request is served. Returns the LoRA adapter that it names; empty: the base model."""
     requested = data.get("model")
     if requested in adapters:
         return str(requested)
@@ -143,11 +133,7 @@ def _number(data: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
-    """Return the sampling parameters, checked as far as vLLM checks them.
-
-    Raises:
-        VllmRefusal: for a bad value.
-    """
+    """Return the sampling parameters, checked as far as vLLM checks them. Raises VllmRefusal for a bad value."""
     limit = options.engine.max_model_len
     max_tokens = _integer(data, "max_completion_tokens") if chat else None
     max_tokens = _integer(data, "max_tokens") if max_tokens is None else max_tokens
@@ -193,10 +179,6 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
 
 
 def _check_tools(choice: object, options: Options) -> None:
-    """Refuse tools without a parser, as vLLM 0.22 does.
-
-    With a parser and the choice `auto`, half of the answers are calls (engine/guided.py).
-    """
     server = options.server
     if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
         return
@@ -242,11 +224,7 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
 
 
 def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
-    """Apply the chat template (ChatML, as Qwen's) to messages.
-
-    Raises:
-        VllmRefusal: for bad messages.
-    """
+    """Apply the chat template (ChatML, as Qwen's) to messages. Raises VllmRefusal for bad messages."""
     if "messages" not in data:
         raise validation("missing", "body.messages", "Field required", f"<dict of {len(data)} items>")
     messages = data["messages"]
@@ -268,7 +246,6 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
 
 
 def _called(calls: Sequence[Any]) -> str:
-    """Write earlier tool calls as the template does."""
     found = []
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -365,11 +342,7 @@ def _check_characters(text: str, options: Options) -> None:
 
 
 def encode(text: str) -> list[int]:
-    """Return the token ids of a text.
-
-    Raises:
-        VllmRefusal: for text that no tokenizer takes.
-    """
+    """Return the token ids of a text. Raises VllmRefusal for text that no tokenizer takes."""
     try:
         return tokenizer.encode(text)
     except UnicodeEncodeError as error:
@@ -378,11 +351,7 @@ def encode(text: str) -> list[int]:
 
 
 def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
-    """Return the prompt of a completion: a text or a list of token ids.
-
-    Raises:
-        VllmRefusal: for a bad prompt.
-    """
+    """Return the prompt of a completion: a text or a list of token ids. Raises VllmRefusal for a bad prompt."""
     prompt = data.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -403,11 +372,7 @@ def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
 
 
 def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Prompt]:
-    """Return the prompts of one body; a list of texts has several.
-
-    Raises:
-        VllmRefusal: for a bad prompt.
-    """
+    """Return the prompts of one body; a list of texts has several. Raises VllmRefusal for a bad prompt."""
     texts = data.get("prompt")
     if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return [completion_prompt({**data, "prompt": text}, options) for text in texts]
@@ -430,10 +395,8 @@ def assemble(
 
 
 def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:
-    """Check the prompt against the context, and set the output length.
-
-    Raises:
-        VllmRefusal: where the prompt or the output does not fit.
+    """Check the prompt against the context, and set the output length. Raises VllmRefusal where the prompt or the
+    output does not fit.
     """
     limit, count = options.engine.max_model_len, len(checked.ids)
     era = release(options.engine.era)

@@ -31,17 +31,13 @@ class VllmContext(Protocol):
     fingerprint: str | None
     token_details: bool
 
-    def abort_in_engine(self, ids: list[str]) -> None:
-        """Remove requests from the engine."""
+    def abort_in_engine(self, ids: list[str]) -> None: ...
 
-    def generation_ended(self, generation: VllmGeneration) -> None:
-        """Note that the generation is answered."""
+    def generation_ended(self, generation: VllmGeneration) -> None: ...
 
-    def seen_image(self, mm_hash: str) -> DecodedImage | None:
-        """Return the image that the engine has under a hash."""
+    def seen_image(self, mm_hash: str) -> DecodedImage | None: ...
 
-    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None:
-        """Keep the messages of a response for a later one."""
+    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None: ...
 
 
 class Choice:
@@ -81,11 +77,9 @@ class Choice:
         self.derailed = False
 
     def output(self, output: RequestOutput) -> None:
-        """Handle a call of the engine client."""
         self.owner.output(self, output)
 
     def engine_died(self) -> None:
-        """Handle a call of the engine client."""
         self.owner.engine_died()
 
 
@@ -123,16 +117,13 @@ class VllmGeneration:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the engine's requests that are not finished."""
         return [choice.id for choice in self.choices if choice.finish is None]
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt, images included."""
         return len(self._checked.ids)
 
     def output(self, choice: Choice, output: RequestOutput) -> None:
-        """Handle the output of one step for one choice."""
         if self.finished:
             return
         if output.error is not None:
@@ -163,7 +154,6 @@ class VllmGeneration:
             self._finish()
 
     def _answer_about(self, choice: Choice, mm_hash: str) -> None:
-        """Answer about another image than that of the request."""
         other = self._server.seen_image(mm_hash)
         opening = ordered_opening(self._checked.ids, [other.content] if other is not None else ())
         if opening:
@@ -172,7 +162,6 @@ class VllmGeneration:
             choice.answer.derail(after=0)
 
     def engine_died(self) -> None:
-        """End with the error of a dead engine."""
         self.fail(errors.dead(self._server.release))
 
     def fail(self, refusal: VllmRefusal) -> None:
@@ -229,7 +218,6 @@ class VllmGeneration:
             choice.finish = "stop"
 
     def _unwritten_text(self, choice: Choice) -> str:
-        """Return the text that is not written yet."""
         if self._checked.sampling.stop:
             text, choice.parts = "".join(choice.parts), choice.parts if not self._checked.sampling.stream else []
             return text
@@ -276,7 +264,6 @@ class VllmGeneration:
         self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, fingerprint))
 
     def _flush(self) -> None:
-        """Send the text so far in one chunk, when a slow client reads again."""
         for choice in self.choices:
             if choice.pending and not self.finished:
                 self._write(choice)
@@ -385,9 +372,8 @@ def new_id(chat: bool, client_id: str | None) -> str:
 
 
 def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[int]:
-    """Return a seed for each answer.
-
-    Greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance.
+    """Return a seed for each answer. Greedy answers depend on the prompt alone, seeded ones on the seed too, others on
+    chance.
     """
     # Hashes of integers are the same in every process, those of text are not.
     base = hash((checked.ids, tuple(int(image.hash[:15], 16) for _, image in checked.images))) & 0x7FFFFFFF

@@ -1,6 +1,5 @@
-"""/v1/audio/transcriptions of the embedded server.
-
-A real vLLM serves it with a speech model, and then no chat; this one serves both.
+"""/v1/audio/transcriptions of the embedded server. A real vLLM serves it with a speech model, and then no chat; this
+one serves both.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ _START = (257, 258, 259, 260)
 
 
 class Form:
-    """Fields and file of a multipart body.
-
-    Raises:
-        VllmRefusal: for a body without a file that can be read.
-    """
+    """Fields and file of a multipart body. Raises VllmRefusal for a body without a file that can be read."""
 
     def __init__(self, exchange: HttpExchange) -> None:
         kind = _BOUNDARY.match(exchange.headers.get("content-type", ""))
@@ -49,7 +44,6 @@ class Form:
         self.file = found
 
     def sampling_fields(self) -> dict[str, Any]:
-        """The fields as a body of chat has them."""
         found: dict[str, Any] = {"max_tokens": int(self.fields.get("max_completion_tokens") or 448)}
         if "seed" in self.fields:
             found["seed"] = int(self.fields["seed"])
@@ -60,11 +54,6 @@ class Form:
         return found
 
     def audio(self) -> DecodedImage:
-        """The file's placeholder in a prompt.
-
-        Raises:
-            VllmRefusal: for another or a broken file.
-        """
         try:
             return of_bytes(self.file)
         except ImageError as error:
@@ -72,7 +61,6 @@ class Form:
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """Tokens that a transcription begins with."""
         return _START
 
 

@@ -1,6 +1,5 @@
-"""Answers of /v1/responses and /v1/messages: typed events, or one body.
-
-Shapes, order and the behaviour at a death of the engine are those measured on vLLM 0.32.0.
+"""Answers of /v1/responses and /v1/messages: typed events, or one body. Shapes, order and the behaviour at a death of
+the engine are those measured on vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -181,7 +180,6 @@ class MessagesGeneration(VllmGeneration):
         return {"type": "tool_use", "id": "call_1", "name": self._tool, "input": {} if empty else orjson.loads(text)}
 
     def _reason(self) -> str | None:
-        """The stop_reason; vLLM has none for an aborted request."""
         choice = self.choices[0]
         if choice.finish == "length":
             return "max_tokens"
