@@ -6,7 +6,6 @@ of each server are the table of its dialect (server/dialects/): loading a LoRA a
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import httpx
 
 from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
 from loadchaos.core import bounded_http
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.server.dialects import AdminOperation, Dialect, version_key
 
@@ -36,8 +35,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
         return operation
     if not dialect.admin:
         raise OptionError(f"attack {name}: loadchaos has no admin operations for {dialect.title}: remove this attack")
-    near = difflib.get_close_matches(name, dialect.admin, 1)
-    hint = f"; did you mean {near[0]}?" if near else "."
+    hint = did_you_mean(name, dialect.admin, ".")
     known = ", ".join(n for n, o in dialect.admin.items() if o.destructive)
     raise OptionError(f"attack {name}: {dialect.title} has no such admin operation{hint} It has: {known}")
 

@@ -4,8 +4,9 @@ exception. All exit codes: core/exit_codes.py.
 
 from __future__ import annotations
 
+import difflib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from loadchaos.core import exit_codes
 
@@ -30,6 +31,12 @@ def how_to_read(e: OSError) -> str:
     if e.errno in (errno.EACCES, errno.EPERM):
         return "give this user permission to read it, or run as a user who has it"
     return "check that the file exists and that its disk works"
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Suggest the nearest known word, as the end of a sentence about an unknown one; `otherwise` where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else otherwise
 
 
 def why_unread(e: OSError) -> str:

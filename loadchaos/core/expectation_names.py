@@ -4,7 +4,6 @@ analysis/verdict/expectations.py judges them, both with `parse`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Literal
 
 from loadchaos.core import latency_names
 from loadchaos.core.endpoint_groups import PREFIX
+from loadchaos.core.errors import did_you_mean
 from loadchaos.core.limits import OUTAGE_S
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import duration_s, growth, share
@@ -150,10 +150,8 @@ def _unknown(full: str, traffics: Collection[str]) -> str:
     endpoints = [name for name in traffics if name.startswith(PREFIX)]
     if full.startswith(PREFIX) and full.count(".") > 1 and not full.startswith(tuple(f"{e}." for e in endpoints)):
         return f"unknown endpoint in {full!r}; the profile has {', '.join(endpoints) or 'none'}"
-    near = difflib.get_close_matches(full, every, n=1, cutoff=0.6)
-    if near:
-        return f"unknown figure {full!r}; did you mean {near[0]}?"
-    return f"unknown figure {full!r}; known are {', '.join(NAMES)}, latencies such as ttft_p99, outcomes such as outcomes.ok"
+    known = f"; known are {', '.join(NAMES)}, latencies such as ttft_p99, outcomes such as outcomes.ok"
+    return f"unknown figure {full!r}{did_you_mean(full, every, known)}"
 
 
 _SYNONYMS: tuple[tuple[str, str], ...] = (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from loadchaos.core.errors import OptionError
+from loadchaos.core.errors import OptionError, did_you_mean
 from loadchaos.core.units import duration_s, format_duration
 from loadchaos.profile.base import ProfilePart
 
@@ -91,9 +90,7 @@ def _limits(pairs: Iterable[tuple[str, str]], option: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in pairs:
         if name not in LIMITS:
-            near = difflib.get_close_matches(name, LIMITS, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise OptionError(f"{option} {name}: one of {', '.join(LIMITS)} was expected{hint}")
+            raise OptionError(f"{option} {name}: one of {', '.join(LIMITS)} was expected{did_you_mean(name, LIMITS)}")
         if name in found:
             raise OptionError(f"{option} {name}: given twice; give it once")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from loadchaos.core.errors import ProfileError
+from loadchaos.core.errors import ProfileError, did_you_mean
 
 _MOST_VALUES = 100_000
 Loc = tuple[int | str, ...]
@@ -217,8 +216,7 @@ _UNDER_TARGET = {
 
 
 def _meant(got: str, text: str) -> str:
-    close = difflib.get_close_matches(got, re.findall(r"'([^']+)'", text.partition(" (got ")[0]), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(got, re.findall(r"'([^']+)'", text.partition(" (got ")[0]))
 
 
 _EXPECTED = {
@@ -254,10 +252,7 @@ def _reworded(text: str) -> str:
 
 def near(word: str, known: Sequence[str]) -> str:
     """Hint for an unknown word: the nearest known word, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known are {', '.join(sorted(known))}" if known else ""
+    return did_you_mean(word, known, f"; known are {', '.join(sorted(known))}" if known else "")
 
 
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
