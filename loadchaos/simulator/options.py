@@ -4,14 +4,13 @@ with the nearest known name.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from loadchaos.core.errors import did_you_mean
 from loadchaos.simulator.defects import DEFECTS
 from loadchaos.simulator.engine.limits import with_kv_blocks
-from loadchaos.simulator.engine.types import EngineConfig
+from loadchaos.simulator.engine.types import EngineConfig, release
 
 DIALECTS = ("vllm", "lmdeploy")
 
@@ -93,32 +92,6 @@ class Options:
     flags: Mapping[str, object] = field(default_factory=dict)
     port_is_reserved: bool = False
 
-    @property
-    def version(self) -> str:
-        """The era as a full version, as /version answers it."""
-        return full_version(self.engine.era)
-
-
-def release(era: str) -> tuple[int, int, int]:
-    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1). Raises ValueError for anything else."""
-    numbers = [int(n) for n in re.findall(r"\d+", era)][:3]
-    if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
-        raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
-    major, minor, patch = [*numbers, 0][:3]
-    return major, minor, patch
-
-
-def full_version(era: str) -> str:
-    """Return an era as a full version: 0.18 -> 0.18.0; 0.8.1 stays."""
-    return era if era.count(".") > 1 else f"{era}.0"
-
-
-def unknown_name_error(name: str, names: Iterable[str], what: str) -> ValueError:
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
-    return ValueError(f"unknown {what} {name!r}: {hint}")
-
 
 @dataclass(frozen=True)
 class SimulatorSpec:
@@ -147,12 +120,12 @@ def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0)
     """
     dialect = spec.dialect
     if dialect not in DIALECTS:
-        raise unknown_name_error(dialect, DIALECTS, "dialect")
+        raise _unknown(dialect, DIALECTS, "dialect")
     chosen_era = _checked_era(dialect, spec.era or DEFAULT_ERA[dialect])
     expected = frozenset(spec.defects)
     for name in sorted(expected):
         if name not in DEFECTS:
-            raise unknown_name_error(name, DEFECTS, "defect")
+            raise _unknown(name, DEFECTS, "defect")
         if DEFECTS[name].dialect != dialect:
             raise ValueError(f"defect {name!r} is one of {DEFECTS[name].dialect}, not of {dialect}")
     engine: dict[str, object] = dict(_DEFAULTS[dialect])
@@ -162,6 +135,11 @@ def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0)
     config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=expected, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
     config = with_kv_blocks(config)
     return Options(config, replace(ServerConfig(), **server), host, port, dict(spec.flags))  # type: ignore[arg-type]  # as above
+
+
+def _unknown(name: str, known: Iterable[str], what: str) -> ValueError:
+    names = sorted(known)
+    return ValueError(f"unknown {what} {name!r}{did_you_mean(name, names, '; known: ' + ', '.join(names))}")
 
 
 def _checked_era(dialect: str, era: str) -> str:
@@ -188,7 +166,7 @@ def _apply_flag(name: str, value: object, engine: dict[str, object], server: dic
     elif key in of_server:
         server[key] = _parse_value(key, parsed, str(of_server[key].type))
     else:
-        raise unknown_name_error(key, [*of_engine, *of_server, *_ALIASES], "flag")
+        raise _unknown(key, [*of_engine, *of_server, *_ALIASES], "flag")
 
 
 def _parse_value(name: str, value: object, kind: str) -> object:

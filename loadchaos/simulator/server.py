@@ -17,10 +17,9 @@ from typing import Protocol
 import uvloop
 
 from loadchaos.core.open_files import allow_many_open_files
-from loadchaos.simulator.defects import plant
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
 from loadchaos.simulator.engine.process import TITLES
-from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.http.server import HttpExchange, HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
@@ -116,8 +115,7 @@ class ApiServer:
         except EngineDiedEarlyError:
             self._lifecycle.failed_start()
             return 1
-        rules = EngineRules(self._options.engine)
-        plant(self._options.engine.defects, rules)
+        rules = rules_of(self._options.engine)
         http = HttpServer(self._api.handle, self._options.server.quiet, rules.most_unfinished_connections)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -74,7 +74,7 @@ class EngineClient:
             sink.engine_died()
             return
         self._sinks[request.id] = sink
-        self._link.send(["add", frames.request_to_list(request)])
+        self._link.send(["add", frames.values_of(request)])
 
     def abort(self, ids: Iterable[str]) -> None:
         known = [i for i in ids if self._sinks.pop(i, None) is not None]
@@ -124,12 +124,12 @@ class EngineClient:
     def _received(self, message: list[Any]) -> None:
         kind = message[0]
         if kind == "step":
-            self.stats = frames.stats_from_list(message[3])
+            self.stats = EngineStats(*message[3])
             self.on_step(message[2])
             for values in message[1]:
-                self._deliver(frames.output_from_list(values))
+                self._deliver(RequestOutput(*values))
         elif kind == "stats":
-            self.stats = frames.stats_from_list(message[1])
+            self.stats = EngineStats(*message[1])
         elif kind == "reply":
             future = self._calls.pop(message[1], None)
             if future is not None and not future.done():

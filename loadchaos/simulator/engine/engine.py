@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from loadchaos.simulator.defects import plant
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.limits import input_limit, with_kv_blocks
-from loadchaos.simulator.engine.processor_cache import ExpectedCachedItemError, ReceiverCache
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
-from loadchaos.simulator.engine.rules import EngineRules, RequestStep
+from loadchaos.simulator.engine.rules import RequestStep
 from loadchaos.simulator.engine.runner import ModelRunner
 from loadchaos.simulator.engine.scheduler import Scheduler
 from loadchaos.simulator.engine.step_time import FIXED_S, step_duration_s
@@ -27,12 +27,10 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config = with_kv_blocks(config)
-        rules = EngineRules(config)
-        plant(config.defects, rules)
-        self._rules = rules
+        self._rules = rules = rules_of(config)
         self._scheduler = Scheduler(config, rules)
         self._runner = ModelRunner(config, rules)
-        self._receiver = ReceiverCache(config.mm_processor_cache_items, refresh_on_hit=rules.refresh_on_hit)
+        self._receiver = ProcessorCache(config.mm_processor_cache_items, refresh_on_hit=rules.refresh_on_hit)
         self._requests: dict[str, ScheduledRequest] = {}
         self._in_flight: deque[Batch] = deque()
         self._outputs: list[RequestOutput] = []
@@ -68,7 +66,7 @@ class Engine:
         if self.input_thread_dead:
             return
         error = self._receive_images(request)
-        if error and crash_text.era_of(self.config) < (0, 14):
+        if error and self.config.release < (0, 14):
             self.input_thread_dead = True
             self._log += crash_text.input_thread_death(error)
             return
@@ -272,11 +270,9 @@ class Engine:
             self._outputs.append(RequestOutput(behind[0].id, 0, swapped_with=behind[1].id))
 
     def _receive_images(self, request: EngineRequest) -> str | None:
-        try:
-            for item in request.mm_items:
-                self._receiver.receive(item)
-        except ExpectedCachedItemError as error:
-            return str(error)
+        for item in request.mm_items:
+            if not self._receiver.look_up(item.hash, keep=item.data) and not item.data:
+                return f"Expected a cached item for mm_hash={item.hash!r}"
         return None
 
     def _reason_to_refuse(self, request: EngineRequest) -> str | None:

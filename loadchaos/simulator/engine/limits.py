@@ -32,12 +32,11 @@ def input_limit(config: EngineConfig) -> int:
     size, longest = config.block_size, config.max_model_len
     if config.dialect != "lmdeploy":
         return longest - 1
-    era = tuple(int(part) for part in config.era.split(".") if part.isdigit())
     capacity = with_kv_blocks(config).num_gpu_blocks * size
-    if era >= (0, 12):
+    if config.release >= (0, 12):
         return min(capacity - 2 * size, longest)
-    if era >= (0, 10):
+    if config.release >= (0, 10):
         return min(capacity - size, longest)
-    if era >= (0, 9, 2):
+    if config.release >= (0, 9, 2):
         return min(capacity, longest) - size
     return min(capacity, longest)

@@ -6,11 +6,13 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, cast
 
 import orjson
 
-from loadchaos.simulator.engine.types import EngineRequest, EngineStats, MMItem, RequestOutput, StepResult
+from loadchaos.simulator.engine.types import EngineRequest, EngineStats, MMItem, RequestOutput
 
 _LENGTH = struct.Struct("<I")
 
@@ -73,61 +75,17 @@ class EngineLink(asyncio.Protocol):
             self._transport.close()
 
 
-# The types travel as plain lists, because 10,000 outputs per second pass here.
+# The types travel as the values of their fields, because 10,000 outputs per second pass here.
+_VALUES = {
+    kind: attrgetter(*(field.name for field in fields(kind))) for kind in (EngineRequest, RequestOutput, EngineStats)
+}
 
 
-def request_to_list(request: EngineRequest) -> list[Any]:
-    items = [[i.hash, i.tokens, i.offset, i.data] for i in request.mm_items]
-    return [
-        request.id,
-        request.prompt_tokens,
-        request.max_tokens,
-        request.min_tokens,
-        items,
-        list(request.prefix_hashes),
-        request.seed,
-        request.stop_after,
-        request.adapter,
-        request.guided,
-    ]
+def values_of(one: EngineRequest | RequestOutput | EngineStats) -> tuple[Any, ...]:
+    values: tuple[Any, ...] = _VALUES[type(one)](one)
+    return values
 
 
-def request_from_list(values: list[Any]) -> EngineRequest:
+def request_of(values: list[Any]) -> EngineRequest:
     identity, prompt, most, least, items, *rest = values
-    return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], *rest)
-
-
-def outputs_to_list(result: StepResult) -> list[list[Any]]:
-    return [
-        [
-            o.request_id,
-            o.new_tokens,
-            o.finish_reason,
-            o.error,
-            o.cached_tokens,
-            o.derailed,
-            o.swapped_with,
-            o.fault,
-            o.seen_image,
-            o.used_adapter,
-        ]
-        for o in result.outputs
-    ]
-
-
-def output_from_list(values: list[Any]) -> RequestOutput:
-    return RequestOutput(*values)
-
-
-def stats_to_list(stats: EngineStats) -> list[Any]:
-    return [
-        stats.requests_running,
-        stats.requests_waiting,
-        stats.kv_usage,
-        dict(stats.counters),
-        stats.encoder_cache_tokens,
-    ]
-
-
-def stats_from_list(values: list[Any]) -> EngineStats:
-    return EngineStats(*values)
+    return EngineRequest(identity, prompt, most, least, [MMItem(**item) for item in items], *rest)

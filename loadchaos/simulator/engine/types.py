@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+Release = tuple[int, int, int]
+
+
+@functools.cache
+def release(era: str) -> Release:
+    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1). Raises ValueError for anything else."""
+    if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
+        raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
+    major, minor, patch = [*map(int, re.findall(r"\d+", era)), 0][:3]
+    return major, minor, patch
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,15 @@ class EngineConfig:
     seed: int = 0
     stop_share: float = 0.0  # share of requests that end by themselves (finish_reason stop), where min_tokens allows
     skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and continue
+
+    @property
+    def release(self) -> Release:
+        return release(self.era)
+
+    @property
+    def version(self) -> str:
+        """The era as a full version: 0.18 -> 0.18.0; 0.8.1 stays."""
+        return self.era if self.era.count(".") > 1 else f"{self.era}.0"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from loadchaos.simulator.options import release
+from loadchaos.simulator.engine.types import release
 
 _ANSI = {"ERROR": "\x1b[31mERROR\x1b[0m", "WARNING": "\x1b[33mWARNING\x1b[0m", "INFO": "\x1b[36mINFO\x1b[0m"}
 

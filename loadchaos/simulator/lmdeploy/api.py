@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
-from loadchaos.simulator.defects import plant
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import ordered_opening
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
-from loadchaos.simulator.engine.rules import EngineRules
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.logs import Log
@@ -30,8 +30,7 @@ from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
 from loadchaos.simulator.lmdeploy.streams import GenerationRequest, LmdeployGeneration
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import DecodedImage, ImageError, Processor
-from loadchaos.simulator.media.sender_cache import SenderCache
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options
 
 _MARK = "\0image\0"
 _BLACK = DecodedImage("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
@@ -43,18 +42,16 @@ class LmdeployApi:
     def __init__(self, options: Options, engine: EngineClient) -> None:
         self.options = options
         self.engine = engine
-        self.release = release(options.engine.era)
+        self.release = options.engine.release
         self.model = options.server.model
-        rules = EngineRules(options.engine)
-        plant(options.engine.defects, rules)
-        self.hides_kv_error = rules.kv_error_as_500
+        self.hides_kv_error = rules_of(options.engine).kv_error_as_500
         # The era of the planted bug refuses as later versions do, where the bug is not planted.
         self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
         server = options.server
         self._reader = ImageReader(Processor(server.patch, server.min_pixels, server.max_pixels))
-        self._sender = SenderCache(options.engine.mm_processor_cache_items)
+        self._sender = ProcessorCache(options.engine.mm_processor_cache_items)
         self._sessions = itertools.count(1)
         self._random = random.Random()
         self._routes = Routes(self._table(), LmdeployRefusal, errors.send)
@@ -281,7 +278,7 @@ class LmdeployApi:
         max_tokens = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
         min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
         min_tokens = min_tokens if guided is None else min(min_tokens, len(opening))
-        items = [MMItem(p.hash, p.tokens, offset, self._sender.must_send(p.hash)) for offset, p in images]
+        items = [MMItem(p.hash, p.tokens, offset, not self._sender.look_up(p.hash)) for offset, p in images]
         self.engine.add(
             EngineRequest(
                 str(session),

@@ -6,9 +6,9 @@ from enum import Enum
 
 import orjson
 
+from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.server import HttpExchange
 
-Release = tuple[int, int, int]
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 
 

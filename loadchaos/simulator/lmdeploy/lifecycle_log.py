@@ -12,7 +12,7 @@ from loadchaos.simulator.engine.limits import (
     lmdeploy_blocks,
 )
 from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options
 
 _MB = 1024 * 1024
 
@@ -22,7 +22,7 @@ class LmdeployLifecycleLog:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._release = release(options.engine.era)
+        self._release = options.engine.release
         self._log = Log("lmdeploy", options.engine.era, "APIServer")
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ import time
 
 from loadchaos.simulator.engine.types import EngineStats
 from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options
 
 _REFRESH_S = 10.0
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -24,7 +24,7 @@ class LmdeployMetrics:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._release = release(options.engine.era)
+        self._release = options.engine.release
         self._stats = EngineStats(0, 0, 0.0)
         self._refreshed = -_REFRESH_S
         self.succeeded = self.failed = 0

@@ -9,11 +9,11 @@ from typing import Protocol
 import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
-from loadchaos.simulator.engine.types import RequestOutput
+from loadchaos.simulator.engine.types import Release, RequestOutput
 from loadchaos.simulator.http.logs import Log
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
-from loadchaos.simulator.lmdeploy.errors import Outcome, Release
+from loadchaos.simulator.lmdeploy.errors import Outcome
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
 
 _DONE = b"data: [DONE]\n\n"

@@ -10,11 +10,12 @@ from typing import Protocol
 import orjson
 
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
+from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import Release, VllmRefusal
+from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 
 _MODES = ("abort", "wait", "keep")
@@ -27,7 +28,7 @@ class AdminContext(Protocol):
     options: Options
     release: Release
     engine: EngineClient
-    sender: SenderCache
+    sender: ProcessorCache
     metrics: VllmMetrics
 
     def set_holding(self, held: bool) -> None: ...

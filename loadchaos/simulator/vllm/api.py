@@ -16,19 +16,18 @@ from typing import Any
 
 import orjson
 
-from loadchaos.simulator.defects import plant
+from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
-from loadchaos.simulator.engine.rules import EngineRules
+from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.routes import Route, Routes
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
-from loadchaos.simulator.media.sender_cache import SenderCache
-from loadchaos.simulator.options import Options, adapters, release
+from loadchaos.simulator.options import Options, adapters
 from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription, translate
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
@@ -49,16 +48,14 @@ class VllmApi:
     def __init__(self, options: Options, engine: EngineClient) -> None:
         self.options = options
         self.engine = engine
-        self.release = release(options.engine.era)
+        self.release = options.engine.release
         self.model = options.server.model
         self.adapters = adapters(options.server)
-        self.fingerprint = f"vllm-{options.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
+        self.fingerprint = f"vllm-{options.engine.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
         self.token_details = options.server.enable_prompt_tokens_details
-        rules = EngineRules(options.engine)
-        plant(options.engine.defects, rules)
-        self._ends_calls_at = rules.ends_calls_at
+        self._ends_calls_at = rules_of(options.engine).ends_calls_at
         self.metrics = VllmMetrics(options)
-        self.sender = SenderCache(options.engine.mm_processor_cache_items)
+        self.sender = ProcessorCache(options.engine.mm_processor_cache_items)
         self._seen: OrderedDict[str, DecodedImage] = OrderedDict()
         server = options.server
         self._reader = ImageReader(
@@ -146,7 +143,9 @@ class VllmApi:
             ("GET", "/health"): self._health,
             ("GET", "/ping"): self._health,
             ("POST", "/ping"): self._health,
-            ("GET", "/version"): lambda exchange: exchange.send(200, orjson.dumps({"version": self.options.version})),
+            ("GET", "/version"): lambda exchange: exchange.send(
+                200, orjson.dumps({"version": self.options.engine.version})
+            ),
             ("GET", "/load"): lambda exchange: exchange.send(200, orjson.dumps({"server_load": self._server_load()})),
             ("GET", "/metrics"): self._metrics,
         }
@@ -356,7 +355,7 @@ class VllmApi:
             self._generations[choice.id] = generation
         for choice in generation.choices:
             # Each image's hash is looked up as the request is sent: both sides of the cache see the same order.
-            items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in checked.images]
+            items = [MMItem(p.hash, p.tokens, offset, not self.sender.look_up(p.hash)) for offset, p in checked.images]
             max_tokens, min_tokens = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
             if checked.guided is not None:  # the grammar allows nothing behind its end
                 min_tokens = min(min_tokens, choice.stop_after)

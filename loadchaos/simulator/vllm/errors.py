@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import orjson
 
+from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.server import HttpExchange
 
-Release = tuple[int, int, int]
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ENGINE_DEAD_TO_CLIENTS = "The server had an error while processing your request."  # from 0.33 on
 PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"

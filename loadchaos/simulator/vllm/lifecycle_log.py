@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options
 
 
 class VllmLifecycleLog:
@@ -18,7 +18,7 @@ class VllmLifecycleLog:
 
     def start(self) -> None:
         options, log = self._options, self._log
-        log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
+        log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.engine.version}")
         arguments = {"model": options.server.model, **options.flags}
         log.line("INFO", "api_utils.py:286", f"non-default args: {arguments}")
         log.line("INFO", "model.py:2152", f"Using max model len {options.engine.max_model_len}")
@@ -41,7 +41,7 @@ class VllmLifecycleLog:
             f"Maximum concurrency for {engine.max_model_len:,} tokens per request: {tokens / engine.max_model_len:.2f}x"
         )
         log.line("INFO", "kv_cache_utils.py:1312", text)
-        if options.server.dev_mode and release(engine.era) >= (0, 18, 0):
+        if options.server.dev_mode and engine.release >= (0, 18, 0):
             text = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
             log.line("WARNING", "__init__.py:44", text)
         log.line("INFO", "entry.py:140", f"Starting vLLM server on http://{options.host}:{port}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from loadchaos.simulator.engine.types import EngineStats
 from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options
 
 _TOKENS = (
     1.0,
@@ -52,7 +52,7 @@ class VllmMetrics:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._release = release(options.engine.era)
+        self._release = options.engine.release
         limit = options.engine.max_model_len
         self.prompt_tokens = 0
         self.generation_tokens = 0

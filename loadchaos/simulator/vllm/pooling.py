@@ -16,11 +16,11 @@ import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.client import EngineClient
-from loadchaos.simulator.engine.types import EngineRequest, RequestOutput
+from loadchaos.simulator.engine.types import EngineRequest, Release, RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors, requests
-from loadchaos.simulator.vllm.errors import Release, VllmRefusal, validation
+from loadchaos.simulator.vllm.errors import VllmRefusal, validation
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 
 _BEGIN, _END = 257, 258

@@ -13,7 +13,7 @@ from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import AUDIO, VIDEO, DecodedImage
-from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
 
@@ -155,7 +155,7 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
     _check_ranges(data, temperature, top_p, 1 if count is None else count)
     if max_tokens is not None and max_tokens < 1:
         raise bad_parameter(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
-    if max_tokens is not None and max_tokens > limit and release(options.engine.era) >= (0, 19, 0):
+    if max_tokens is not None and max_tokens > limit and options.engine.release >= (0, 19, 0):
         text = (
             f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
         )
@@ -337,7 +337,7 @@ def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prom
 
 def _check_characters(text: str, options: Options) -> None:
     limit = options.engine.max_model_len
-    if len(text) > 20 * limit and release(options.engine.era) >= (0, 18, 0):
+    if len(text) > 20 * limit and options.engine.release >= (0, 18, 0):
         raise errors.too_many_characters(len(text), limit)
 
 
@@ -399,7 +399,7 @@ def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:
     output does not fit.
     """
     limit, count = options.engine.max_model_len, len(checked.ids)
-    era = release(options.engine.era)
+    era = options.engine.release
     text_tokens = sum(len(piece) for piece in checked.prompt.pieces)
     if text_tokens > limit:
         raise errors.too_long(count, limit, era)

@@ -13,11 +13,11 @@ import orjson
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
-from loadchaos.simulator.engine.types import RequestOutput
+from loadchaos.simulator.engine.types import Release, RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import DecodedImage
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import DONE, Release, VllmRefusal
+from loadchaos.simulator.vllm.errors import DONE, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 from loadchaos.simulator.vllm.requests import CheckedRequest
 
