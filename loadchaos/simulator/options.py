@@ -95,15 +95,8 @@ class Options:
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """An embedded server as a user asks for it, before any check.
-
-    Args:
-        dialect: the server to imitate, one of DIALECTS.
-        era: its release, such as 0.18; None: the dialect's default.
-        defects: names of planted bugs.
-        flags: flags of the real server, by name.
-        images: False: the model takes text only.
-        dev_mode: False: there are no development endpoints.
+    """An embedded server as a user asks for it, before any check. `era` None is the dialect's default; without `images`
+    the model takes text only, without `dev_mode` there are no development endpoints.
     """
 
     dialect: str = "vllm"

@@ -11,16 +11,16 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
 
 import uvloop
 
 from loadchaos.core.open_files import allow_many_open_files
 from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
-from loadchaos.simulator.engine.process import TITLES
-from loadchaos.simulator.http.server import HttpExchange, HttpServer
+from loadchaos.simulator.engine.process import TITLES, name_process
+from loadchaos.simulator.http.api import Api
+from loadchaos.simulator.http.logs import LifecycleLog
+from loadchaos.simulator.http.server import HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
 from loadchaos.simulator.options import DIALECTS, Options, SimulatorSpec, make_options
@@ -62,37 +62,6 @@ def config_from_args(argv: Sequence[str]) -> Options:
     return replace(options, port_is_reserved=args.reserved_port)
 
 
-class Api(Protocol):
-    """The imitated HTTP API."""
-
-    @property
-    def routes(self) -> list[tuple[str, str]]: ...
-
-    @property
-    def exit_code_on_death(self) -> int | None:
-        """Exit code of the process when its engine dies; None: it stays up."""
-
-    def handle(self, exchange: HttpExchange) -> None: ...
-
-    def warm_up(self) -> None: ...
-
-
-class LifecycleLog(Protocol):
-    """The log of the server's start, death and end."""
-
-    def start(self) -> None: ...
-
-    def failed_start(self) -> None: ...
-
-    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None: ...
-
-    def death(self) -> None: ...
-
-    def shutting_down(self) -> None: ...
-
-    def stopped(self) -> None: ...
-
-
 class ApiServer:
     """The API server; it dies as the imitated server does with its engine."""
 
@@ -109,6 +78,7 @@ class ApiServer:
 
     async def run(self) -> int:
         """Serve until the engine dies or a signal comes. Returns the exit code."""
+        allow_many_open_files()
         self._lifecycle.start()
         try:
             await self._engine.start(self._pipe)
@@ -122,7 +92,7 @@ class ApiServer:
             loop.add_signal_handler(number, self._terminate, http)
         self._engine.on_death = lambda: self._engine_died(http)
         port = await http.listen(self._options.host, self._options.port, reserved=self._options.port_is_reserved)
-        self._lifecycle.listening(port, self._api.routes)
+        self._lifecycle.listening(port, self._api.endpoints())
         self._api.warm_up()
         await self._finished.wait()
         await self._shut_down(http)
@@ -175,26 +145,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as wrong:
         sys.stderr.write(f"error: {wrong}\n")
         return 2
-    _name_process("VLLM::APIServer" if options.engine.dialect == "vllm" else "lmdeploy")
+    name_process("VLLM::APIServer" if options.engine.dialect == "vllm" else "lmdeploy")
     engine = EngineClient(options.engine, TITLES[options.engine.dialect])
     pipe = engine.spawn()
     try:
-        return uvloop.run(_serve(options, engine, pipe))
+        return uvloop.run(ApiServer(options, engine, pipe).run())
     finally:
         engine.stop()
         engine.reap()
-
-
-async def _serve(options: Options, engine: EngineClient, pipe: socket.socket) -> int:
-    allow_many_open_files()
-    return await ApiServer(options, engine, pipe).run()
-
-
-def _name_process(title: str) -> None:
-    try:
-        Path("/proc/self/comm").write_text(title[:15])
-    except OSError:
-        pass  # not Linux
 
 
 if __name__ == "__main__":

@@ -48,13 +48,8 @@ class EngineCore:
         self._send(["ready", os.getpid()])
 
     def run(self) -> None:
-        """Step while there is work, wait while there is none.
-
-        It never returns.
-
-        Raises:
-            _PipeClosed: at the end of the pipe.
-            EngineFault: when the engine dies.
+        """Step while there is work, wait while there is none, for ever. Raises EngineFault when the engine dies, and
+        _PipeClosed at the end of the pipe.
         """
         due = time.monotonic()
         while True:
@@ -158,7 +153,7 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _name_process(title: str) -> None:
+def name_process(title: str) -> None:
     try:
         Path("/proc/self/comm").write_text(title[:15])
     except OSError:
@@ -168,7 +163,7 @@ def _name_process(title: str) -> None:
 def main(argv: list[str]) -> int:
     """Serve the socket with the number FD (`process TITLE FD`). Returns 1 when the engine died."""
     title, fd = argv
-    _name_process(title)
+    name_process(title)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the API server, which then ends this process
     signal.signal(signal.SIGTERM, _terminated)
     core: EngineCore | None = None

@@ -38,14 +38,8 @@ Spoil = Literal["derailed", "lost", "repeated"]
 
 @dataclass(frozen=True)
 class RequestStep:
-    """One step of one request, as a defect sees it.
-
-    Args:
-        running: requests that run.
-        prefills: requests whose prompt is computed in the same step.
-        drafts: drafts that were verified.
-        rejected: how many of them were rejected.
-        new_tokens: tokens that it gave.
+    """One step of one request, as a defect sees it: requests that run, those of them in prefill, drafts that were
+    verified and rejected, and tokens that it gave.
     """
 
     running: int

@@ -15,6 +15,7 @@ from typing import cast
 from urllib.parse import parse_qsl
 
 import httptools
+import orjson
 
 KEEP_ALIVE_S = 5.0  # uvicorn's timeout_keep_alive: pooled connections idle for longer are closed by the server
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -110,6 +111,12 @@ class HttpExchange:
         self.done = True
         self.on_disconnect = self.on_resume = None
         self.connection.finished(self, close)
+
+
+def error_event(error: Mapping[str, object]) -> bytes:
+    """Return an error as an event of a stream, with blanks as json.dumps has them."""
+    inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in error.items())
+    return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
 
 
 Handler = Callable[[HttpExchange], None]

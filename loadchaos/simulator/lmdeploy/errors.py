@@ -7,19 +7,17 @@ from enum import Enum
 import orjson
 
 from loadchaos.simulator.engine.types import Release
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.http.api import Refusal
+from loadchaos.simulator.http.server import HttpExchange, error_event
 
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 
 
-class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A request that the server answers with a flat error object."""
+class LmdeployRefusal(Refusal):
+    """A refusal with a flat error object."""
 
     def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.kind = kind
+        super().__init__(message, kind, status)
 
     @property
     def error(self) -> dict[str, object]:
@@ -27,11 +25,10 @@ class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not an error of our
 
     def event(self) -> bytes:
         """Return the error as the last event of a stream, wrapped this time."""
-        inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in self.error.items())
-        return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+        return error_event(self.error)
 
 
-def send(exchange: HttpExchange, refusal: LmdeployRefusal) -> None:
+def send(exchange: HttpExchange, refusal: Refusal) -> None:
     exchange.send(refusal.status, orjson.dumps(refusal.error))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from loadchaos.simulator.engine.limits import (
@@ -11,19 +10,13 @@ from loadchaos.simulator.engine.limits import (
     input_limit,
     lmdeploy_blocks,
 )
-from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
-from loadchaos.simulator.options import Options
+from loadchaos.simulator.http.logs import LifecycleLog, uvicorn_startup_lines
 
 _MB = 1024 * 1024
 
 
-class LmdeployLifecycleLog:
+class LmdeployLifecycleLog(LifecycleLog):
     """Writer of the log of one API server. The real server logs its capacity at INFO or DEBUG, which is the level here."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._release = options.engine.release
-        self._log = Log("lmdeploy", options.engine.era, "APIServer")
 
     def start(self) -> None:
         engine = self._options.engine
@@ -48,17 +41,10 @@ class LmdeployLifecycleLog:
         log.raw([*[hint] * 3, *uvicorn_startup_lines(options.host, port)])
 
     def death(self) -> None:
-        if self._release >= (0, 12, 0):
+        if self._options.engine.release >= (0, 12, 0):
             self._log.line("ERROR", "health.py:142", "PyTorch ZMQ engine process is not alive.")
         else:
             self._log.line("ERROR", "engine.py:928", "Engine loop failed with error: engine process ended")
-
-    def shutting_down(self) -> None:
-        self._log.raw(["INFO:     Shutting down"])
-
-    def stopped(self) -> None:
-        lines = ["Waiting for application shutdown.", "Application shutdown complete."]
-        self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
 
     def _capacity(self) -> None:
         engine, log = self._options.engine, self._log
@@ -68,7 +54,7 @@ class LmdeployLifecycleLog:
             f"num_gpu_blocks={blocks}, window_size=-1, cache_max_entry_count={engine.cache_max_entry_count}, "
             f"max_prefill_token_num={engine.max_num_batched_tokens}, enable_prefix_caching={engine.enable_prefix_caching})"
         )
-        if self._release >= (0, 7, 3):
+        if self._options.engine.release >= (0, 7, 3):
             log.line("INFO", "base.py:186", f"Building CacheEngine with config: \n{config}.")
             text = (
                 f"updated backend_config=PytorchEngineConfig(session_len={engine.max_model_len}, block_size={size}, "

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
-from loadchaos.simulator.engine.types import Release, RequestOutput
-from loadchaos.simulator.http.logs import Log
+from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import Outcome
-from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
+
+if TYPE_CHECKING:
+    from loadchaos.simulator.lmdeploy.api import LmdeployApi
 
 _DONE = b"data: [DONE]\n\n"
-
-
-class LmdeployContext(Protocol):
-    """Part of the API that a generation needs."""
-
-    metrics: LmdeployMetrics
-    release: Release
-    model: str
-    log: Log
-    hides_kv_error: bool
-    refuses_cleanly: bool
-
-    def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
-        """Note that the generation is answered; `drop` aborts it in the engine."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +39,7 @@ class LmdeployGeneration:
 
     def __init__(
         self,
-        server: LmdeployContext,
+        server: LmdeployApi,
         exchange: HttpExchange,
         request: GenerationRequest,
     ) -> None:
@@ -134,7 +121,9 @@ class LmdeployGeneration:
 
     def _engine_error(self, error: str) -> None:
         server, log = self._server, self._server.log
-        how = errors.outcome(server.release, self._chat, self._stream, server.hides_kv_error, server.refuses_cleanly)
+        how = errors.outcome(
+            server.release, self._chat, self._stream, server.rules.kv_error_as_500, server.refuses_cleanly
+        )
         status = f"{error}, " if server.release >= (0, 12, 0) else ""
         if server.release >= (0, 7, 1):
             log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
@@ -167,7 +156,6 @@ class LmdeployGeneration:
             metrics.request_prompt.observe(self._prompt_tokens)
             metrics.request_generation.observe(self._tokens)
         metrics.in_flight -= 1
-        self._server.generation_ended(self, drop=False)
 
     def _measure(self, output: RequestOutput) -> None:
         metrics, now = self._server.metrics, time.monotonic()
@@ -224,4 +212,4 @@ class LmdeployGeneration:
             self.finished = True
             self._server.metrics.failed += 1
             self._server.metrics.in_flight -= 1
-            self._server.generation_ended(self, drop=True)
+            self._server.engine.abort([str(self.session)])

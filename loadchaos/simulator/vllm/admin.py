@@ -5,37 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
-from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
-from loadchaos.simulator.engine.processor_cache import ProcessorCache
+from loadchaos.simulator.engine.client import EngineDiedEarlyError
 from loadchaos.simulator.engine.types import Release
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal
-from loadchaos.simulator.vllm.metrics import VllmMetrics
+
+if TYPE_CHECKING:
+    from loadchaos.simulator.vllm.api import VllmApi
 
 _MODES = ("abort", "wait", "keep")
 _REFUSES_SINCE = (0, 33, 0)
-
-
-class AdminContext(Protocol):
-    """Part of the API that the endpoints need."""
-
-    options: Options
-    release: Release
-    engine: EngineClient
-    sender: ProcessorCache
-    metrics: VllmMetrics
-
-    def set_holding(self, held: bool) -> None: ...
-
-    def abort_all(self, ids: list[str] | None = None) -> int: ...
-
-    async def idle(self) -> None: ...
 
 
 class Admin:
@@ -43,7 +27,7 @@ class Admin:
     held back.
     """
 
-    def __init__(self, api: AdminContext) -> None:
+    def __init__(self, api: VllmApi) -> None:
         self._api = api
         self.paused = False
         self.sleeping = False

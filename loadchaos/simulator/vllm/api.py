@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import time
 import uuid
 import zlib
 from collections import OrderedDict
@@ -16,17 +14,14 @@ from typing import Any
 
 import orjson
 
-from loadchaos.simulator.defects import rules_of
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
-from loadchaos.simulator.engine.processor_cache import ProcessorCache
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
-from loadchaos.simulator.http.routes import Route, Routes
+from loadchaos.simulator.http.api import Api, Refusal, Route
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.images import ImageReader
-from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
+from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor, place_images
 from loadchaos.simulator.options import Options, adapters
 from loadchaos.simulator.vllm import errors, pooling, render, requests, transcription, translate
 from loadchaos.simulator.vllm.admin import Admin
@@ -42,49 +37,29 @@ _MOST_RESPONSES = 10_000
 _MOST_SEEN = 4096
 
 
-class VllmApi:
+class VllmApi(Api):
     """HTTP API of vLLM's server, in the configured era. `handle` is the HTTP server's handler."""
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
-        self.options = options
-        self.engine = engine
-        self.release = options.engine.release
-        self.model = options.server.model
+        super().__init__(options, engine)
         self.adapters = adapters(options.server)
         self.fingerprint = f"vllm-{options.engine.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
         self.token_details = options.server.enable_prompt_tokens_details
-        self._ends_calls_at = rules_of(options.engine).ends_calls_at
         self.metrics = VllmMetrics(options)
-        self.sender = ProcessorCache(options.engine.mm_processor_cache_items)
-        self._seen: OrderedDict[str, DecodedImage] = OrderedDict()
-        server = options.server
-        self._reader = ImageReader(
-            Processor(
-                server.patch,
-                server.min_pixels,
-                server.max_pixels,
-                self.release < (0, 13, 0),
-                self.release >= (0, 25, 0),
-            )
-        )
+        self.seen_images: OrderedDict[str, DecodedImage] = OrderedDict()
+        """The images that the engine has, by hash."""
         self._admin = Admin(self)
-        self._random = random.Random()
         self._generations: dict[str, VllmGeneration] = {}
         self._kept_responses: dict[str, list[dict[str, Any]]] = {}
         self._admitting = asyncio.Event()
         self._admitting.set()
         self._all_answered = asyncio.Event()
         self._all_answered.set()
-        self._routes = Routes(self._table(), VllmRefusal, self._refuse)
-        engine.on_step = self._record_step
 
-    def warm_up(self) -> None:
-        if self.options.server.images:
-            self._reader.warm_up()
-
-    @property
-    def routes(self) -> list[tuple[str, str]]:
-        return self._routes.endpoints()
+    def _processor(self) -> Processor:
+        return replace(
+            super()._processor(), hash_pixels=self.release < (0, 13, 0), strict_load=self.release >= (0, 25, 0)
+        )
 
     @property
     def exit_code_on_death(self) -> int | None:
@@ -92,15 +67,6 @@ class VllmApi:
         and fails.
         """
         return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
-
-    def handle(self, exchange: HttpExchange) -> None:
-        self._routes.answer(exchange, exchange.path)
-
-    def seen_image(self, mm_hash: str) -> DecodedImage | None:
-        return self._seen.get(mm_hash)
-
-    def abort_in_engine(self, ids: list[str]) -> None:
-        self.engine.abort(ids)
 
     def generation_ended(self, generation: VllmGeneration) -> None:
         for choice in generation.choices:
@@ -130,7 +96,7 @@ class VllmApi:
         if tokens:
             self.metrics.step_tokens.observe(tokens)
 
-    def _refuse(self, exchange: HttpExchange, refusal: VllmRefusal) -> None:
+    def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
         errors.send(exchange, refusal, self.release)
 
     def _table(self) -> dict[tuple[str, str], Route]:
@@ -177,16 +143,8 @@ class VllmApi:
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
-        now = int(time.time())
-        permission = {
-            "id": f"modelperm-{uuid.uuid4().hex[:16]}", "object": "model_permission", "created": now,
-            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
-        }  # fmt: skip
-        card = {
-            "id": self.model, "object": "model", "created": now, "owned_by": "vllm", "root": f"/models/{self.model}",
-            "parent": None, "max_model_len": self.options.engine.max_model_len, "permission": [permission],
-        }  # fmt: skip
+        card = self._model_card("vllm", f"/models/{self.model}", id_digits=16, search=False)
+        card["max_model_len"] = self.options.engine.max_model_len
         loras = [
             {**card, "id": name, "root": path, "parent": self.model, "max_model_len": None}
             for name, path in self.adapters.items()
@@ -211,7 +169,7 @@ class VllmApi:
         return None
 
     async def _tokenize_with_images(self, exchange: HttpExchange, prompt: requests.Prompt) -> None:
-        ids, _ = requests.assemble(prompt, await self._decode_images(prompt.sources))
+        ids, _ = place_images(prompt.pieces, await self._decode_images(prompt.sources))
         self._send_tokens(exchange, {}, ids)
 
     def _send_tokens(self, exchange: HttpExchange, data: dict[str, Any], ids: Sequence[int]) -> None:
@@ -236,7 +194,7 @@ class VllmApi:
         sampling = requests.sampling(data, chat, self.options)
         results = []
         for prompt in requests.prompts(data, self.options, chat=chat):
-            ids, images = requests.assemble(prompt, await self._decode_images(prompt.sources))
+            ids, images = place_images(prompt.pieces, await self._decode_images(prompt.sources))
             checked = CheckedRequest(prompt, sampling, chat, new_id(chat, None), ids, images)
             results.append(render.rendered(requests.fit(checked, self.options), data, self.model))
         exchange.send(200, orjson.dumps(results[0] if chat else results))
@@ -267,7 +225,7 @@ class VllmApi:
         sampling = requests.sampling(form.sampling_fields(), True, self.options)
         source = requests.MediaSource(transcription.PATH, None)
         shown_id = f"trsc-{uuid.uuid4().hex[:16]}"
-        checked = CheckedRequest(requests.Prompt((form.prompt, ()), (source,)), sampling, True, shown_id)
+        checked = CheckedRequest(requests.Prompt((transcription.START, ()), (source,)), sampling, True, shown_id)
         self._submit(exchange, checked, (form.audio(),))
 
     def _pool(self, exchange: HttpExchange) -> None:
@@ -292,8 +250,8 @@ class VllmApi:
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
         guided = guided_answer(data, zlib.crc32(exchange.body))
-        if guided is not None and guided.tool and self._ends_calls_at:
-            guided = guided._replace(text=guided.text.partition(self._ends_calls_at)[0])
+        if guided is not None and guided.tool and self.rules.ends_calls_at:
+            guided = guided._replace(text=guided.text.partition(self.rules.ends_calls_at)[0])
         shown_id = shown_id or new_id(chat, exchange.headers.get("x-request-id"))
         messages = tuple(data["messages"]) if exchange.path == "/v1/responses" else ()
         salt = str(data.get("cache_salt") or "")
@@ -306,17 +264,10 @@ class VllmApi:
         return None
 
     async def _submit_later(self, exchange: HttpExchange, checked: CheckedRequest) -> None:
-        client_left = False
-
-        def note_disconnect() -> None:
-            nonlocal client_left
-            client_left = True
-
-        exchange.on_disconnect = note_disconnect
         decoded = await self._decode_images(checked.prompt.sources)
         while not (self._admitting.is_set() or self._admin.refusing):
             await self._admitting.wait()
-        if not client_left:
+        if not exchange.done:  # else the client has left
             self._submit(exchange, checked, decoded)
 
     async def _decode_images(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
@@ -333,14 +284,14 @@ class VllmApi:
         return decoded
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
-        ids, images = requests.assemble(checked.prompt, decoded)
+        ids, images = place_images(checked.prompt.pieces, decoded)
         images = tuple((offset, self._as_engine_has(image)) for offset, image in images)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)
         engine_id = checked.request_id
         while engine_id in self._generations or f"0_{engine_id}" in self._generations:
             engine_id += "-1"  # two clients may send the same X-Request-Id; both are served
         generation = GENERATIONS.get(exchange.path, VllmGeneration)(
-            self, exchange, checked, engine_id, seeds_for(checked, lambda: self._random.getrandbits(31))
+            self, exchange, checked, engine_id, seeds_for(checked, self._random)
         )
         if self._admin.refusing:
             generation.fail(errors.paused())
@@ -370,12 +321,12 @@ class VllmApi:
         """Return the image that the engine computes with. A client's own name (`uuid`) is the cache key: while the
         engine has an image of this name, new bytes are not sent.
         """
-        if image.hash in self.sender and image.hash in self._seen:
-            self._seen.move_to_end(image.hash)
-            return replace(image, content=self._seen[image.hash].content)
-        self._seen[image.hash] = image
-        if len(self._seen) > _MOST_SEEN:
-            self._seen.popitem(last=False)
+        if image.hash in self.sender and image.hash in self.seen_images:
+            self.seen_images.move_to_end(image.hash)
+            return replace(image, content=self.seen_images[image.hash].content)
+        self.seen_images[image.hash] = image
+        if len(self.seen_images) > _MOST_SEEN:
+            self.seen_images.popitem(last=False)
         return image
 
     def _full(self) -> bool:

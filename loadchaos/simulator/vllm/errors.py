@@ -7,7 +7,8 @@ from __future__ import annotations
 import orjson
 
 from loadchaos.simulator.engine.types import Release
-from loadchaos.simulator.http.server import HttpExchange
+from loadchaos.simulator.http.api import Refusal
+from loadchaos.simulator.http.server import HttpExchange, error_event
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ENGINE_DEAD_TO_CLIENTS = "The server had an error while processing your request."  # from 0.33 on
@@ -15,30 +16,27 @@ PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
-class VllmRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A request that the server answers with an error object."""
+class VllmRefusal(Refusal):
+    """A refusal with the parameter that it is about."""
 
     def __init__(
         self, message: str, kind: str = "BadRequestError", param: str | None = None, status: int = 400
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.kind = kind
+        super().__init__(message, kind, status)
         self.param = param
-        self.status = status
 
     @property
     def error(self) -> dict[str, object]:
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
 
 
-def body(refusal: VllmRefusal, release: Release) -> bytes:
+def body(refusal: Refusal, release: Release) -> bytes:
     if release < (0, 9, 0):
         return orjson.dumps({"object": "error", **refusal.error})
     return orjson.dumps({"error": refusal.error})
 
 
-def stream_event(refusal: VllmRefusal, release: Release) -> bytes:
+def stream_event(refusal: Refusal, release: Release) -> bytes:
     """Return the error event of a stream whose 200 is already sent. It is written with json.dumps, so with blanks. Up
     to 0.12 each of them has code 400 and BadRequestError, even for a dead engine.
     """
@@ -47,8 +45,7 @@ def stream_event(refusal: VllmRefusal, release: Release) -> bytes:
         error = {**error, "type": "BadRequestError", "code": 400}
     if release < (0, 9, 0):
         error = {"object": "error", **error}
-    inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in error.items())
-    return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+    return error_event(error)
 
 
 DONE = b"data: [DONE]\n\n"
@@ -64,7 +61,7 @@ def paused() -> VllmRefusal:
     return VllmRefusal("Generation is paused. Please retry after it resumes.", "ServiceUnavailableError", None, 503)
 
 
-def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:
+def send(exchange: HttpExchange, refusal: Refusal, release: Release) -> None:
     """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
     if exchange.path.startswith("/v1/messages"):
         error = {"type": refusal.kind, "message": refusal.message}

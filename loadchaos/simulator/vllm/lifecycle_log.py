@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
-from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
-from loadchaos.simulator.options import Options
+from loadchaos.simulator.http.logs import LifecycleLog, uvicorn_startup_lines
 
 
-class VllmLifecycleLog:
+class VllmLifecycleLog(LifecycleLog):
     """Writer of the log of one API server."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
 
     def start(self) -> None:
         options, log = self._options, self._log
@@ -64,16 +58,7 @@ class VllmLifecycleLog:
         head = ["AsyncLLM output_handler failed.", "Traceback (most recent call last):"]
         self._log.error("async_llm.py:703", [*head, *(f"  {line}" for line in frames), dead])
 
-    def shutting_down(self) -> None:
-        self._log.raw(["INFO:     Shutting down"])
-
     def stopped(self) -> None:
-        self._log.raw(
-            [
-                "INFO:     Waiting for application shutdown.",
-                "INFO:     Application shutdown complete.",
-                f"INFO:     Finished server process [{os.getpid()}]",
-            ]
-        )
+        super().stopped()
         self._log.line("INFO", "core_client.py:770", "[shutdown] MPClient: start timeout=0s")
         self._log.line("INFO", "core_client.py:777", "[shutdown] MPClient: complete")

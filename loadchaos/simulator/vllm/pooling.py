@@ -10,18 +10,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
-from loadchaos.simulator.engine.client import EngineClient
-from loadchaos.simulator.engine.types import EngineRequest, Release, RequestOutput
+from loadchaos.simulator.engine.types import EngineRequest, RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors, requests
 from loadchaos.simulator.vllm.errors import VllmRefusal, validation
-from loadchaos.simulator.vllm.metrics import VllmMetrics
+
+if TYPE_CHECKING:
+    from loadchaos.simulator.vllm.api import VllmApi
 
 _BEGIN, _END = 257, 258
 _DIMENSIONS = 64
@@ -29,35 +29,10 @@ PATHS = ("/v1/embeddings", "/score", "/v1/score", "/rerank", "/v1/rerank")
 SINCE = (0, 8, 0)
 
 
-class PoolingContext(Protocol):
-    """Part of the API that a pooling request needs."""
-
-    options: Options
-    engine: EngineClient
-    metrics: VllmMetrics
-    release: Release
-    model: str
-    adapters: dict[str, str]
-
-
-class _Sink:
-    """Place of one prompt's output."""
-
-    def __init__(self, owner: PoolingRequest) -> None:
-        self.owner = owner
-        self.answer = AnswerText(0)  # the engine may swap answers
-
-    def output(self, output: RequestOutput) -> None:
-        self.owner.output(output)
-
-    def engine_died(self) -> None:
-        self.owner.engine_died()
-
-
 class PoolingRequest:
     """One request being answered. Each of its prompts is a request of the engine."""
 
-    def __init__(self, server: PoolingContext, exchange: HttpExchange) -> None:
+    def __init__(self, server: VllmApi, exchange: HttpExchange) -> None:
         self._server, self._exchange = server, exchange
         data = requests.parse_body(exchange)
         requests.check_model(data, server.model, server.adapters)
@@ -69,6 +44,7 @@ class PoolingRequest:
         for prompt in self._prompts:
             if len(prompt) > limit:
                 raise errors.too_long(len(prompt), limit, server.release)
+        self.answer = AnswerText(0)  # the engine may swap answers
         self._left = len(self._prompts)
         self._finished = False
         self._ids = [f"pool-{uuid.uuid4().hex[:16]}-{n}" for n in range(len(self._prompts))]
@@ -76,7 +52,7 @@ class PoolingRequest:
 
     def submit(self) -> None:
         for request_id, prompt in zip(self._ids, self._prompts, strict=True):
-            self._server.engine.add(EngineRequest(request_id, len(prompt), 1), _Sink(self))
+            self._server.engine.add(EngineRequest(request_id, len(prompt), 1), self)
 
     def output(self, output: RequestOutput) -> None:
         if output.error is not None:

@@ -12,7 +12,7 @@ import orjson
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import AUDIO, VIDEO, DecodedImage
+from loadchaos.simulator.media.processor import AUDIO, VIDEO, Placed
 from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
@@ -62,7 +62,7 @@ class CheckedRequest:
     chat: bool
     request_id: str
     ids: tuple[int, ...] = ()
-    images: tuple[tuple[int, DecodedImage], ...] = field(default=())
+    images: tuple[Placed, ...] = field(default=())
     guided: Guided | None = None
     messages: tuple[dict[str, Any], ...] = ()
     adapter: str = ""
@@ -377,21 +377,6 @@ def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Pr
     if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return [completion_prompt({**data, "prompt": text}, options) for text in texts]
     return [(chat_prompt if chat else completion_prompt)(data, options)]
-
-
-def assemble(
-    prompt: Prompt, decoded: Sequence[DecodedImage]
-) -> tuple[tuple[int, ...], tuple[tuple[int, DecodedImage], ...]]:
-    """Return the token ids with image placeholders, and the images' offsets."""
-    if not decoded:
-        return prompt.pieces[0], ()
-    ids = list(prompt.pieces[0])
-    placed = []
-    for image, piece in zip(decoded, prompt.pieces[1:], strict=True):
-        placed.append((len(ids), image))
-        ids.extend([tokenizer.IMAGE_PAD] * image.tokens)
-        ids.extend(piece)
-    return tuple(ids), tuple(placed)
 
 
 def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:

@@ -5,39 +5,23 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from random import Random
+from typing import TYPE_CHECKING
 
 import orjson
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
-from loadchaos.simulator.engine.types import Release, RequestOutput
+from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
-from loadchaos.simulator.media.processor import DecodedImage
+from loadchaos.simulator.media.processor import answer_seed
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import DONE, VllmRefusal
-from loadchaos.simulator.vllm.metrics import VllmMetrics
 from loadchaos.simulator.vllm.requests import CheckedRequest
 
-
-class VllmContext(Protocol):
-    """Part of the API that a generation needs."""
-
-    metrics: VllmMetrics
-    release: Release
-    model: str
-    fingerprint: str | None
-    token_details: bool
-
-    def abort_in_engine(self, ids: list[str]) -> None: ...
-
-    def generation_ended(self, generation: VllmGeneration) -> None: ...
-
-    def seen_image(self, mm_hash: str) -> DecodedImage | None: ...
-
-    def keep_response(self, response_id: str, messages: list[dict[str, Any]]) -> None: ...
+if TYPE_CHECKING:
+    from loadchaos.simulator.vllm.api import VllmApi
 
 
 class Choice:
@@ -86,8 +70,11 @@ class Choice:
 class VllmGeneration:
     """One HTTP request being answered. The engine's side calls `output`, `fail` and `abort`."""
 
+    chunk_kind = ""
+    """Value of `object` in a chunk; empty: that of chat or text completions."""
+
     def __init__(
-        self, server: VllmContext, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
+        self, server: VllmApi, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
     ) -> None:
         self._server = server
         self._exchange = exchange
@@ -108,12 +95,21 @@ class VllmGeneration:
         self._named = guided is not None and guided.named
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
-        head = {"id": checked.request_id, "object": kind, "created": self._created, "model": self._model}
+        head = {
+            "id": checked.request_id,
+            "object": self.chunk_kind or kind,
+            "created": self._created,
+            "model": self._model,
+        }
         self._head = orjson.dumps(head)[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
         if sampling.stream:
             exchange.start()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Send what stands at the begin of a stream."""
 
     @property
     def ids(self) -> list[str]:
@@ -137,7 +133,7 @@ class VllmGeneration:
         if output.seen_image is not None:
             self._answer_about(choice, output.seen_image)
         if output.used_adapter is not None and self._checked.guided is None:
-            seeds = seeds_for(replace(self._checked, adapter=output.used_adapter), lambda: choice.answer.seed + 1)
+            seeds = seeds_for(replace(self._checked, adapter=output.used_adapter), Random(choice.answer.seed))
             choice.answer = AnswerText(seeds[choice.index], ordered_opening(self._checked.ids))
         if output.fault is not None:
             choice.answer.spoil(output.fault, after=choice.pending)
@@ -154,7 +150,7 @@ class VllmGeneration:
             self._finish()
 
     def _answer_about(self, choice: Choice, mm_hash: str) -> None:
-        other = self._server.seen_image(mm_hash)
+        other = self._server.seen_images.get(mm_hash)
         opening = ordered_opening(self._checked.ids, [other.content] if other is not None else ())
         if opening:
             choice.answer = AnswerText(choice.answer.seed, opening)
@@ -169,20 +165,23 @@ class VllmGeneration:
         if self.finished:
             return
         self.finished = True
-        self._server.abort_in_engine(self.ids)
+        self._server.engine.abort(self.ids)
         if self._checked.sampling.stream:
-            self._exchange.write(errors.stream_event(refusal, self._server.release))
-            self._exchange.write(DONE)
-            self._exchange.end()
+            self._fail_stream(refusal)
         else:
             errors.send(self._exchange, refusal, self._server.release)
         self._server.generation_ended(self)
+
+    def _fail_stream(self, refusal: VllmRefusal) -> None:
+        self._exchange.write(errors.stream_event(refusal, self._server.release))
+        self._exchange.write(DONE)
+        self._exchange.end()
 
     def abort(self) -> None:
         """End with finish_reason abort and the text so far. /abort_requests, /pause and /sleep do this."""
         if self.finished:
             return
-        self._server.abort_in_engine(self.ids)
+        self._server.engine.abort(self.ids)
         for choice in self.choices:
             if choice.finish is None:
                 choice.finish = "abort"
@@ -214,7 +213,7 @@ class VllmGeneration:
             choice.parts = [text[:position]]
             choice.stop_text = stop
             if choice.finish is None:
-                self._server.abort_in_engine([choice.id])
+                self._server.engine.abort([choice.id])
             choice.finish = "stop"
 
     def _unwritten_text(self, choice: Choice) -> str:
@@ -277,10 +276,13 @@ class VllmGeneration:
             self._exchange.send(200, self._body())
         self._server.generation_ended(self)
 
-    def _end_stream(self) -> None:
+    def _write_rest(self) -> None:
         for choice in self.choices:
             if choice.pending or not choice.written:
                 self._write(choice)
+
+    def _end_stream(self) -> None:
+        self._write_rest()
         if self._checked.sampling.include_usage:
             usage = orjson.dumps(self._usage(whole=False))
             self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
@@ -352,7 +354,7 @@ class VllmGeneration:
         """End after a disconnect. Such requests are counted in no finished_reason (measured on 0.32)."""
         if not self.finished:
             self.finished = True
-            self._server.abort_in_engine(self.ids)
+            self._server.engine.abort(self.ids)
             self._server.generation_ended(self)
 
 
@@ -371,14 +373,9 @@ def new_id(chat: bool, client_id: str | None) -> str:
     return f"{'chatcmpl' if chat else 'cmpl'}-{client_id or uuid.uuid4().hex[:16]}"
 
 
-def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[int]:
-    """Return a seed for each answer. Greedy answers depend on the prompt alone, seeded ones on the seed too, others on
-    chance.
-    """
-    # Hashes of integers are the same in every process, those of text are not.
-    base = hash((checked.ids, tuple(int(image.hash[:15], 16) for _, image in checked.images))) & 0x7FFFFFFF
-    base ^= zlib.crc32(checked.adapter.encode()) & 0x7FFFFFFF
+def seeds_for(checked: CheckedRequest, rng: Random) -> list[int]:
+    """Return a seed for each answer."""
     sampling = checked.sampling
-    if sampling.temperature > 0:
-        base = random_seed() if sampling.seed is None else base ^ (sampling.seed * 2654435761 & 0x7FFFFFFF)
+    base = answer_seed(checked.ids, checked.images, sampling.temperature, sampling.seed, rng)
+    base ^= zlib.crc32(checked.adapter.encode()) & 0x7FFFFFFF
     return [base + i for i in range(sampling.n)]
