@@ -35,20 +35,10 @@ class BoundedResponse:
 
 
 async def request(http: httpx.AsyncClient, method: str, url: str, *, limit_s: float, **options: Any) -> BoundedResponse:
-    """Send a request and read its answer.
-
-    Args:
-        http: the client.
-        method: HTTP method.
-        url: where it goes.
-        limit_s: limit of the whole exchange in seconds.
-        options: further arguments of `httpx.AsyncClient.stream`.
-
-    Raises:
-        TimeoutError: no headers came in time.
-        IncompleteError: headers came in time, the body did not.
-        TooLargeError: the body has more than `MOST_ANSWER_BYTES`, packed or not.
-        httpx.HTTPError: the connection failed.
+    """Send a request and read its answer within `limit_s` for the whole exchange. `options` go to
+    `httpx.AsyncClient.stream`. Raises TimeoutError where no headers came in time, IncompleteError where the body did
+    not, TooLargeError for a body of more than `MOST_ANSWER_BYTES`, packed or not, and httpx.HTTPError where the
+    connection failed.
     """
     began = False
     body: list[bytes] = []

@@ -299,19 +299,11 @@ DEFAULT_EXPECT = (
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of the verdict, so that `analysis` needs no profile.
-
-    Attributes:
-        expect: expectations such as `engine_deaths == 0`.
-        accept: accepted failures with `id`, `because`, `until` and `at_most`.
-        requires: mechanisms such as `images` or `speculative_decoding`.
-        in_flight: text that names the most requests in flight, for each load phase.
-        exposure: `count` and `at_least`; None: nothing is required.
-        slo: latency limits of a request in seconds, by name.
-        warm_up: `phases` and `seconds` whose requests are left out of figures; empty: none.
-        planned_s: length of the load in seconds; None: the server decides it.
-        endpoints: endpoint of each traffic, by name.
-        new_prompts: traffic whose prompts share no more than the chat template.
+    """Terms of the verdict, so that `analysis` needs no profile. `accept` are failures with `id`, `because`, `until`
+    and `at_most`, `exposure` has `count` and `at_least`, `warm_up` has `phases` and `seconds` whose requests are left
+    out of figures. `in_flight` names the most requests in flight for each load phase. `slo` limits are in seconds.
+    `planned_s` None: the server decides the length of the load. `new_prompts` is traffic whose prompts share no more
+    than the chat template.
     """
 
     profile: str

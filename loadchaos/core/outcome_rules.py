@@ -53,14 +53,9 @@ _OUTCOME_OF_END: Mapping[End, Outcome] = {
 
 @slotted_dataclass(frozen=True)
 class OutcomeRules:
-    """Rules by which the answers of one server are judged.
-
-    The regexes are searched in the server's error texts.
-
-    Attributes:
-        plain_validation: Statuses that mean a client error by themselves when the body is a JSON error object (a server
-            of unknown make).
-        sends_done: Streams end with `data: [DONE]`.
+    """Rules by which the answers of one server are judged. The regexes are searched in its error texts. A status of
+    `plain_validation` means a client error by itself when the body is a JSON error object (a server of unknown make).
+    `sends_done`: streams end with `data: [DONE]`.
     """
 
     validation: Sequence[Pattern[str]] = ()
@@ -132,14 +127,8 @@ def error_response_event(
 def error_response_outcome(
     status: int, headers: Mapping[str, str], error: ErrorObject | None, text: str, rules: OutcomeRules
 ) -> Outcome:
-    """Classify an answer whose status is not 2xx.
-
-    Args:
-        status: HTTP status.
-        headers: Header values by lower-case name.
-        error: The error object found in the body, or None.
-        text: The whole body.
-        rules: The server's error texts.
+    """Classify an answer whose status is not 2xx, by its headers (names in lower case), the error object of its body,
+    if any, and its whole text.
     """
     full = f"{error.text}\n{text}" if error else text
     if matches(rules.engine_dead, full):

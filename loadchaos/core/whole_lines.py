@@ -31,13 +31,9 @@ _STAMP_CHARS = 48
 
 
 class WholeLine(NamedTuple):
-    """A line, and where its first part stood.
-
-    Attributes:
-        text: The line as the first part began it, with the texts of the others.
-        line_no: Number of the first part.
-        at_ns: Arrival of the first part, monotonic ns; None for a log that is not followed.
-        raw_lines: Number of lines of the file that it was cut into.
+    """A line as its first part began it, with the texts of the others. Number and arrival (monotonic ns; None for a log
+    that is not followed) are those of the first part. `raw_lines` is the number of lines of the file that it was cut
+    into.
     """
 
     text: str
@@ -94,14 +90,8 @@ class LineJoiner:
     def feed(
         self, line: str, line_no: int, at_ns: int | None = None, *, now_ns: int = 0, raw_lines: int = 1
     ) -> list[WholeLine]:
-        """Fold the next raw line; gives the lines that are whole now.
-
-        Args:
-            line: The raw line.
-            line_no: Its number.
-            at_ns: Its arrival, None if not known.
-            now_ns: The present, for `expire`.
-            raw_lines: Number of lines of the file that it was made of.
+        """Fold the next raw line; gives the lines that are whole now. `raw_lines` is the number of lines of the file
+        that it was made of, `now_ns` the present for `expire`.
         """
         held = self._held
         if not held and line[:1] != "{" and " std" not in line[:_STAMP_CHARS] and len(line) < _LONG_CHARS:

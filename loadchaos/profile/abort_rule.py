@@ -13,13 +13,8 @@ _TEXT = re.compile(r"\s*(\S+)\s*(>=|>|<=|<|==|!=|=)\s*(\S+)\s+for\s+(\S.*?)\s*")
 
 @dataclass(frozen=True)
 class AbortRule:
-    """Rule that ends the load early.
-
-    Attributes:
-        text: The rule as in the profile.
-        share: Share of failed requests, from 0 to 1.
-        or_equal: True for `>=`.
-        for_s: Seconds over which the share is counted.
+    """Rule that ends the load early: the share of failed requests over `for_s` seconds is above `share` (0 to 1), or
+    equal to it with `or_equal`.
     """
 
     text: str

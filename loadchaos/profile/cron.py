@@ -32,10 +32,9 @@ class Retention(ProfilePart):
 
 
 class Schedule(ProfilePart):
-    """Start times of a soak: a cron line in a time zone.
-
-    `jitter` is the maximum random delay of a start, in seconds. The delay of one start is always the same. `overlap` says
-    what happens to a start while a run is in progress, `catch_up` to starts missed while the machine was off or asleep.
+    """Start times of a soak: a cron line in a time zone. `jitter` is the maximum random delay of a start, in seconds.
+    The delay of one start is always the same. `overlap` says what happens to a start while a run is in progress,
+    `catch_up` to starts missed while the machine was off or asleep.
     """
 
     cron: str

@@ -35,13 +35,8 @@ _EXPOSURES = {
 
 
 def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None) -> str:
-    """Describe a profile in several lines of unlimited width.
-
-    Args:
-        profile: The profile.
-        seed: Seed of the requests.
-        target: Server of the run, where it is not the profile's.
-        ends_s: Time after which the load ends, where that is not left to the profile.
+    """Describe a profile in several lines of unlimited width. `target` is the server of the run, where it is not the
+    profile's; the load ends after `ends_s`, where that is not left to the profile.
     """
     planned = planned_requests(profile.load, seed)
     lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_server(profile, target), "", "Traffic"]

@@ -17,13 +17,8 @@ _PAYLOAD_OPTIONS = (("requests", "file"), ("hostile_images", "folder"), ("record
 
 
 def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
-    """Replace each name of an existing file by its absolute path.
-
-    Args:
-        data: the profile as plain data; changed in place.
-        folder: folder of the profile.
-        is_override: tells if the value at a location came from the command line. Such a name is relative to the current
-            folder only.
+    """Replace each name of an existing file in plain profile data by its absolute path. A name that came from the
+    command line (`is_override` of its location) is relative to the current folder only.
     """
     for holder, loc in file_names(data):
         name = holder[loc[-1]]

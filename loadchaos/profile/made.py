@@ -26,24 +26,10 @@ _RATIO = re.compile(r"[\"']?(input|output)[\"']?\s*:\s*" + _NUMBER)
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Load and requests that a profile is made of; None: not given.
-
-    Args:
-        rate: requests per second; infinite: all at once.
-        users: users of a closed loop, or with a rate the most requests in flight.
-        requests: number of requests of the load.
-        duration_s: length of the load in seconds.
-        ramp: first and last rate per second of a linear ramp.
-        warm_ups: requests before the load that figures leave out.
-        dataset: one of `core.dataset_names.DATASETS`.
-        values: options of the dataset by name, as in `DATASET_OPTIONS`.
-        sampling: options of the payload `sampling`.
-        slo: limits in seconds by name.
-        exact: answers have exactly the length; None: as the dataset does by default.
-        generates: answers of the endpoint have a length that is asked for.
-        needs: payload that the endpoint takes in place of a text, such as `audio`; empty: it takes a text.
-        name: name of the profile; empty: that of its load.
-        expect: expectations; empty: the default ones.
+    """Load and requests that a profile is made of; None: not given. `rate` and `ramp` are requests per second, an
+    infinite rate all at once; with a rate `users` are the most requests in flight. `values` has the options of the
+    dataset (`DATASET_OPTIONS`), `sampling` those of that payload, `slo` limits in seconds. `exact`: answers have
+    exactly the length; None: as the dataset does. `generates` and `needs` are those of the endpoint (`EndpointSpec`).
     """
 
     rate: float | None = None

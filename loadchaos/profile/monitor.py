@@ -14,18 +14,16 @@ PageUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 
 
 class CanaryOptions(ProfilePart):
-    """Two small prompts, sent every `every` seconds during the load.
-
-    The expected answers are learned before the load begins.
+    """Two small prompts, sent every `every` seconds during the load. The expected answers are learned before the load
+    begins.
     """
 
     every: DurationS = Field(default=5.0, gt=0)
 
 
 class MonitorOptions(ProfilePart):
-    """Monitoring in addition to the server's own metrics.
-
-    `dcgm` and `node` are the pages of dcgm-exporter and node-exporter on the server's machines.
+    """Monitoring in addition to the server's own metrics. `dcgm` and `node` are the pages of dcgm-exporter and
+    node-exporter on the server's machines.
     """
 
     canary: CanaryOptions | None = None

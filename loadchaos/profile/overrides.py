@@ -16,15 +16,9 @@ from loadchaos.profile.source import Loc, plain
 
 
 def apply(node: Any, overrides: Sequence[str]) -> tuple[Any, dict[Loc, str]]:
-    """Apply overrides to a copy of a profile.
-
-    `*` as an index means every entry that already has the key. Missing mappings on the path are created.
-
-    Returns:
-        The changed copy, and the text of the override that set each location.
-
-    Raises:
-        ProfileError: names each override that cannot be applied.
+    """Apply overrides to a copy of a profile; gives it, and the text of the override that set each location. `*` as an
+    index means every entry that already has the key. Missing mappings on the path are created. Raises ProfileError that
+    names each override that cannot be applied.
     """
     node = copy.deepcopy(node)
     origin: dict[Loc, str] = {}

@@ -50,14 +50,9 @@ Mechanism = Literal[
 
 @dataclass(frozen=True)
 class EndpointSpec:
-    """Limits of an endpoint: payloads, options, streaming.
-
-    Args:
-        payloads: names of payloads; None: all.
-        lacks: payloads and options of payloads that it cannot carry, such as `sampling.n`.
-        streams: it can stream its answers.
-        generates: its answers have a length that a request asks for.
-        needs: a payload without which it has no request.
+    """Limits of an endpoint. It carries `payloads` (None: all) but those and their options in `lacks`, such as
+    `sampling.n`. `generates`: its answers have a length that a request asks for. Without the payload `needs` it has no
+    request.
     """
 
     payloads: frozenset[str] | None
@@ -73,15 +68,8 @@ class EndpointSpec:
 
 @dataclass(frozen=True)
 class Registry:
-    """Names that a profile may use.
-
-    Args:
-        payloads: options model of each payload.
-        behaviours: options model of each client behaviour.
-        attacks: names of admin operations by dialect; None if they are not checked.
-        defects: names of the simulator's defects by dialect; None if they are not checked.
-        dialects: names of dialects; empty if they are not checked.
-        endpoints: limits of each endpoint; empty if it is not checked.
+    """Names that a profile may use: options models of payloads and behaviours, names of admin operations and of the
+    simulator's defects by dialect (None: they are not checked), dialects and limits of endpoints (empty: not checked).
     """
 
     payloads: Mapping[str, type[BaseModel]]
@@ -107,18 +95,14 @@ class CheckedPayload(Protocol):
     """Payload options that check themselves against the load."""
 
     def warning(self, in_flight: float, requests: float | None) -> str | None:
-        """Text if the options have no effect under the load, else None.
-
-        Args:
-            in_flight: maximum number of requests in flight.
-            requests: number of requests in the longest phase; None if it is unknown.
+        """Text if the options have no effect under the load, else None. `requests` is the number of requests in the
+        longest phase; None if it is unknown.
         """
 
 
 class Exposure(ProfilePart):
-    """Minimum number of exposures to the tested mechanism.
-
-    A run with fewer ends as unknown, because its pass would prove nothing.
+    """Minimum number of exposures to the tested mechanism. A run with fewer ends as unknown, because its pass would
+    prove nothing.
     """
 
     count: Literal[
@@ -135,10 +119,7 @@ class Exposure(ProfilePart):
 
 
 class AcceptedFailure(ProfilePart):
-    """A known failure that does not fail the run.
-
-    It has a reason, a last day, and optionally a maximum count.
-    """
+    """A known failure that does not fail the run. It has a reason, a last day, and optionally a maximum count."""
 
     id: str
     because: str = Field(min_length=1)
@@ -147,10 +128,7 @@ class AcceptedFailure(ProfilePart):
 
 
 class Profile(ProfilePart):
-    """A whole profile.
-
-    Make one with `load` or `from_mapping` only: they add the options of payloads and behaviours.
-    """
+    """A whole profile. Make one with `load` or `from_mapping` only: they add the options of payloads and behaviours."""
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",

@@ -27,9 +27,8 @@ CHAT_PATH = "/v1/chat/completions"
 
 
 class Cause(ProfilePart):
-    """Event of another request that has to come first.
-
-    `token` counts chunks with content, from 1. `delay_s` is the time from the event to the request.
+    """Event of another request that has to come first. `token` counts chunks with content, from 1. `delay_s` is the
+    time from the event to the request.
     """
 
     request: str
@@ -109,10 +108,7 @@ class TraceAbort(ProfilePart):
 
 
 class TraceAttack(ProfilePart):
-    """One act of an attack.
-
-    `attack` is its entry in a profile, without its times.
-    """
+    """One act of an attack. `attack` is its entry in a profile, without its times."""
 
     event: Literal["attack"] = "attack"
     id: str

@@ -24,9 +24,8 @@ _LimitS = Annotated[float, BeforeValidator(_limit_s), PlainSerializer(format_dur
 
 
 class Slo(ProfilePart):
-    """Latency limits of each request; `goodput` is the share that meets all.
-
-    `ttft` and `e2e` count from the time a request was due. `tpot` and `itl_*` are over one answer.
+    """Latency limits of each request; `goodput` is the share that meets all. `ttft` and `e2e` count from the time a
+    request was due. `tpot` and `itl_*` are over one answer.
     """
 
     ttft: _LimitS | None = Field(None, description="time to first token")

@@ -30,12 +30,8 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed profile.
-
-    Args:
-        node: ruamel's tree, which has the positions.
-        path: name of the file in messages.
-        overrides: text of the --set that set the value at a location.
+    """A parsed profile: ruamel's tree, which has the positions, the name of the file in messages, and the text of the
+    --set that set the value at a location.
     """
 
     node: Any
@@ -86,13 +82,8 @@ _PROFILE = "a profile with name, traffic and load (`loadchaos init` copies examp
 
 
 def read(path: Path, *, expected: str = _PROFILE) -> Any:
-    """Parse a YAML 1.2 file into ruamel's tree.
-
-    Args:
-        path: the file.
-        expected: content that the file must have, for messages.
-
-    Raises ProfileError if it is not YAML, empty or not a mapping.
+    """Parse a YAML 1.2 file into ruamel's tree. Raises ProfileError if it is not YAML, empty or not a mapping;
+    `expected` is the content that the message asks for.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -88,10 +88,7 @@ def is_left(index: int, sent: SentSteps) -> bool:
 
 
 class _StepFactory:
-    """Makes the steps of one traffic in one phase.
-
-    Everything that is the same for all steps is computed once.
-    """
+    """Makes the steps of one traffic in one phase. Everything that is the same for all steps is computed once."""
 
     def __init__(self, traffic: Traffic, seed: int, phase: int) -> None:
         self.count = 0

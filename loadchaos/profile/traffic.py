@@ -14,9 +14,8 @@ from loadchaos.profile.base import ProfilePart
 
 
 class OutputOptions(ProfilePart):
-    """Length of an answer in tokens.
-
-    `max` is a limit. `exact` makes the server generate that many tokens, if it supports this.
+    """Length of an answer in tokens. `max` is a limit. `exact` makes the server generate that many tokens, if it
+    supports this.
     """
 
     max: IntRange | None = None
@@ -54,10 +53,7 @@ def _one_or_more(value: object) -> object:
 
 
 class Traffic(ProfilePart):
-    """One kind of request and its weight, as in Locust.
-
-    The registry's models check `payload` and `behaviour`.
-    """
+    """One kind of request and its weight, as in Locust. The registry's models check `payload` and `behaviour`."""
 
     name: str = Field(
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and - that begins with a letter"

@@ -57,13 +57,7 @@ class EventRecorder:
         self._on_event(row)
 
     def control(self, what: ControlEvent, why: str, grace_s: float | None = None) -> None:
-        """Write an order to the workers.
-
-        Args:
-            what: the order.
-            why: its reason.
-            grace_s: how long requests in flight may go on after `stop`.
-        """
+        """Write an order to the workers. After `stop`, requests in flight may go on for `grace_s`."""
         row: ControlRow = {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why}
         if grace_s is not None:
             row["grace_s"] = grace_s

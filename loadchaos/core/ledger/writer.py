@@ -30,17 +30,10 @@ def boot_id() -> str:
 
 
 class Writer:
-    """Appends rows to one file of the run folder, as its only writer.
-
-    A failed write raises LedgerError: a run without its record proves nothing. `lost` counts the rows that were not
-    written. While `holding` is true, rows wait for the next `flush` and share its write(2); a kill in between loses
-    them.
-
-    Args:
-        path: the file.
-        writer: name of the writing process, for the header.
-        extra: gives more fields for the header.
-        part_s: begin a new part of the file (`requests-0.jsonl.1` and so on) after this many seconds; None: never.
+    """Appends rows to one file of the run folder, as its only writer. A failed write raises LedgerError: a run without
+    its record proves nothing. `lost` counts the rows that were not written. While `holding` is true, rows wait for the
+    next `flush` and share its write(2); a kill in between loses them. The header names `writer` and has the fields of
+    `extra`. A new part (`requests-0.jsonl.1` and so on) begins after `part_s` seconds.
     """
 
     def __init__(
