@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from loadchaos.simulator.defects.defect import Defect
 from loadchaos.simulator.engine.request import ScheduledRequest
-from loadchaos.simulator.engine.rules import EngineRules, RequestStep, Spoil
+from loadchaos.simulator.engine.rules import EngineRules, RequestStep
+from loadchaos.simulator.engine.types import Spoil
 
 
 def _poison_prefix_cache(rules: EngineRules) -> None:

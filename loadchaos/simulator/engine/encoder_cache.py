@@ -50,7 +50,11 @@ class EncoderCache:
             self.unread_tokens -= self._unread.pop(item.hash, 0)
             return False
         while self.used + item.tokens > self.size:
-            self._evict_oldest()
+            oldest, tokens = self._unread.popitem(last=False)
+            self.unread_tokens -= tokens
+            self.used -= tokens
+            del self._tokens[oldest], self._readers[oldest]
+            self._evicted.append(oldest)
         self._tokens[item.hash] = item.tokens
         self._readers[item.hash] = {request_id}
         self.used += item.tokens
@@ -79,13 +83,3 @@ class EncoderCache:
         self._unread.clear()
         self._evicted.clear()
         self.used = self.unread_tokens = 0
-
-    def _evict_oldest(self) -> None:
-        self._remove(next(iter(self._unread)))
-
-    def _remove(self, mm_hash: str) -> None:
-        tokens = self._unread.pop(mm_hash)
-        self.unread_tokens -= tokens
-        self.used -= tokens
-        del self._tokens[mm_hash], self._readers[mm_hash]
-        self._evicted.append(mm_hash)

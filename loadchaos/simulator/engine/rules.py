@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
-from loadchaos.simulator.engine.types import EngineConfig
+from loadchaos.simulator.engine.types import EngineConfig, Spoil
 
 REDO_AFTER_REJECTIONS = 3
 """After this many rejected drafts in a row the drafter reads the last prompt chunk again.
@@ -31,9 +30,6 @@ def position_read_by_all(request: ScheduledRequest) -> int:
     if request.computed - request.unverified >= request.target + REDO_AFTER_REJECTIONS:
         return request.target
     return request.chunk_start
-
-
-Spoil = Literal["derailed", "lost", "repeated"]
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class EngineRequest:
     guided: bool = False
 
 
-TokenFault = Literal["lost", "repeated"]
+Spoil = Literal["derailed", "lost", "repeated"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class RequestOutput:
     cached_tokens: int = 0
     derailed: bool = False
     swapped_with: str | None = None
-    fault: TokenFault | None = None
+    fault: Spoil | None = None
     seen_image: str | None = None
     used_adapter: str | None = None
 

@@ -34,6 +34,11 @@ def label_text(labels: Labels) -> str:
     return f"{{{inside}}}"
 
 
+def one_two_five(limit: int) -> tuple[float, ...]:
+    """Bounds 1, 2, 5, 10, ... up to a limit."""
+    return tuple(float(m * 10**e) for e in range(8) for m in (1, 2, 5) if m * 10**e <= limit)
+
+
 class Histogram:
     """Counts by upper bound, cumulated only when written."""
 

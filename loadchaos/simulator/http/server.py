@@ -5,6 +5,7 @@ request is an `HttpExchange`, which the API answers whole or as a stream of chun
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
 from collections import deque
@@ -21,22 +22,9 @@ KEEP_ALIVE_S = 5.0  # uvicorn's timeout_keep_alive: pooled connections idle for 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class _Clock:
-    """The Date header, made once a second and not once per response."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._line = b""
-
-    def line(self) -> bytes:
-        now = int(time.time())
-        if now != self._second:
-            self._second = now
-            self._line = b"date: " + formatdate(now, usegmt=True).encode() + b"\r\nserver: uvicorn\r\n"
-        return self._line
-
-
-_CLOCK = _Clock()
+@functools.lru_cache(maxsize=1)
+def _date_lines(second: int) -> bytes:
+    return b"date: " + formatdate(second, usegmt=True).encode() + b"\r\nserver: uvicorn\r\n"
 
 
 class HttpExchange:
@@ -82,6 +70,9 @@ class HttpExchange:
         self._head(status, length + kind + ending, b"" if self.method == "HEAD" else body)
         self._finish(close)
 
+    def send_json(self, data: object, status: int = 200) -> None:
+        self.send(status, orjson.dumps(data))
+
     def start(self, status: int = 200, content_type: str = "text/event-stream; charset=utf-8") -> None:
         if not self.done and not self.started:
             self._head(status, f"content-type: {content_type}\r\ntransfer-encoding: chunked\r\n".encode(), b"")
@@ -105,7 +96,9 @@ class HttpExchange:
         self.status = status
         reason = _REASONS.get(status, "")
         self.connection.log(self, reason)
-        self.connection.write(b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _CLOCK.line(), rest, body))
+        self.connection.write(
+            b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _date_lines(int(time.time())), rest, body)
+        )
 
     def _finish(self, close: bool) -> None:
         self.done = True

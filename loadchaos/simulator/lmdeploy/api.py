@@ -81,14 +81,14 @@ class LmdeployApi(Api):
             text = {"status": "unhealthy", "message": "PyTorch ZMQ engine process is not alive."}
             exchange.send(503, orjson.dumps(text))
         else:
-            exchange.send(200, orjson.dumps({"status": "healthy", "message": "Backend is healthy."}))
+            exchange.send_json({"status": "healthy", "message": "Backend is healthy."})
 
     def _metrics(self, exchange: HttpExchange) -> None:
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
     def _models(self, exchange: HttpExchange) -> None:
         card = self._model_card("lmdeploy", self.model, id_digits=22, search=True)
-        exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
+        exchange.send_json({"object": "list", "data": [card]})
 
     def _engine_info(self, exchange: HttpExchange) -> None:
         engine = self.options.engine
@@ -100,45 +100,35 @@ class LmdeployApi(Api):
 
     def _encode(self, exchange: HttpExchange) -> None:
         data = self._body(exchange)
-        if data is None:
-            return
         value = data.get("input")
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            errors.invalid(exchange, self.release, "input", "Input should be a valid string", "string_type")
-            return
+            raise errors.invalid(self.release, "input", "Input should be a valid string", "string_type")
         if data.get("do_preprocess"):
             texts = [_template([{"role": "user", "content": text}], []) for text in texts]
         ids = [tokenizer.encode(text) for text in texts]
         lengths = [len(i) for i in ids]
         single = isinstance(value, str)
-        exchange.send(
-            200, orjson.dumps({"input_ids": ids[0] if single else ids, "length": lengths[0] if single else lengths})
-        )
+        exchange.send_json({"input_ids": ids[0] if single else ids, "length": lengths[0] if single else lengths})
 
-    def _body(self, exchange: HttpExchange) -> dict[str, Any] | None:
+    def _body(self, exchange: HttpExchange) -> dict[str, Any]:
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
             raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
         try:
             data = orjson.loads(exchange.body)
         except orjson.JSONDecodeError as error:
-            errors.invalid(exchange, self.release, str(error.pos), "JSON decode error", "json_invalid")
-            return None
+            raise errors.invalid(self.release, str(error.pos), "JSON decode error", "json_invalid") from error
         if isinstance(data, dict):
             return data
-        errors.invalid(exchange, self.release, "", "Input should be a valid dictionary", "model_attributes_type")
-        return None
+        raise errors.invalid(self.release, "", "Input should be a valid dictionary", "model_attributes_type")
 
     def _chat(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = self._body(exchange)
-        if data is None:
-            return None
         messages = data.get("messages")
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, list):
-            errors.invalid(exchange, self.release, "messages", "Field required", "missing")
-            return None
+            raise errors.invalid(self.release, "messages", "Field required", "missing")
         self._check(data)
         urls: list[str] = []
         text = _template(messages, urls)
@@ -153,8 +143,6 @@ class LmdeployApi(Api):
 
     def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = self._body(exchange)
-        if data is None:
-            return None
         self._check(data)
         prompt = data.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):

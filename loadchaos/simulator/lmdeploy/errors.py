@@ -16,11 +16,20 @@ INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 class LmdeployRefusal(Refusal):
     """A refusal with a flat error object."""
 
-    def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        body: dict[str, object] | None = None,
+    ) -> None:
         super().__init__(message, kind, status)
+        self._body = body
 
     @property
     def error(self) -> dict[str, object]:
+        if self._body is not None:
+            return self._body
         return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
 
     def event(self) -> bytes:
@@ -37,15 +46,14 @@ def send_plain_500(exchange: HttpExchange) -> None:
     exchange.send(500, b"Internal Server Error", "text/plain; charset=utf-8", close=True)
 
 
-def invalid(exchange: HttpExchange, release: Release, place: str, message: str, kind: str) -> None:
-    """Answer a body of the wrong form. It is a 422 with FastAPI's detail up to 0.15, and a 400 in LMDeploy's form from
-    0.16.
+def invalid(release: Release, place: str, message: str, kind: str) -> LmdeployRefusal:
+    """Return the refusal of a body of the wrong form. It is a 422 with FastAPI's detail up to 0.15, and a 400 in
+    LMDeploy's form from 0.16.
     """
-    if release < (0, 16, 0):
-        detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]
-        exchange.send(422, orjson.dumps({"detail": detail}))
-    else:
-        send(exchange, LmdeployRefusal(f"{place}: {message}" if place else message))
+    if release >= (0, 16, 0):
+        return LmdeployRefusal(f"{place}: {message}" if place else message)
+    detail = {"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}
+    return LmdeployRefusal(message, 422, body={"detail": [detail]})
 
 
 class Outcome(Enum):

@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import orjson
-
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
@@ -101,18 +99,16 @@ class VllmApi(Api):
 
     def _table(self) -> dict[tuple[str, str], Route]:
         table: dict[tuple[str, str], Route] = {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completions,
+            ("POST", "/v1/chat/completions"): partial(self._generate, chat=True),
+            ("POST", "/v1/completions"): partial(self._generate, chat=False),
             ("GET", "/v1/models"): self._models,
             ("POST", "/tokenize"): self._tokenize,
             ("POST", "/detokenize"): self._detokenize,
             ("GET", "/health"): self._health,
             ("GET", "/ping"): self._health,
             ("POST", "/ping"): self._health,
-            ("GET", "/version"): lambda exchange: exchange.send(
-                200, orjson.dumps({"version": self.options.engine.version})
-            ),
-            ("GET", "/load"): lambda exchange: exchange.send(200, orjson.dumps({"server_load": self._server_load()})),
+            ("GET", "/version"): lambda exchange: exchange.send_json({"version": self.options.engine.version}),
+            ("GET", "/load"): lambda exchange: exchange.send_json({"server_load": self._server_load()}),
             ("GET", "/metrics"): self._metrics,
         }
         if self.release >= render.SINCE:
@@ -149,63 +145,49 @@ class VllmApi(Api):
             {**card, "id": name, "root": path, "parent": self.model, "max_model_len": None}
             for name, path in self.adapters.items()
         ]
-        exchange.send(200, orjson.dumps({"object": "list", "data": [card, *loras]}))
+        exchange.send_json({"object": "list", "data": [card, *loras]})
 
-    def _tokenize(self, exchange: HttpExchange) -> Awaitable[None] | None:
+    def _body(self, exchange: HttpExchange) -> dict[str, Any]:
         data = requests.parse_body(exchange)
         requests.check_model(data, self.model, self.adapters)
+        return data
+
+    async def _tokenize(self, exchange: HttpExchange) -> None:
+        data = self._body(exchange)
         if "messages" in data:
             prompt = requests.chat_prompt(data, self.options)
-            if prompt.sources:
-                return self._tokenize_with_images(exchange, prompt)
-            self._send_tokens(exchange, data, prompt.pieces[0])
+            ids, _ = place_images(prompt.pieces, await self._decode_images(prompt.sources))
         elif isinstance(data.get("prompt"), str):
-            self._send_tokens(exchange, data, requests.encode(data["prompt"]))
+            ids = tuple(requests.encode(data["prompt"]))
         else:
             shown = f"<dict of {len(data)} items>"
             template = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
             text = f"2 validation errors:\n  {template % ('prompt', shown)}\n  {template % ('messages', shown)}"
             raise VllmRefusal(text, "Bad Request", "body.prompt")
-        return None
-
-    async def _tokenize_with_images(self, exchange: HttpExchange, prompt: requests.Prompt) -> None:
-        ids, _ = place_images(prompt.pieces, await self._decode_images(prompt.sources))
-        self._send_tokens(exchange, {}, ids)
-
-    def _send_tokens(self, exchange: HttpExchange, data: dict[str, Any], ids: Sequence[int]) -> None:
         texts = [tokenizer.token_text(i) for i in ids] if data.get("return_token_strs") else None
         limit = self.options.engine.max_model_len
-        body = {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts}
-        exchange.send(200, orjson.dumps(body))
+        exchange.send_json({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts})
 
     def _detokenize(self, exchange: HttpExchange) -> None:
-        data = requests.parse_body(exchange)
-        requests.check_model(data, self.model, self.adapters)
+        data = self._body(exchange)
         tokens = data.get("tokens")
         if not isinstance(tokens, list):
             raise errors.validation("missing", "body.tokens", "Field required", f"<dict of {len(data)} items>")
-        exchange.send(200, orjson.dumps({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))}))
+        exchange.send_json({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))})
 
     async def _render(self, exchange: HttpExchange, *, chat: bool) -> None:
         if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
             raise render.disabled()
-        data = requests.parse_body(exchange)
-        requests.check_model(data, self.model, self.adapters)
+        data = self._body(exchange)
         sampling = requests.sampling(data, chat, self.options)
         results = []
         for prompt in requests.prompts(data, self.options, chat=chat):
             ids, images = place_images(prompt.pieces, await self._decode_images(prompt.sources))
             checked = CheckedRequest(prompt, sampling, chat, new_id(chat, None), ids, images)
             results.append(render.rendered(requests.fit(checked, self.options), data, self.model))
-        exchange.send(200, orjson.dumps(results[0] if chat else results))
+        exchange.send_json(results[0] if chat else results)
 
     # generation
-
-    def _chat(self, exchange: HttpExchange) -> Awaitable[None] | None:
-        return self._generate(exchange, chat=True)
-
-    def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
-        return self._generate(exchange, chat=False)
 
     def _responses(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = requests.parse_body(exchange)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineRequest, RequestOutput
@@ -76,8 +74,8 @@ class PoolingRequest:
         self._server.metrics.prompt_tokens += tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
         head = {"id": f"embd-{uuid.uuid4().hex[:16]}", "object": "list", "created": int(time.time())}
-        body = {**head, "model": self._server.model, **self._body(self._prompts), "usage": usage}
-        self._exchange.send(200, orjson.dumps(body))
+        body = {**head, "model": self._server.model, **self._body, "usage": usage}
+        self._exchange.send_json(body)
 
     def _disconnected(self) -> None:
         if not self._finished:
@@ -89,7 +87,6 @@ class PoolingRequest:
 
 
 Prompt = tuple[int, ...]
-Body = Callable[[Sequence[Prompt]], dict[str, Any]]
 
 
 def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
@@ -103,46 +100,37 @@ def _texts(data: Mapping[str, Any], *names: str) -> list[str]:
     return texts
 
 
-def _embeddings(data: Mapping[str, Any]) -> tuple[list[Prompt], Body]:
+Answer = tuple[list[Prompt], dict[str, Any]]
+"""Prompts of a request, and what its answer has beside the usual fields."""
+
+
+def _embeddings(data: Mapping[str, Any]) -> Answer:
     prompts = [_prompt(text) for text in _texts(data, "input")]
-
-    def body(prompts: Sequence[Prompt]) -> dict[str, Any]:
-        vectors = [_vector(prompt) for prompt in prompts]
-        return {"data": [{"index": n, "object": "embedding", "embedding": v} for n, v in enumerate(vectors)]}
-
-    return prompts, body
+    vectors = [{"index": n, "object": "embedding", "embedding": _vector(p)} for n, p in enumerate(prompts)]
+    return prompts, {"data": vectors}
 
 
-def _score(data: Mapping[str, Any]) -> tuple[list[Prompt], Body]:
+def _score(data: Mapping[str, Any]) -> Answer:
     one, two = _texts(data, "text_1", "queries", "data_1"), _texts(data, "text_2", "documents", "data_2")
     if len(one) not in {1, len(two)}:
         raise VllmRefusal("Input lengths must be either 1:1, 1:N or N:N")
-    queries = one * len(two) if len(one) == 1 else one
-
-    def body(prompts: Sequence[Prompt]) -> dict[str, Any]:
-        return {"data": [{"index": n, "object": "score", "score": _relevance(p)} for n, p in enumerate(prompts)]}
-
-    return [_prompt(q, d) for q, d in zip(queries, two, strict=True)], body
+    prompts = [_prompt(q, d) for q, d in zip(one * len(two) if len(one) == 1 else one, two, strict=True)]
+    return prompts, {"data": [{"index": n, "object": "score", "score": _relevance(p)} for n, p in enumerate(prompts)]}
 
 
-def _rerank(data: Mapping[str, Any]) -> tuple[list[Prompt], Body]:
+def _rerank(data: Mapping[str, Any]) -> Answer:
     (query, *_), documents = _texts(data, "query"), _texts(data, "documents")
-
-    def body(prompts: Sequence[Prompt]) -> dict[str, Any]:
-        results = [
-            {"index": n, "document": {"text": documents[n]}, "relevance_score": _relevance(prompt)}
-            for n, prompt in enumerate(prompts)
-        ]
-        return {"results": sorted(results, key=lambda result: -result["relevance_score"])}
-
-    return [_prompt(query, document) for document in documents], body
+    prompts = [_prompt(query, document) for document in documents]
+    results = [
+        {"index": n, "document": {"text": documents[n]}, "relevance_score": _relevance(prompt)}
+        for n, prompt in enumerate(prompts)
+    ]
+    return prompts, {"results": sorted(results, key=lambda result: -result["relevance_score"])}
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], tuple[list[Prompt], Body]]] = {
-    "embeddings": _embeddings,
-    "score": _score,
-    "rerank": _rerank,
-}
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+    "embeddings": _embeddings, "score": _score, "rerank": _rerank,
+}  # fmt: skip
 
 
 def _prompt(*texts: str) -> Prompt:

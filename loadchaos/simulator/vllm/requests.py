@@ -44,6 +44,10 @@ class MediaSource(NamedTuple):
     url: str
     uuid: str | None
 
+    @property
+    def kind(self) -> str:
+        return "video" if self.url.startswith(VIDEO) else "audio" if self.url.startswith(AUDIO) else "image"
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -291,9 +295,7 @@ def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
 
 
 def _audio_part(part: Mapping[str, Any], sources: list[MediaSource], options: Options) -> str:
-    limit = options.server.limit_mm_audios
-    if sum(source.url.startswith(AUDIO) for source in sources) >= limit:
-        raise bad_parameter(f"At most {limit} audio(s) may be provided in one prompt.", "audio")
+    _check_count("audio", sources, options)
     given = part.get("input_audio")
     if not isinstance(given, Mapping):
         raise VllmRefusal(_bad_part(part))
@@ -302,10 +304,9 @@ def _audio_part(part: Mapping[str, Any], sources: list[MediaSource], options: Op
 
 
 def _check_count(what: str, sources: Sequence[MediaSource], options: Options) -> None:
-    videos = sum(source.url.startswith(VIDEO) for source in sources)
-    limit = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
-    audio = sum(source.url.startswith(AUDIO) for source in sources)
-    if (videos if what == "video" else len(sources) - videos - audio) + 1 > limit:
+    server = options.server
+    limit = {"video": server.limit_mm_videos, "audio": server.limit_mm_audios}.get(what, server.limit_mm_per_prompt)
+    if sum(source.kind == what for source in sources) >= limit:
         raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 

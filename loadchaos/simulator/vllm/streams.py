@@ -28,20 +28,9 @@ class Choice:
     """One of the n answers: its text, its end, and its unwritten tokens."""
 
     __slots__ = (
-        "answer",
-        "derailed",
-        "entries",
-        "finish",
-        "id",
-        "index",
-        "owner",
-        "parts",
-        "pending",
-        "stop_after",
-        "stop_text",
-        "tokens",
-        "written",
-    )
+        "answer", "derailed", "entries", "finish", "id", "index", "owner", "parts", "pending", "stop_after", "stop_text",
+        "tokens", "written",
+    )  # fmt: skip
 
     def __init__(
         self, owner: VllmGeneration, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
@@ -129,7 +118,7 @@ class VllmGeneration:
         self._measure(output)
         if output.derailed and not choice.derailed:
             choice.derailed = True
-            choice.answer.derail(after=choice.pending)
+            choice.answer.spoil("derailed", after=choice.pending)
         if output.seen_image is not None:
             self._answer_about(choice, output.seen_image)
         if output.used_adapter is not None and self._checked.guided is None:
@@ -155,7 +144,7 @@ class VllmGeneration:
         if opening:
             choice.answer = AnswerText(choice.answer.seed, opening)
         else:
-            choice.answer.derail(after=0)
+            choice.answer.spoil("derailed", after=0)
 
     def engine_died(self) -> None:
         self.fail(errors.dead(self._server.release))
