@@ -15,25 +15,9 @@ Row = Mapping[str, Any]
 
 # Every request ends in exactly one outcome. Tables show them in this order.
 Outcome = Literal[
-    "ok",
-    "rejected",
-    "shed",
-    "http_error",
-    "stream_error",
-    "finish_error",
-    "finish_abort",
-    "truncated",
-    "empty",
-    "protocol_error",
-    "wrong_output",
-    "connect_error",
-    "reset",
-    "stalled",
-    "timeout",
-    "aborted",
-    "missed",
-    "unfinished",
-]
+    "ok", "rejected", "shed", "http_error", "stream_error", "finish_error", "finish_abort", "truncated", "empty",
+    "protocol_error", "wrong_output", "connect_error", "reset", "stalled", "timeout", "aborted", "missed", "unfinished",
+]  # fmt: skip
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]  # Literal keeps its values here
 BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", "missed", "unfinished"})
 """Outcomes that are no failure of the server in themselves; `rejected` is one where the step did not expect it."""
@@ -55,21 +39,19 @@ GPU_SLOWED: Mapping[int, str] = {
 """Bits of NVML's clock event reasons that show a fault. A software power cap (4) is normal at full load."""
 
 State = Literal[
-    "starting",
-    "healthy",
-    "degraded",
-    "hung",
-    "dying",
-    "dead",
-    "restarting",
-    "unreachable",
-    "terminated",
-]
+    "starting", "healthy", "degraded", "hung", "dying", "dead", "restarting", "unreachable", "terminated",
+]  # fmt: skip
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 
 Severity = Literal["request", "degraded", "hang", "engine_death", "startup", "node"]
 Attribution = Literal["server", "load", "self-inflicted", "injected", "expected"]
 Decision = Literal["pass", "fail", "unknown"]
+
+
+def _known(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out unknown keys, so that old readers read new files."""
+    names = {f.name for f in fields(cls)}
+    return {k: v for k, v in data.items() if k in names}
 
 
 @dataclass(frozen=True)
@@ -151,16 +133,13 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        known = {f.name for f in fields(cls)}
-        values = {k: v for k, v in data.items() if k in known}
+        values = _known(cls, data)
         if values.get("text") is not None:
-            text = {k: v for k, v in values["text"].items() if k in {f.name for f in fields(TextFacts)}}
+            text = _known(TextFacts, values["text"])
             text["words"] = tuple((w, n) for w, n in text["words"])
             text["scripts"] = tuple((name, tuple((w, n) for w, n in words)) for name, words in text.get("scripts", ()))
             values["text"] = TextFacts(**text)
-        values["replicas"] = tuple(values.get("replicas", ()))
-        values["long_images"] = tuple(values.get("long_images", ()))
-        values["lora_adapters"] = tuple(values.get("lora_adapters", ()))
+        values |= {name: tuple(values.get(name, ())) for name in ("replicas", "long_images", "lora_adapters")}
         return cls(**values)
 
 
@@ -297,6 +276,19 @@ DEFAULT_EXPECT = (
 """Expectations of a profile that states none."""
 
 
+EXPOSURES = {
+    "requests": "requests answered with at least a token",
+    "image_requests": "requests with images answered with at least a token",
+    "image_requests_while_drafting": "requests with images answered while the server made speculative drafts",
+    "near_limit_requests": "prompts at the edge of the context",
+    "position_crossings": "answers that grew over a position of 1,024, 2,048, 4,096 and so on",
+    "aborted_requests": "requests whose client left before the end of the answer",
+    "finished_tool_calls": "answers whose finish_reason is tool_calls",
+    "attacks": "attacks that worked",
+}
+"""Names that `exposure` of a profile may count, with their meaning."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """Terms of the verdict, so that `analysis` needs no profile. `accept` are failures with `id`, `because`, `until`
@@ -327,5 +319,4 @@ class Terms:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Terms:
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in known})
+        return cls(**_known(cls, data))

@@ -28,22 +28,10 @@ WORD_OF_ANOTHER = "the word of another request is in the answer"
 TEXT_AFTER_FINISH = "text follows the finish_reason of its answer"
 """Error texts of outcome `wrong_output`. The text itself is the model's, which is no evidence."""
 _NO_CODE = (None, "", 0, "0")
-ANSWER_KEYS = frozenset(
-    {
-        "id",
-        "object",
-        "created",
-        "model",
-        "choices",
-        "usage",
-        "system_fingerprint",
-        "service_tier",
-        "prompt_logprobs",
-        "prompt_token_ids",
-        "prompt_text",
-        "kv_transfer_params",
-    }
-)
+ANSWER_KEYS = frozenset({
+    "id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "prompt_logprobs",
+    "prompt_token_ids", "prompt_text", "kv_transfer_params",
+})  # fmt: skip
 """Keys of an answer that tell no error, no draft count and no number."""
 _OUTCOME_OF_END: Mapping[End, Outcome] = {
     "cut": "reset", "unreached": "connect_error", "stalled": "stalled", "timeout": "timeout", "hung_up": "aborted",

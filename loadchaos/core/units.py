@@ -7,11 +7,19 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
 NS_PER_S = 1_000_000_000
+
+
+def seconds_of(ns: float | None, digits: int | None = None) -> float | None:
+    """Convert nanoseconds to seconds, rounded to significant digits where they are given."""
+    if ns is None:
+        return None
+    return ns / NS_PER_S if digits is None else float(f"{ns / NS_PER_S:.{digits}g}")
+
 
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
@@ -153,6 +161,10 @@ class Range:
     def pick(self, rng: random.Random) -> int:
         return rng.randint(self.low, self.high)
 
+    def written(self) -> int | str:
+        """The range as a profile has it."""
+        return self.low if self.low == self.high else str(self)
+
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low}..{self.high}"
 
@@ -194,10 +206,6 @@ def size(text: object) -> Size:
     return Size(int(match[1]), int(match[2]))
 
 
-def _plain(value: Any) -> Any:
-    return str(value)
-
-
 DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format_duration, return_type=str)]
 Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
 Bytes = Annotated[int, BeforeValidator(byte_count)]
@@ -205,6 +213,6 @@ RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(format_
 IntRange = Annotated[
     Range,
     BeforeValidator(int_range),
-    PlainSerializer(lambda v: v.low if v.low == v.high else str(v), return_type=int | str),
+    PlainSerializer(Range.written, return_type=int | str),
 ]
-ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(_plain, return_type=str)]
+ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(str, return_type=str)]

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from loadchaos.core import expectation_names
-from loadchaos.core.model import DEFAULT_EXPECT
+from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES
 from loadchaos.core.units import describe_duration, figure
 from loadchaos.profile import request_trace, trace
 from loadchaos.profile.attack import AttackPlan
@@ -22,16 +22,6 @@ ASSUMED_SECONDS_PER_TOKEN = 0.02
 ASSUMED_FIRST_TOKEN_S = 0.5
 _LISTED_STEPS = 5
 _LONGEST_CYCLE = 20
-_EXPOSURES = {
-    "requests": "requests",
-    "image_requests": "requests with images",
-    "image_requests_while_drafting": "requests with images during speculative decoding",
-    "near_limit_requests": "requests near the context limit",
-    "position_crossings": "answers that grow over a position of 1,024, 2,048 and so on",
-    "aborted_requests": "requests whose client left",
-    "finished_tool_calls": "answers that end with a tool call",
-    "attacks": "attacks",
-}
 
 
 def explain(profile: Profile, seed: int = 0, *, target: str | None = None, ends_s: float | None = None) -> str:
@@ -386,7 +376,7 @@ def _expectations(profile: Profile) -> Iterator[str]:
         yield f"  {text:28} {expectation_names.parse(text, profile.expect_prefixes()).meaning()}"
     if profile.exposure is not None:
         exposure = profile.exposure
-        yield f"  {_EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"
+        yield f"  {EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"
     for accepted in profile.accept:
         most = f", at most {_times(accepted.at_most)}" if accepted.at_most else ""
         yield f"  accepted until {accepted.until}{most}: {accepted.id}, because {accepted.because}"

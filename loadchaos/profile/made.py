@@ -216,7 +216,7 @@ def _random_text(options: LoadOptions) -> dict[str, Any]:
     length = _value(options, ("random_input_len", "input_len"), 1024)
     prefix = _value(options, ("random_prefix_len",), 0)
     around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[0])
-    text: dict[str, Any] = {"tokens": _written(Range(around.low + prefix, around.high + prefix))}
+    text: dict[str, Any] = {"tokens": Range(around.low + prefix, around.high + prefix).written()}
     if prefix:
         text["shared_prefix"] = {"tokens": prefix, "groups": 1}
     return text
@@ -225,7 +225,7 @@ def _random_text(options: LoadOptions) -> dict[str, Any]:
 def _random_output(options: LoadOptions) -> dict[str, Any]:
     length = _value(options, ("random_output_len", "output_len"), 128)
     around = _around(length, _value(options, ("random_range_ratio",), (0.0, 0.0))[1])
-    return {"max" if options.exact is False else "exact": _written(around)}
+    return {"max" if options.exact is False else "exact": around.written()}
 
 
 def _random_images(options: LoadOptions) -> Iterator[dict[str, Any]]:
@@ -244,7 +244,7 @@ def _random_images(options: LoadOptions) -> Iterator[dict[str, Any]]:
         entry: dict[str, Any] = {"name": f"images_{width}x{height}" if len(buckets) > 1 else "images"}
         if len(buckets) > 1:
             entry["weight"] = weight
-        images = {"count": _written(counts), "size": f"{width}x{height}"}
+        images = {"count": counts.written(), "size": f"{width}x{height}"}
         yield {
             **entry,
             "payload": {"images": images, "text": _random_text(options)},
@@ -288,10 +288,6 @@ def _file(options: LoadOptions) -> str:
 def _around(length: int, ratio: float) -> Range:
     low, high = (round(length * factor, 6) for factor in (1 - ratio, 1 + ratio))  # 50 x 1.1 is not quite 55
     return Range(max(1, math.floor(low)), math.ceil(high))
-
-
-def _written(bounds: Range) -> int | str:
-    return bounds.low if bounds.low == bounds.high else str(bounds)
 
 
 # --- load ---------------------------------------------------------------------------------------------------------------

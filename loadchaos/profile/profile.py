@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 
 from loadchaos.core import expectation_names
-from loadchaos.core.model import DEFAULT_EXPECT, Terms
+from loadchaos.core.model import DEFAULT_EXPECT, EXPOSURES, Terms
 from loadchaos.core.units import DurationS, share
 from loadchaos.profile import abort_rule, validate
 from loadchaos.profile.attack import AttackPlan
@@ -24,7 +24,6 @@ from loadchaos.profile.correctness import CorrectnessOptions
 from loadchaos.profile.cron import Schedule
 from loadchaos.profile.files import resolve_files
 from loadchaos.profile.load import Phase, unrolled
-from loadchaos.profile.monitor import MonitorOptions
 from loadchaos.profile.overrides import apply
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.slo import Slo
@@ -34,18 +33,16 @@ from loadchaos.profile.traffic import BehaviourShare, Traffic
 
 _MOST_PHASES = 10_000
 Mechanism = Literal[
-    "images",
-    "speculative_decoding",
-    "development_endpoints",
-    "prefix_caching",
-    "prefix_cache_hits",
-    "preemption",
-    "queueing",
-    "replicas",
-    "mm_cache",
-    "lora_adapters",
-]
+    "images", "speculative_decoding", "development_endpoints", "prefix_caching", "prefix_cache_hits", "preemption",
+    "queueing", "replicas", "mm_cache", "lora_adapters",
+]  # fmt: skip
 """Names of `requires`: checked before the load, or from the server's counters at the end."""
+
+
+if TYPE_CHECKING:
+    ExposureName = str
+else:
+    ExposureName = Literal[tuple(EXPOSURES)]
 
 
 @dataclass(frozen=True)
@@ -100,21 +97,34 @@ class CheckedPayload(Protocol):
         """
 
 
+_PAGE = "an address such as http://10.0.0.1:9400/metrics"
+PageUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+
+
+class CanaryOptions(ProfilePart):
+    """Two small prompts, sent every `every` seconds during the load. The expected answers are learned before the load
+    begins.
+    """
+
+    every: DurationS = Field(default=5.0, gt=0)
+
+
+class MonitorOptions(ProfilePart):
+    """Monitoring in addition to the server's own metrics. `dcgm` and `node` are the pages of dcgm-exporter and
+    node-exporter on the server's machines.
+    """
+
+    canary: CanaryOptions | None = None
+    dcgm: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)
+    node: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)
+
+
 class Exposure(ProfilePart):
     """Minimum number of exposures to the tested mechanism. A run with fewer ends as unknown, because its pass would
     prove nothing.
     """
 
-    count: Literal[
-        "requests",
-        "image_requests",
-        "image_requests_while_drafting",
-        "near_limit_requests",
-        "position_crossings",
-        "aborted_requests",
-        "finished_tool_calls",
-        "attacks",
-    ]
+    count: ExposureName
     at_least: int = Field(gt=0)
 
 

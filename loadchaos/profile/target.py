@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from loadchaos.core.limits import READY_WITHIN_S
 from loadchaos.core.units import Bytes, DurationS
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.base import ProfilePart, spelled_out
 
 
 def _version(value: object) -> object:
@@ -89,13 +89,9 @@ _OnDeathName = Literal["stop", "wait", "restart"]
 
 
 def _on_death(value: object) -> object:
-    if isinstance(value, str):
-        if value not in get_args(_OnDeathName):
-            raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")
-        return {value: {}}
-    if isinstance(value, Mapping):
-        return {name: {} if options is None else options for name, options in value.items()}
-    return value
+    if isinstance(value, str) and value not in get_args(_OnDeathName):
+        raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")
+    return spelled_out(value)
 
 
 class Replica(ProfilePart):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_valid
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.units import IntRange, Range
-from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.base import ProfilePart, spelled_out
 
 
 class OutputOptions(ProfilePart):
@@ -40,14 +40,6 @@ class BehaviourShare:
     options: BaseModel
 
 
-def _behaviours(value: object) -> object:
-    if isinstance(value, str):
-        return {value: {}}
-    if isinstance(value, Mapping):
-        return {name: {} if options is None else options for name, options in value.items()}
-    return value
-
-
 def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -61,7 +53,7 @@ class Traffic(ProfilePart):
     weight: float = Field(default=1.0, ge=0)
     payload: dict[str, dict[str, Any]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(128, 128))
-    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(_behaviours)] = Field(default={})
+    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(spelled_out)] = Field(default={})
     endpoint: str = Field(
         default="chat", description="name of an endpoint, e.g. completions; docs/traffic.md lists them"
     )

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from loadchaos.core.whole_file import sync_path
+
 HOUR_S = float(os.environ.get("LOADCHAOS_HOUR_S", "3600"))
 """Seconds of an \"hour\" of hourly work; a compressed soak (bench/soak.py) makes it shorter."""
 
@@ -70,9 +72,9 @@ def compact(part: Path) -> bool:
     half = target.with_name(target.name + ".part")
     if not target.exists():
         _write(part, half)
-        _sync(half)
+        sync_path(half)
         half.replace(target)
-        _sync(target.parent)
+        sync_path(target.parent)
     if not _equal(part, target):
         target.unlink()
         return False
@@ -110,14 +112,6 @@ def _equal(part: Path, parquet: Path) -> bool:
     with part.open("rb") as f:
         same = all(line.removesuffix(b"\n") == next(read, None) for line in f)
     return same and next(read, None) is None
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def finished_parts(folder: Path) -> list[Path]:

@@ -32,7 +32,7 @@ class Tail:
         self.offset = 0
         self._number = self._line = 0  # of the part, and of its lines the next one
         self.bad = 0
-        self._torn = False
+        self.torn = False  # the file ends inside a row (killed or still writing)
         self._unfolded: deque[dict[str, Any]] = deque()
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -45,8 +45,8 @@ class Tail:
             finished = parquet.exists(parquet.part_of(self.path, self._number + 1))
             yield from self._part()
             if finished:
-                self.bad += self._torn
-                self._number, self._line, self.offset, self._torn = self._number + 1, 0, 0, False
+                self.bad += self.torn
+                self._number, self._line, self.offset, self.torn = self._number + 1, 0, 0, False
 
     def _part(self) -> Iterator[dict[str, Any]]:
         for line in self._lines(parquet.part_of(self.path, self._number)):
@@ -79,7 +79,7 @@ class Tail:
             rest = b""
             while block := f.read(_CHUNK):
                 *lines, rest = (rest + block).split(b"\n")
-                self._torn = bool(rest.strip())
+                self.torn = bool(rest.strip())
                 yield from lines
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
@@ -88,12 +88,11 @@ class Tail:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
-            self.bad += 1
-            return None
-        if not isinstance(row, dict):
-            self.bad += 1
-            return None
-        return row
+            row = None
+        if isinstance(row, dict):
+            return row
+        self.bad += 1
+        return None
 
     def _unfold(self, row: Mapping[str, Any]) -> None:
         try:
@@ -103,10 +102,6 @@ class Tail:
             self._unfolded.extend(rows)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             self.bad += 1
-
-    def torn(self) -> bool:
-        """Tell whether the file ends inside a row (killed or still writing)."""
-        return self._torn
 
 
 class LogTail:
@@ -211,4 +206,4 @@ class Reader:
     @property
     def bad_rows(self) -> int:
         """Number of lines that are not rows, plus files that end inside a row."""
-        return sum(t.bad + t.torn() for t in self._tails.values())
+        return sum(t.bad + t.torn for t in self._tails.values())

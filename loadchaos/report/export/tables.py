@@ -14,7 +14,7 @@ from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import as_typed
-from loadchaos.core.units import NS_PER_S
+from loadchaos.core.units import NS_PER_S, seconds_of
 
 
 @dataclass(frozen=True)
@@ -143,21 +143,17 @@ class _Requests:
             clock.since_load_s(due),
             clock.since_load_s(sent),
             clock.since_load_s(ended_ns),
-            _seconds(_minus(sent, due)),
-            _seconds(ttft_ns(row)),
-            _seconds(_minus(answer, due)),
-            _seconds(e2e_ns(row) if ended_ns is not None else None),
-            _seconds(row.get("largest_gap_ns")),
+            seconds_of(_minus(sent, due)),
+            seconds_of(ttft_ns(row)),
+            seconds_of(_minus(answer, due)),
+            seconds_of(e2e_ns(row) if ended_ns is not None else None),
+            seconds_of(row.get("largest_gap_ns")),
             *(row.get(name) for name in _SAME_AS_LEDGER),
         )
 
 
 def _minus(a: object, b: object) -> int | None:
     return a - b if isinstance(a, int) and isinstance(b, int) else None
-
-
-def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / NS_PER_S
 
 
 # -- metrics and events --------------------------------------------------------------------------------------------
