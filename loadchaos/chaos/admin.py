@@ -157,7 +157,7 @@ class AdminAttack:
             response = await bounded_http.request(
                 self._context.client, method, url, limit_s=limit_s, params=params or None, json=body
             )
-        except (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError) as e:
+        except bounded_http.FAILURES as e:
             why = f"no answer within {limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
             text = self._context.redactor.text(f"{type(e).__name__}: {why}".rstrip(": "))
             # A refused connection did nothing; after a missing answer the server may or may not have acted.

@@ -25,7 +25,6 @@ from loadchaos.core.ledger.rows import AttackDetail
 _START_S = 10.0
 _ORDER_S = 5.0
 _MEASURED = 9
-_NO_ANSWER = (httpx.HTTPError, TimeoutError, bounded_http.IncompleteError, bounded_http.TooLargeError)
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -54,7 +53,7 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
     async with httpx.AsyncClient(
         trust_env=False, verify=tls, headers={"Host": parts.netloc.rpartition("@")[2]}
     ) as client:
-        with contextlib.suppress(*_NO_ANSWER):
+        with contextlib.suppress(*bounded_http.FAILURES):
             for url in [direct, proxied] * (_MEASURED + 1):
                 begin = time.monotonic()
                 sni = {"sni_hostname": parts.hostname}

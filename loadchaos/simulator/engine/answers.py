@@ -7,12 +7,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.guided import Guided
 from loadchaos.simulator.engine.orders import ordered_answer
 from loadchaos.simulator.engine.types import Spoil
 
 # Plain ASCII words: they need no escaping in JSON, so a streamed chunk is put together from ready bytes.
 _WORDS = tuple(word for word in tokenizer.WORDS if len(word) > 1)
 _COUNT = len(_WORDS)
+
+
+def opening_of(ids: Sequence[int], pictures: Sequence[str], guided: Guided | None) -> tuple[int, ...]:
+    """Return the tokens that an answer begins with, and ends behind: those of its grammar, or those that are ordered."""
+    return ordered_opening(ids, pictures) if guided is None else tuple(tokenizer.encode(guided.text))
 
 
 def ordered_opening(ids: Sequence[int], pictures: Sequence[str] = ()) -> tuple[int, ...]:

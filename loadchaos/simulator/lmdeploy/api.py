@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import ordered_opening
+from loadchaos.simulator.engine.answers import opening_of
 from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.guided import guided_answer
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
@@ -198,11 +198,7 @@ class LmdeployApi(Api):
         options = data.get("stream_options")
         # It has no guided tool calls: with tools the model answers in plain text.
         guided = guided_answer({k: v for k, v in data.items() if k != "tools"}, zlib.crc32(exchange.body))
-        opening = (
-            ordered_opening(ids, [p.content for _, p in images])
-            if guided is None
-            else tuple(tokenizer.encode(guided.text))
-        )
+        opening = opening_of(ids, [p.content for _, p in images], guided)
         temperature = data.get("temperature")
         seed = data.get("seed") if temperature is not None and isinstance(data.get("seed"), int) else None
         request = GenerationRequest(

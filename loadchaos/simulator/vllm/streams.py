@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
+from loadchaos.simulator.engine.answers import AnswerText, opening_of, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import answer_seed
@@ -79,7 +78,7 @@ class VllmGeneration:
         ids = [engine_id] if sampling.n == 1 else [f"{i}_{engine_id}" for i in range(sampling.n)]
         guided = checked.guided
         pictures = [image.content for _, image in checked.images]
-        opening = ordered_opening(checked.ids, pictures) if guided is None else tuple(tokenizer.encode(guided.text))
+        opening = opening_of(checked.ids, pictures, guided)
         self._tool = guided.tool if guided is not None else ""
         self._named = guided is not None and guided.named
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
