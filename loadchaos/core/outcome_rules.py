@@ -1,9 +1,6 @@
-"""Classify the end of a request: status, headers, error texts.
-
-The first decisive event in byte order wins. Sans-I/O. The load, the recorder and questions beside the load use these
-rules. The texts by which servers report invalid requests, overload and a dead engine come in as `OutcomeRules`, because
-they differ from server to server. Everything else here is HTTP and the OpenAI protocol. What the body of an answer says
-is read by load/wire/completion.py.
+"""Classify the end of a request: status, headers, error texts. The first decisive event in byte order wins. Sans-I/O. The
+texts by which servers report invalid requests, overload and a dead engine come in as `OutcomeRules`, because they differ
+from server to server. What the body of an answer says is read by load/wire/completion.py.
 """
 
 from __future__ import annotations

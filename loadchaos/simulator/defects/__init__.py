@@ -1,9 +1,7 @@
 """Planted bugs. A defect changes a few of the engine's rules (engine/rules.py), so that a bug known from a real server
 becomes possible. It never kills by chance: traffic has to bring the engine into the state that triggers it. No other code
-knows a defect by its name.
-
-A new defect is one file with a `Defect` (defect.py) and one entry in `_ALL` below; one that only changes values of the
-rules may stand in switches.py.
+knows a defect by its name. A new one is one file with a `Defect` (defect.py) and one entry in `_ALL` below; one that only
+changes values of the rules may stand in switches.py.
 """
 
 from __future__ import annotations
