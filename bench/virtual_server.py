@@ -124,7 +124,7 @@ class Injection:
 
     def filtered(self, output: RequestOutput) -> RequestOutput | None:
         """The output with or without its fault; None: it was nothing but one."""
-        spoiled = output.derailed or output.fault or output.swapped_with or output.seen_image
+        spoiled = output.fault or output.swapped_with or output.seen_image
         if not spoiled and output.used_adapter is None:
             return output
         if self._allowed(output.request_id):

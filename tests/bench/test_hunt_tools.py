@@ -41,7 +41,7 @@ def _step(*outputs: RequestOutput, kv_usage: float = 0.0) -> list[object]:
     [
         (RequestOutput("a", 1), ""),
         (RequestOutput("a", 1, finish_reason="length"), ""),
-        (RequestOutput("a", 1, derailed=True), "wrong answer"),
+        (RequestOutput("a", 1, fault="derailed"), "wrong answer"),
         (RequestOutput("a", 1, fault="lost"), "wrong answer"),
         (RequestOutput("a", 0, "error", "Expected a cached item for x"), "request failed: expected cached item"),
     ],

@@ -55,7 +55,17 @@ def _without_grammar(request: ScheduledRequest, step: RequestStep) -> Spoil | No
     return "derailed" if request.original.guided and step.drafts > step.rejected and step.running > 1 else None
 
 
+def _stale_after_preemption(request: ScheduledRequest, _: RequestStep) -> Spoil | None:
+    return "derailed" if request.epoch else None
+
+
 DEFECTS = (
+    Defect(
+        "stale_kv_on_resume",
+        "a request that was preempted reads other requests' KV blocks when it resumes; its answer goes wrong, silently",
+        plant=lambda rules: rules.spoilers.append(_stale_after_preemption),
+        remedies={"num_gpu_blocks": 8192},
+    ),
     Defect(
         "prompt_taken_for_decode",
         "a prompt of which exactly K+1 tokens are not in the cache is computed as a decode; its answer is wrong",

@@ -44,12 +44,6 @@ DEFECTS = (
         "the last KV block of a running request that is aborted is never given back; no log line says so",
         {"blocks_leaked_on_abort": 1},
     ),
-    Defect(
-        "stale_kv_on_resume",
-        "a request that was preempted reads other requests' KV blocks when it resumes; its answer goes wrong, silently",
-        {"stale_after_preemption": True},
-        remedies={"num_gpu_blocks": 8192},
-    ),
     # It takes an abort while at least two younger requests run.
     Defect(
         "rows_slip_on_abort",

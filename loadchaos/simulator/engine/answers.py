@@ -31,19 +31,24 @@ def ordered_opening(ids: Sequence[int], pictures: Sequence[str] = ()) -> tuple[i
 class AnswerText:
     """An endless text that is read token by token. `opening` are the tokens it begins with."""
 
-    __slots__ = ("_faults", "_first", "_opening", "_state", "seed")
+    __slots__ = ("_derailed", "_faults", "_first", "_opening", "_state", "seed")
 
     def __init__(self, seed: int, opening: tuple[int, ...] = ()) -> None:
         self.seed = seed
         self._opening = opening
         self._state = (seed ^ 0x5DEECE66D) & 0x7FFFFFFF
         self._first = True
+        self._derailed = False
         self._faults: list[tuple[Spoil, int]] = []  # each with the tokens before it, from the one before on
 
     def spoil(self, fault: Spoil, after: int) -> None:
         """Lose or repeat the token behind the next `after` ones, or continue with wrong text from there on
-        (`derailed`), as a model does when its context is lost.
+        (`derailed`, once), as a model does when its context is lost.
         """
+        if fault == "derailed":
+            if self._derailed:
+                return
+            self._derailed = True
         before = sum(n + (earlier != "derailed") for earlier, n in self._faults)
         self._faults.append((fault, max(0, after - before)))
 

@@ -217,7 +217,7 @@ class Engine:
             self._mix_up(batch)
         started: list[str] = []
         for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
-            first, preempted = request.outputs == 0, request.epoch > 0
+            first = request.outputs == 0
             step = RequestStep(len(self._scheduler.running), prefills, drafts, rejected, new_tokens)
             self._scheduler.record_outcome(request, drafts, rejected, new_tokens)
             if not new_tokens:
@@ -233,11 +233,9 @@ class Engine:
                 self._finished[reason] += 1
                 self._remove(request)
             cached = request.cached_tokens if first else 0
-            derailed = spoil == "derailed" or (self._rules.stale_after_preemption and preempted)
             seen = next((h for i in request.items if (h := self._stale_images.get(i.hash))), None) if first else None
-            fault = spoil if spoil in ("lost", "repeated") else None
             used = self._adapter_instead(request, batch) if first and self._rules.adapter_of_first_prompt else None
-            output = RequestOutput(request.id, new_tokens, reason, None, cached, derailed, None, fault, seen, used)
+            output = RequestOutput(request.id, new_tokens, reason, None, cached, None, spoil, seen, used)
             self._outputs.append(output)
         if self._rules.swap_joint_starts and len(started) > 1:
             swap = RequestOutput(started[0], 0, swapped_with=started[1])

@@ -72,8 +72,6 @@ class EngineRules:
     frees_shared_blocks_on_abort: bool = False
     # requests that wait when the engine resumes or wakes up are forgotten
     forgets_queue_on_resume: bool = False
-    # a preempted request resumes on KV blocks that belong to other requests by then
-    stale_after_preemption: bool = False
     # an abort removes a row from the batch and swaps the two rows behind it
     swap_rows_on_abort: bool = False
     # the API server answers an input longer than the KV cache with 500 and hides the cause

@@ -102,8 +102,8 @@ Spoil = Literal["derailed", "lost", "repeated"]
 @dataclass(frozen=True)
 class RequestOutput:
     """Output of one step for one request. `finish_reason` is stop, length, abort or error; `error` is the reason in the
-    text of the server's log. `derailed`: computed from a context that is not the request's own. `swapped_with`: from
-    here on the two requests get each other's tokens. `fault`: the first of its tokens is lost or comes twice.
+    text of the server's log. `swapped_with`: from here on the two requests get each other's tokens. `fault`: the first of
+    its tokens is lost or comes twice, or all were computed from a context that is not the request's own (`derailed`).
     `seen_image`: hash of the image whose embedding it was computed with in place of its own. `used_adapter`: adapter
     that it was computed with in place of its own; empty: none.
     """
@@ -113,7 +113,6 @@ class RequestOutput:
     finish_reason: str | None = None
     error: str | None = None
     cached_tokens: int = 0
-    derailed: bool = False
     swapped_with: str | None = None
     fault: Spoil | None = None
     seen_image: str | None = None

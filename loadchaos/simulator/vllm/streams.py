@@ -27,7 +27,7 @@ class Choice:
     """One of the n answers: its text, its end, and its unwritten tokens."""
 
     __slots__ = (
-        "answer", "derailed", "entries", "finish", "id", "index", "owner", "parts", "pending", "stop_after", "stop_text",
+        "answer", "entries", "finish", "id", "index", "owner", "parts", "pending", "stop_after", "stop_text",
         "tokens", "written",
     )  # fmt: skip
 
@@ -46,7 +46,6 @@ class Choice:
         self.finish: str | None = None
         self.stop_text: str | None = None
         self.written = False
-        self.derailed = False
 
     def output(self, output: RequestOutput) -> None:
         self.owner.output(self, output)
@@ -115,9 +114,6 @@ class VllmGeneration:
             self.fail(VllmRefusal("Internal server error", "InternalServerError", None, 500))
             return
         self._measure(output)
-        if output.derailed and not choice.derailed:
-            choice.derailed = True
-            choice.answer.spoil("derailed", after=choice.pending)
         if output.seen_image is not None:
             self._answer_about(choice, output.seen_image)
         if output.used_adapter is not None and self._checked.guided is None:
