@@ -20,6 +20,7 @@ from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Outcome
 from loadchaos.core.whole_file import write_whole
 from loadchaos.profile.base import ProfilePart
+from loadchaos.profile.json_lines import json_lines, read_text
 
 VERSION = 1
 FILE, BODIES = "trace.jsonl", "bodies"
@@ -190,13 +191,7 @@ def read(file: Path) -> RequestTrace:
 
 @functools.lru_cache(maxsize=4)
 def _read(file: Path, _changed_ns: int, _size: int) -> RequestTrace:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as e:
-        raise ValueError(f"{file}: {why_unread(e)}") from e
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: the file is not UTF-8 text") from e
-    events = [(n, _event(f"{file}:{n}", line)) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    events = [(where, _event(where, value)) for where, value in json_lines(file, read_text(file))]
     if not events or not isinstance(events[0][1], TraceHeader):
         raise ValueError(f'{file}:1: event: the first line of a trace has the event "trace"')
     header = events[0][1]
@@ -204,36 +199,34 @@ def _read(file: Path, _changed_ns: int, _size: int) -> RequestTrace:
         raise ValueError(f"{file}:1: version: at most {VERSION} was expected (got {header.version}): update loadchaos")
     sends = tuple(e for _, e in events if isinstance(e, TraceSend))
     aborts = tuple(e for _, e in events if isinstance(e, TraceAbort))
-    _check_names(file, events, {s.id for s in sends})
+    _check_names(events, {s.id for s in sends})
     if not sends:
         raise ValueError(f"{file}: the trace has no requests")
     attacks = tuple(e for _, e in events if isinstance(e, TraceAttack))
     return RequestTrace(header, sends, aborts, attacks, file.parent)
 
 
-def _event(where: str, line: str) -> Any:
+def _event(where: str, value: Any) -> Any:
     try:
-        return _EVENT.validate_python(json.loads(line))
-    except json.JSONDecodeError as e:
-        raise ValueError(f"{where}:{e.colno}: not JSON: {e.msg}") from e
+        return _EVENT.validate_python(value)
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"][1:]) or "event"
         raise ValueError(f"{where}: {key}: {first['msg']} (got {str(first['input'])[:60]!r})") from e
 
 
-def _check_names(file: Path, events: Sequence[tuple[int, Any]], ids: set[str]) -> None:
+def _check_names(events: Sequence[tuple[str, Any]], ids: set[str]) -> None:
     seen: set[str] = set()
-    for number, event in events:
+    for where, event in events:
         if isinstance(event, TraceSend):
             if event.id in seen:
-                raise ValueError(f"{file}:{number}: id: another request of the trace has the id {event.id!r}")
+                raise ValueError(f"{where}: id: another request of the trace has the id {event.id!r}")
             seen.add(event.id)
             missing = next((c.request for c in event.after if c.request not in ids), None)
             if missing is not None:
-                raise ValueError(f"{file}:{number}: after: the trace has no request {missing!r}")
+                raise ValueError(f"{where}: after: the trace has no request {missing!r}")
         elif isinstance(event, TraceAbort) and event.request not in ids:
-            raise ValueError(f"{file}:{number}: request: the trace has no request {event.request!r}")
+            raise ValueError(f"{where}: request: the trace has no request {event.request!r}")
 
 
 def write(trace: RequestTrace, folder: Path) -> Path:

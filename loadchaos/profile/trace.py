@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Output, Step
+from loadchaos.profile.json_lines import json_lines, read_text
 from loadchaos.profile.trace_formats import FORMATS, Arrival, TraceFormat
 
 MS = 0.001
@@ -51,7 +51,7 @@ def read(file: str) -> tuple[Arrival, ...]:
 @functools.lru_cache(maxsize=8)
 def format_of(file: str) -> TraceFormat:
     """Find the format of a trace by its first record. Raises ValueError with the fields that were expected."""
-    head = _text(file).lstrip("\ufeff \n\r\t")
+    head = read_text(Path(file)).lstrip("\ufeff \n\r\t")
     is_csv = not head.startswith(("{", "[")) and "," in head.partition("\n")[0]
     first = next(_records(file, is_csv=is_csv), None)
     if first is None:
@@ -66,17 +66,8 @@ def format_of(file: str) -> TraceFormat:
     raise ValueError(f"{where}: no known trace: {', '.join(map(str, list(record)[:6]))}; expected were {known}")
 
 
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8-sig")
-    except OSError as e:
-        raise ValueError(f"{file}: {why_unread(e)}") from e
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: the file is not UTF-8 text") from e
-
-
 def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
-    text = _text(file)
+    text = read_text(Path(file))
     if is_csv:
         reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
         read_lines = 0
@@ -92,13 +83,8 @@ def _records(file: str, *, is_csv: bool) -> Iterator[_Record]:
         return
     except json.JSONDecodeError:
         pass
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except json.JSONDecodeError as e:
-                raise ValueError(f"{file}:{number}:{e.colno}: not JSON: {e.msg}") from e
-            yield f"{file}:{number}", _object(value, f"{file}:{number}")
+    for where, value in json_lines(Path(file), text):
+        yield where, _object(value, where)
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
